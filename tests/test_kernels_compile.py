@@ -324,6 +324,14 @@ def persistent() -> Iterator[Defines]:
     yield {**usual, **type_names(mixed), "DASP_CODING": str(int(Coding.EQUAL)), "DASP_JACOBI": "1"}
 
 
+def csr() -> Iterator[tuple[str, Defines]]:
+    """Each source that computes with a matrix, for 32-bit and 64-bit integers."""
+    integers = "DASP_START", "DASP_COLUMN", "DASP_PLACE", "DASP_KEY"
+    for kind in ("int", "long long"):
+        for name in ("sort", "sort_columns", "transpose", "scan"):
+            yield f"csr/{name}.cu", dict.fromkeys(integers, kind)
+
+
 def pack() -> Iterator[tuple[str, Defines]]:
     """Each source that packs, for 32-bit and 64-bit integers; those of values for every size and coding, with
     the one or the other."""
@@ -332,19 +340,17 @@ def pack() -> Iterator[tuple[str, Defines]]:
     for name in (
         "survey",
         "windows",
-        "radix",
         "cut",
         "sectors",
         "segments",
+        "keys",
         "columns",
-        "sort_columns",
         "bytes",
     ):
         yield from ((f"pack/{name}.cu", known) for known in (narrow, wide))
     for known, size in ((narrow, 2), (wide, 4), (narrow, 8), (wide, 16)):
         real = {"DASP_VALUE_BYTES": str(size), "DASP_KIND": str(2 if size == 16 else 1)}
         yield "pack/values.cu", known | real
-        yield "pack/transpose.cu", known | {"DASP_CODE_BYTES": str(size)}
         yield "pack/scatter.cu", known | real
         for name, coding in product(("store", "refill"), (Coding.PLAIN, Coding.DICTIONARY)):
             yield f"pack/{name}.cu", known | real | {"DASP_CODING": str(int(coding))}
@@ -434,7 +440,7 @@ SOURCES: dict[str, list[Defines]] = {
     "dense/gf256_schedule.cu": [schedule(4, 10, 10), schedule(2, 17, 9)],
     "dense/gf256_square_tiles.cu": [{}],
 }
-for _name, _defines in chain(gemm(), pack()):
+for _name, _defines in chain(gemm(), csr(), pack()):
     if _defines not in SOURCES.setdefault(_name, []):
         SOURCES[_name].append(_defines)
 

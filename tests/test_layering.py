@@ -134,6 +134,7 @@ FORMATS = ("formats", "runtime", "_version")
 MATRIX = ("matrix", "interop", "io", "models", *FORMATS)
 RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "runtime": (("runtime",), ("runtime", "_version")),
+    "matrices in compressed rows": (("formats.csr",), ("formats.csr", "runtime", "_version")),
     "formats": (("formats",), FORMATS),
     "matrix": (("matrix", "interop"), MATRIX),
     "solvers": (("solvers",), ("solvers", *FORMATS)),

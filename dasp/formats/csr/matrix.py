@@ -26,3 +26,15 @@ class Csr(NamedTuple):
     indptr: Array
     indices: Array
     data: Array
+
+
+def equal(one: Csr, other: Csr) -> bool:
+    """Return True if two matrices on one device have the same entries in the same order, bit for bit."""
+    if one.shape != other.shape or len(one.indices) != len(other.indices):
+        return False
+    words = f"u{min(one.data.itemsize, 8)}"
+    return (
+        bool((one.indptr == other.indptr).all())
+        and bool((one.indices == other.indices).all())
+        and bool((one.data.view(words) == other.data.view(words)).all())
+    )

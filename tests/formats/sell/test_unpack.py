@@ -275,7 +275,6 @@ def assert_transposes(csr, seed=None):
         assert_same(turned.indptr, starts.astype(np.int64))
         assert_same(turned.indices, rows[want].astype(csr.indices.dtype))
         assert_same(turned.data, csr.data[want])
-    assert device.reads == (csr.shape[0] == csr.shape[1] and len(csr.data) > 0)
     return same
 
 

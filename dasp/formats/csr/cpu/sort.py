@@ -1,4 +1,4 @@
-"""Rows sorted by column, on the CPU; `dasp.formats.protocols.Primitives` says what is returned.
+"""Rows sorted by column, on the CPU; `dasp.formats.csr.protocols.Operations` says what is returned.
 
 A short row is sorted in vector registers (dasp.formats.csr.cpu.networks). A longer one marks its columns in
 one byte each, and an entry's place is the number of marks before its own: no branch depends on the columns.
@@ -16,11 +16,10 @@ from numba.extending import intrinsic as _intrinsic
 
 from dasp.formats.csr.cpu.networks import KEY_BITS, LANES, MOST_VECTORS, sort_run
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import narrowest
-from dasp.formats.sell.layout import Survey
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.ranges import over_ranges
 from dasp.runtime.cpu.vectors import place_of
+from dasp.runtime.integers import narrowest
 from dasp.runtime.memory import new_array
 
 intrinsic: Any = _intrinsic
@@ -41,8 +40,8 @@ LINE = 64
 ONE, SIX, TWELVE, LOW = np.uint64(1), np.uint64(6), np.uint64(12), np.uint64(63)
 
 
-def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
-    """See `Primitives`."""
+def sort_columns(csr: Csr) -> tuple[Csr, Vector]:
+    """See `Operations`."""
     (m, n), entries = csr.shape, len(csr.indices)
     columns, order = new_array(entries, csr.indices.dtype), new_array(entries, narrowest(entries))
     words = (n >> 6) + 1 if n <= MOST_COLUMNS else 0

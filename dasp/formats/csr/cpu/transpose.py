@@ -1,4 +1,4 @@
-"""The transpose of a matrix on the CPU; `dasp.formats.protocols.Primitives` says what it returns."""
+"""The transpose of a matrix on the CPU; `dasp.formats.csr.protocols.Operations` says what it returns."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 
 from dasp.formats.csr.cpu.sort import fetch
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import narrowest
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.ranges import over_ranges
 from dasp.runtime.dtypes import bits_type
+from dasp.runtime.integers import narrowest
 from dasp.runtime.memory import new_array
 
 Vector = np.ndarray[Any, Any]
@@ -24,7 +24,7 @@ COUNTED = 4
 
 
 def transpose(csr: Csr) -> tuple[Csr, Vector] | None:
-    """See `Primitives`: a stable counting sort, linear in m + n + nnz; each thread turns a range of rows."""
+    """See `Operations`: a stable counting sort, linear in m + n + nnz; each thread turns a range of rows."""
     (m, n), indptr, indices, data = csr
     if _is_its_own(csr):
         return None

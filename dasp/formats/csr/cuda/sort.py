@@ -1,4 +1,4 @@
-"""Stable sorts: of elements by their keys, six bits at a time, and of the columns of each row."""
+"""Stable sorts, of elements by their keys and of the columns of each row; and prefix sums."""
 
 from __future__ import annotations
 
@@ -6,54 +6,69 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.csr.cuda.c_types import COUNT
-from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import Array, narrowest
-from dasp.formats.sell.cuda.pack import kernels
-from dasp.formats.sell.cuda.pack.resources import Resources
-from dasp.formats.sell.cuda.pack.sizes import DIGIT_BITS, RUN, SORT_THREADS, SORT_TILE
-from dasp.formats.sell.cuda.pack.work import Work
-from dasp.formats.sell.layout import Survey
-from dasp.runtime.integers import ceil_div
+from dasp.formats.csr.cuda import kernels
+from dasp.formats.csr.cuda.kernels import DIGIT_BITS, RUN, SCAN_THREADS, SCAN_TILE, SORT_THREADS, SORT_TILE
+from dasp.formats.csr.cuda.launcher import COUNT, Launcher
+from dasp.formats.csr.matrix import Array, Csr
+from dasp.runtime.integers import ceil_div, narrowest
 
 
-def sort(
-    on: Resources,
-    work: Work,
-    elements_of: tuple[int, np.dtype[Any]],
-    width: int,
-    bits: int,
-    to: Any,
-) -> None:
-    """Sort so many elements of a type by their keys inside windows, stably; see kernels/pack/radix.cu."""
-    scratch, (elements, kind) = on.device.scratch, elements_of
-    passes = ceil_div(max(bits, 1), DIGIT_BITS)
-    tiles = ceil_div(elements, width) * ceil_div(width, SORT_TILE)
-    counts = scratch(((tiles << DIGIT_BITS) + 1, COUNT))[0] if tiles > 1 else None  # one tile needs none
-    spare = scratch((elements, kind))[0] if passes > 1 else None
-    source, come = None, work.take(passes)
-    work.tell(elements=elements, width=width, counts=counts)
+def sort(on: Launcher, keys: Array, bits: int, to: Any, place: np.dtype[Any]) -> None:
+    """Write the numbers of elements in the order of their keys, equal keys in the order of the numbers.
+
+    Parameters
+    ----------
+    on : Launcher
+    keys : Array, shape (count,), int32 or int64
+        Not negative, of at most so many `bits`.
+    bits : int
+    to : Array or address, shape (count,)
+        Of type `place`.
+    place : numpy.dtype
+        int32 or int64.
+    """
+    count, types = keys.size, {"Key": keys.dtype, "Place": place}
+    tiles, passes = ceil_div(count, SORT_TILE), max(ceil_div(bits, DIGIT_BITS), 1)
+    counts, come = on.device.empty((tiles << DIGIT_BITS) + 1, COUNT), on.device.zeros(passes, COUNT)
+    spare = on.device.empty(count, place) if passes > 1 else None
+    source = None
     for nth in range(passes):
         target = to if (passes - nth) % 2 else spare
-        work.tell(shift=nth * DIGIT_BITS, last=int(nth == passes - 1), **{"from": source})
-        if tiles > 1:
-            work.launch(kernels.COUNT_DIGITS, tiles, SORT_THREADS, come=work.words(come + nth, 1))
-        work.launch(kernels.MOVE_DIGITS, tiles, SORT_THREADS, to=target)
+        known = {"keys": keys, "from": source, "count": count, "shift": nth * DIGIT_BITS, "counts": counts}
+        on.launch(kernels.COUNT_DIGITS, types, tiles, SORT_THREADS, come=come[nth : nth + 1], **known)
+        on.launch(kernels.MOVE_DIGITS, types, tiles, SORT_THREADS, to=target, **known)
         source = target
 
 
-def sort_columns(on: Resources, csr: Csr, survey: Survey) -> tuple[Csr, Array]:
-    """See `Primitives`: rows of up to 1024 entries in one pass, and then runs of 1024 merge by two."""
-    nnz, work = len(csr.indices), survey.detail
-    kinds = {"to_columns": csr.indices.dtype, "to_order": narrowest(nnz)}
-    to = {name: on.device.empty(nnz, kind) for name, kind in kinds.items()}
-    blocks = ceil_div(nnz, RUN)
-    work.launch(kernels.SORT_COLUMNS, blocks, **to)
-    width = RUN
-    while width < work.facts.longest:
-        runs = {"columns": to["to_columns"], "order": to["to_order"], "width": width}
-        to = {name: on.device.empty(nnz, kind) for name, kind in kinds.items()}
-        work.launch(kernels.MERGE_COLUMNS, blocks, **runs, **to)
+def sort_columns(on: Launcher, csr: Csr) -> tuple[Csr, Array]:
+    """See `Operations`: rows of up to 1024 entries in one pass, and then runs of 1024 merge by two."""
+    nnz, place = len(csr.indices), narrowest(len(csr.indices))
+    empty, blocks, longest = on.device.empty, ceil_div(nnz, RUN), on.device.zeros(1, COUNT)
+    types = {"Start": csr.indptr.dtype, "Column": csr.indices.dtype, "Place": place}
+    columns, order = empty(nnz, csr.indices.dtype), empty(nnz, place)
+    if not nnz:
+        return csr._replace(indices=columns), order
+    known = {"indptr": csr.indptr, "m": csr.shape[0]}
+    to = {"to_columns": columns, "to_order": order}
+    on.launch(kernels.SORT_COLUMNS, types, blocks, indices=csr.indices, longest=longest, **known, **to)
+    width, most = RUN, int(longest.tolist()[0])
+    while width < most:
+        runs = {"columns": columns, "order": order, "nnz": nnz, "width": width}
+        columns, order = empty(nnz, csr.indices.dtype), empty(nnz, place)
+        to = {"to_columns": columns, "to_order": order}
+        on.launch(kernels.MERGE_COLUMNS, types, blocks, **known, **runs, **to)
         width *= 2
-    work.tell(indices=to["to_columns"])
-    return csr._replace(indices=to["to_columns"]), to["to_order"]
+    return csr._replace(indices=columns), order
+
+
+def scan(on: Launcher, numbers: Array) -> Array:
+    """See `Operations`: sums of tiles, and then of the numbers in each."""
+    count, kind = len(numbers), numbers.dtype
+    starts, tiles = on.device.zeros(count + 1, kind), ceil_div(count, SCAN_TILE)
+    if not count:
+        return starts
+    known = {"numbers": numbers, "count": count, "sums": on.device.empty(tiles + 1, COUNT)}
+    types, come = {"Start": kind}, on.device.zeros(1, COUNT)
+    on.launch(kernels.SUM_TILES, types, tiles, SCAN_THREADS, come=come, **known)
+    on.launch(kernels.SCAN_TILES, types, tiles, SCAN_THREADS, starts=starts, **known)
+    return starts

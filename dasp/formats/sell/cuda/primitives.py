@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.csr.cuda import sort, transpose
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array, Plan
 from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
@@ -45,7 +44,9 @@ class Primitives:
 
     def sort_columns(self, csr: Csr, survey: Survey) -> tuple[Csr, Array]:
         """See `Primitives`."""
-        return sort.sort_columns(self._on, csr, survey)
+        csr, order = self._on.csr.sort_columns(csr)
+        survey.detail.tell(indices=csr.indices)
+        return csr, order
 
     def try_windows(
         self,
@@ -156,4 +157,4 @@ class Primitives:
 
     def transpose(self, csr: Csr) -> tuple[Csr, Array] | None:
         """See `Primitives`."""
-        return transpose.transpose(self._on, csr)
+        return self._on.csr.transpose(csr)

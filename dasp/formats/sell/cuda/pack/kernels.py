@@ -82,17 +82,29 @@ SORT_WINDOWS, SORT_MANY_WINDOWS = (
     for entry in ("dasp_sort_windows", "dasp_sort_many_windows")
 )
 
+ROW_KEYS = Signature(
+    "pack/keys.cu",
+    "dasp_row_keys",
+    """
+    const Start*  indptr   [m + 1]
+    long long     m
+    long long     width
+    long long     longest
+    long long     most
+    long long*    keys     [m]
+    """,
+)
+
 COLUMN_KEYS = Signature(
-    "pack/radix.cu",
+    "pack/keys.cu",
     "dasp_column_keys",
     """
     const Column*     indices
     const long long*  starts   [count]
     long long         count
-    unsigned*         keys     [count]
+    Column*           keys     [count]
     """,
 )
-
 LIST_LONG = Signature(
     "pack/segments.cu",
     "dasp_list_long",
@@ -109,70 +121,6 @@ LIST_LONG = Signature(
     long long*    starts         [segments]
     long long*    lengths        [segments]
     uint4*        headers        [segments]
-    """,
-)
-
-SORT_COLUMNS = Signature(
-    "pack/sort_columns.cu",
-    "dasp_sort_columns",
-    """
-    const Start*   indptr      [m + 1]
-    const Column*  indices
-    long long      m
-    Column*        to_columns
-    Place*         to_order
-    """,
-)
-
-MERGE_COLUMNS = Signature(
-    "pack/sort_columns.cu",
-    "dasp_merge_columns",
-    """
-    const Start*   indptr      [m + 1]
-    long long      m
-    long long      nnz
-    long long      width
-    const Column*  columns     [nnz]
-    const Place*   order       [nnz]
-    Column*        to_columns  [nnz]
-    Place*         to_order    [nnz]
-    """,
-)
-
-COUNT_DIGITS = Signature(
-    "pack/radix.cu",
-    "dasp_count_digits",
-    """
-    const unsigned*  keys
-    const Start*     indptr
-    long long        longest
-    long long        most
-    const Index*     from
-    long long        elements
-    long long        width
-    int              shift
-    Count*           come      [1]
-    Count*           counts
-    """,
-)
-
-MOVE_DIGITS = Signature(
-    "pack/radix.cu",
-    "dasp_move_digits",
-    """
-    const unsigned*  keys
-    const Start*     indptr
-    long long        longest
-    long long        most
-    const Index*     from
-    long long        elements
-    long long        width
-    int              shift
-    const Count*     counts
-    const Index*     gone
-    long long        gone_count
-    int              last
-    Index*           to
     """,
 )
 
@@ -464,45 +412,5 @@ SCALE_ENTRIES = Signature(
     const Value*          left
     const Value*          right
     Value*                made
-    """,
-)
-
-ENTRY_KEYS = Signature(
-    "pack/transpose.cu",
-    "dasp_entry_keys",
-    """
-    const Column*  indices  [nnz]
-    long long      nnz
-    unsigned*      keys     [nnz]
-    """,
-)
-
-TURN_ENTRIES = Signature(
-    "pack/transpose.cu",
-    "dasp_turn_entries",
-    """
-    const Start*   indptr
-    const Column*  indices     [nnz]
-    const Code*    data        [nnz]
-    long long      m
-    long long      nnz
-    const Place*   order       [nnz]
-    Column*        to_indices  [nnz]
-    Code*          to_data     [nnz]
-    Count*         differs
-    """,
-)
-
-START_COLUMNS = Signature(
-    "pack/transpose.cu",
-    "dasp_start_columns",
-    """
-    const Start*   indptr
-    const Column*  indices    [nnz]
-    long long      n
-    long long      nnz
-    const Place*   order      [nnz]
-    long long*     to_indptr
-    Count*         differs
     """,
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dasp.formats.csr.cuda.c_types import UINT32
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array
 from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.c_types import UINT32
 from dasp.formats.sell.cuda.pack.orders import Orders, cut_order, one_of
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.segments import list_long_rows, sort_segments

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from dasp.formats.csr.cuda.c_types import COUNT, UINT32
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Array
 from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.c_types import COUNT, INT64, UINT32
 from dasp.formats.sell.cuda.pack.resources import Resources
-from dasp.formats.sell.cuda.pack.segments import list_long_rows
 from dasp.formats.sell.cuda.pack.sizes import (
+    BLOCKS,
     CHUNK,
     CHUNKS,
     CUT_THREADS,
@@ -24,6 +24,7 @@ from dasp.formats.sell.cuda.pack.sizes import (
     SORT_TILE,
     TOTALS,
 )
+from dasp.formats.sell.cuda.pack.work import share
 from dasp.formats.sell.layout import Cut, Survey
 from dasp.runtime.integers import ceil_div
 
@@ -207,8 +208,9 @@ def _sort_rows(
         work.launch(kernel, sorts.blocks, SORT_THREADS)
     if not sorts.passes:
         return
-    gone = list_long_rows(on, csr, survey).long_rows if long_count else None
-    work.tell(keys=None, gone=gone, gone_count=long_count)
+    (keys,) = on.device.scratch((m, INT64))
     for nth in sorts.passes:
         to = on.device.part(orders.rows, stored(windows[:nth], long_count) * m, m)
-        sort(on, work, (m, work.types["Index"]), windows[nth], bits, to)
+        blocks, most_key = share(m, 256, BLOCKS), ceil_div(m, windows[nth]) * (longest + 1)
+        work.launch(kernels.ROW_KEYS, blocks, width=windows[nth], keys=keys)
+        sort(on.csr.launcher, keys, most_key.bit_length(), to, work.types["Index"])

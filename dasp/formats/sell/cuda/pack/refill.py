@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.csr.cuda.c_types import as_bits, types_of_count, types_of_values
 from dasp.formats.plan import Array, Plan, narrowest
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.c_types import as_bits, types_of_count, types_of_values
 from dasp.formats.sell.cuda.pack.codes import as_codes
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import BLOCKS

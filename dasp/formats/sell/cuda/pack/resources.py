@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.csr.cuda.c_types import COUNT, Types, type_defines, types_of_matrix, types_of_values
+from dasp.formats.csr.cuda.operations import Operations
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array
 from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.c_types import COUNT, Types, type_defines, types_of_matrix, types_of_values
 from dasp.formats.sell.cuda.pack.codes import code_bits, value_defines
 from dasp.formats.sell.cuda.pack.protocols import Device
-from dasp.formats.sell.cuda.pack.sizes import SORT_TILE
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda.launch import Launches, Signature
 from dasp.runtime.dtypes import bits_type
@@ -42,7 +42,7 @@ class Resources:
     """
 
     def __init__(self, device: Device) -> None:
-        self.device = device
+        self.device, self.csr = device, Operations(device)
         self._kernels: dict[Any, Kernels] = {}
         self._empty: dict[Any, Array] = {}
         self._readied: set[Any] = set()
@@ -71,15 +71,14 @@ class Resources:
         The kernels that most matrices of these types need are compiled beside each other, not in turn.
         """
         integers = types_of_matrix(csr)
-        key = integers.key, csr.data.dtype.num, csr.shape[0] > SORT_TILE
+        key = integers.key, csr.data.dtype.num
         if key in self._readied:
             return integers
         self._readied.add(key)
         of_integers, plain = type_defines(integers), value_defines(csr.data.dtype, Coding.PLAIN)
-        wide = (kernels.MOVE_DIGITS,) if csr.shape[0] > SORT_TILE else ()
         self.device.load_all(
             [
-                *((signature.source, of_integers) for signature in (*ALWAYS, *wide)),
+                *((signature.source, of_integers) for signature in ALWAYS),
                 (kernels.VALUE_FACTS.source, type_defines(types_of_values(csr.data)) | plain),
                 (kernels.STORE_SLICES.source, of_integers | plain),
             ]

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.csr.cuda.c_types import INT64, UINT32
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.c_types import INT64, UINT32
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import BLOCKS, LONG_TILE, SORT_THREADS, SORT_TILE
 from dasp.formats.sell.cuda.pack.survey import LongRows, Segments, SurveyWork
@@ -72,11 +72,9 @@ def sort_segments(on: Resources, csr: Csr, survey: Survey) -> Segments:
     if count <= MOST_SEGMENTS:
         work.launch(kernels.SORT_SEGMENTS, 1, SORT_THREADS, column_bits=bits)
         return in_turn
-    (order,) = device.scratch((count, work.types["Index"]))
-    work.launch(kernels.COLUMN_KEYS, share(count, 256, BLOCKS), count=count, keys=keys)
-    indptr = work.known["indptr"]
-    work.tell(indptr=None, longest=0, most=0, gone=None, gone_count=0)
-    sort(on, work, (count, work.types["Index"]), count, bits, order)
-    work.known["indptr"] = indptr
+    index, column = work.types["Index"], csr.indices.dtype
+    order, wide_keys = device.scratch((count, index), (count, column))
+    work.launch(kernels.COLUMN_KEYS, share(count, 256, BLOCKS), count=count, keys=wide_keys)
+    sort(on.csr.launcher, wide_keys, bits, order, index)
     work.launch(kernels.PLACE_SEGMENTS, 1, 1024, in_turn=order)
     return in_turn

@@ -14,9 +14,8 @@ VALUES_AT_ONCE = 4096
 BLOCKS = 528
 """Most blocks of a launch whose threads go through an array a grid apart: four to a multiprocessor."""
 
-SORT_THREADS, SORT_TILE, DIGIT_BITS, CHUNK, CHUNKS = 1024, TILE_ROWS, 6, 128, 64
-"""Threads of a block that sorts, its elements, bits of a key that it sorts by, and elements that it counts at
-once: kernels/pack/order.cuh."""
+SORT_THREADS, SORT_TILE, CHUNK, CHUNKS = 1024, TILE_ROWS, 128, 64
+"""Threads of a block that sorts, its elements, and elements that it counts at once: kernels/csr/sort.cuh."""
 
 CUT_THREADS, CUT_TILE, ENTRIES = 512, 2048, 32
 """Threads of a block that cuts, its positions, and those at which a chain of slices can enter them:
@@ -29,8 +28,8 @@ kernels/pack/sectors.cu."""
 LONG_TILE, LONG_COUNTS = 2048, 3
 """Rows of a block in segments.cu, and what is counted of the long ones: kernels/pack/segments.cuh."""
 
-SLICE_TILE, RUN, ROW_TILE = 64, 1024, 2048
-"""Slices, entries and rows of a block in columns.cu, sort_columns.cu and unpack.cu."""
+SLICE_TILE, ROW_TILE = 64, 2048
+"""Slices and rows of a block in columns.cu and unpack.cu."""
 
 TOTALS, NUMBERS = 3, 7
 """Numbers of a candidate, those of all its slices first: kernels/pack/candidates.cuh."""

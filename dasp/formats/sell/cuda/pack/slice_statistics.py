@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from dasp.formats.csr.cuda.c_types import UINT32
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP
 from dasp.formats.sell.choose import SliceStatistics
 from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.c_types import UINT32
 from dasp.formats.sell.cuda.pack.orders import Orders, cut_orders, stored
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import CUT_THREADS, NUMBERS, PLACES, SORT_TILE, TOTALS

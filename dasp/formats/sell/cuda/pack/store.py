@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dasp.formats.csr.cuda.c_types import as_bits
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Array
 from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.c_types import as_bits
 from dasp.formats.sell.cuda.pack.codes import code_bits
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import SLICE_TILE

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dasp.formats.csr.cuda.c_types import Types
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array
 from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.c_types import Types
 from dasp.formats.sell.cuda.pack.protocols import Device
 from dasp.formats.sell.cuda.pack.resources import Kernels, Resources
 from dasp.formats.sell.cuda.pack.sizes import BLOCKS, CUT_TILE, LONG_COUNTS, LONG_TILE, SLICE_TILE

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.csr.cuda.c_types import COUNT, as_bits, types_of_count, types_of_values
 from dasp.formats.plan import Array, Plan
 from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.c_types import COUNT, as_bits, types_of_count, types_of_values
 from dasp.formats.sell.cuda.pack.codes import as_codes, types_of_plan
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import BLOCKS, ROW_TILE

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dasp.formats.csr.cuda.c_types import as_bits, types_of_values
 from dasp.formats.plan import Array
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.c_types import as_bits, types_of_values
 from dasp.formats.sell.cuda.pack.protocols import Device
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import BLOCKS, SLOTS, VALUE_THREADS, VALUES_AT_ONCE

@@ -1,13 +1,13 @@
 // The entries of each row in the order of their columns, equal columns in their old order.
 //
 // indices (nnz), indptr (m + 1): of the matrix. to_columns (nnz): columns in the new order; to_order (nnz): where
-// each of them stood in the matrix.
+// each of them stood in the matrix. longest: 0 before, then the entries of the longest row of more than 1024, if any.
 //
 // dasp_sort_columns: a block of 256 threads for each 1024 entries, counted from 0; it takes the rows that begin there.
 //     Of a row of more than 1024 entries, every run of 1024 from its beginning is sorted alone.
 // dasp_merge_columns: the same blocks. Sorted runs of `width` entries, columns (nnz) and order (nnz), merge by two.
 
-#include "pack.cuh"
+#include "csr.cuh"
 
 using Place = DASP_PLACE;
 
@@ -54,7 +54,7 @@ __device__ __forceinline__ void sort_run(const Column* indices, long long begin,
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_sort_columns(const Start* __restrict__ indptr, const Column* __restrict__ indices, long long m,
-                  Column* to_columns, Place* to_order)
+                  Column* to_columns, Place* to_order, Count* longest)
 {
     __shared__ Column columns[RUN];
     __shared__ long long longer[RUN / FEW + 1];  // rows of more than 32 entries that begin here
@@ -73,6 +73,7 @@ dasp_sort_columns(const Start* __restrict__ indptr, const Column* __restrict__ i
     for (unsigned i = 0; i < longer_count; ++i) {
         const long long begin = indptr[longer[i]], end = indptr[longer[i] + 1];
         sort_run(indices, begin, int(min(end - begin, (long long)RUN)), columns, to);
+        if (threadIdx.x == 0 && end - begin > RUN) atomicMax(longest, Count(end - begin));
     }
     if (first == 0) return;
     const long long begin = indptr[first - 1], end = indptr[first];

@@ -1,0 +1,31 @@
+"""The operations on matrices on a GPU; `dasp.formats.csr.protocols.Operations` says what each returns."""
+
+from __future__ import annotations
+
+from dasp.formats.csr.cuda import sort, transpose
+from dasp.formats.csr.cuda.launcher import Device, Launcher
+from dasp.formats.csr.matrix import Array, Csr
+
+
+class Operations:
+    """The operations on matrices on one GPU.
+
+    Parameters
+    ----------
+    device : Device
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.launcher = Launcher(device)
+
+    def sort_columns(self, csr: Csr) -> tuple[Csr, Array]:
+        """See `Operations`."""
+        return sort.sort_columns(self.launcher, csr)
+
+    def scan(self, numbers: Array) -> Array:
+        """See `Operations`."""
+        return sort.scan(self.launcher, numbers)
+
+    def transpose(self, csr: Csr) -> tuple[Csr, Array] | None:
+        """See `Operations`."""
+        return transpose.transpose(self.launcher, csr)

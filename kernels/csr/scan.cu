@@ -1,0 +1,59 @@
+// Sums of the numbers before each, in two launches.
+//
+// numbers (count): not negative. starts (count + 1): for each the sum of all before it, and then the sum of all.
+// A tile is up to 1024 neighbouring numbers. sums (tiles + 1): of each tile, and then of all before it; come: 0 before.
+//
+// Launch: a block of 256 threads for each tile, of dasp_sum_tiles, whose last block adds up the sums, and then of
+//     dasp_scan_tiles.
+
+#include "scan.cuh"
+
+#ifndef DASP_START
+#error "define DASP_START: the integer type of numbers and of sums"
+#endif
+
+using Start = DASP_START;
+
+constexpr int THREADS = 256, EACH = 4, TILE = THREADS * EACH;
+
+// The neighbouring numbers of a thread; 0 behind the last one.
+struct Own {
+    long long first;
+    Count numbers[EACH], sum;
+
+    __device__ __forceinline__ Own(const Start* all, long long count)
+        : first(blockIdx.x * (long long)TILE + threadIdx.x * EACH), sum(0)
+    {
+#pragma unroll
+        for (int k = 0; k < EACH; ++k) {
+            numbers[k] = first + k < count ? Count(all[first + k]) : 0;
+            sum += numbers[k];
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_sum_tiles(const Start* __restrict__ numbers, long long count, Count* come, Count* sums)
+{
+    __shared__ Count of_warps[THREADS / WARP + 1];
+    const Own own(numbers, count);
+    Count total;
+    block_sum_before(own.sum, of_warps, total);
+    if (threadIdx.x == 0) sums[blockIdx.x] = total;
+    if (is_last_block(come, gridDim.x)) block_scan(sums, gridDim.x, of_warps);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_scan_tiles(const Start* __restrict__ numbers, long long count, const Count* __restrict__ sums,
+                Start* __restrict__ starts)
+{
+    __shared__ Count of_warps[THREADS / WARP + 1];
+    const Own own(numbers, count);
+    Count total, place = sums[blockIdx.x] + block_sum_before(own.sum, of_warps, total);
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) {
+        if (own.first + k < count) starts[own.first + k] = Start(place);
+        place += own.numbers[k];
+        if (own.first + k == count - 1) starts[count] = Start(place);
+    }
+}

@@ -1,0 +1,84 @@
+// A stable sort of elements by their keys: LSD radix sort, six bits at a time.
+//
+// Elements are numbers from 0 on. keys (count): of each, not negative. A tile is up to 8192 neighbouring places.
+// from (count) or null: the order so far, in which element i stands at i. shift: of the six bits in a key.
+// counts (DIGITS, tiles, and one more): where each digit's elements of each tile begin in the new order, which is
+//     to (count). come: 0 before the launch.
+//
+// Launch: a block of 1024 threads for each tile, of dasp_count_digits and then of dasp_move_digits, for each six bits of
+//     the keys from the lowest on. The last block of the first adds up what all have counted.
+
+#include "sort.cuh"
+
+#ifndef DASP_KEY
+#error "define DASP_KEY and DASP_PLACE: the integer types of keys and of elements"
+#endif
+
+using Key = DASP_KEY;
+using Place = DASP_PLACE;
+
+// The tile of a block.
+struct Tile {
+    long long first;  // its first place
+    int size;
+
+    __device__ __forceinline__ explicit Tile(long long count)
+        : first(blockIdx.x * (long long)TILE), size(int(min((long long)TILE, count - first)))
+    {
+    }
+
+    __device__ __forceinline__ long long count_of(unsigned digit) const
+    {
+        return digit * (long long)gridDim.x + blockIdx.x;
+    }
+};
+
+__device__ __forceinline__ long long element_at(const Place* from, long long place)
+{
+    return from ? (long long)from[place] : place;
+}
+
+extern "C" __global__ void __launch_bounds__(SORT_THREADS)
+dasp_count_digits(const Key* __restrict__ keys, const Place* __restrict__ from, long long count, int shift, Count* come,
+                  Count* counts)
+{
+    __shared__ unsigned found[DIGITS];
+    __shared__ Count sums[SORT_THREADS / WARP + 1];
+    const Tile tile(count);
+    if (threadIdx.x < DIGITS) found[threadIdx.x] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < tile.size; i += SORT_THREADS)
+        atomicAdd(found + digit_of(keys[element_at(from, tile.first + i)], shift), 1u);
+    __syncthreads();
+    if (threadIdx.x < DIGITS) counts[tile.count_of(threadIdx.x)] = found[threadIdx.x];
+    if (is_last_block(come, gridDim.x)) block_scan(counts, gridDim.x * (long long)DIGITS, sums);
+}
+
+extern "C" __global__ void __launch_bounds__(SORT_THREADS, 1)
+dasp_move_digits(const Key* __restrict__ keys, const Place* __restrict__ from, long long count, int shift,
+                 const Count* __restrict__ counts, Place* to)
+{
+    __shared__ unsigned short counters[CHUNKS * DIGITS];
+    __shared__ unsigned sums[SORT_THREADS / WARP + 1];
+    const Tile tile(count);
+    const DigitSort sort{counters, sums, CHUNKS, int(ceil_div(tile.size, CHUNK))};
+
+    Place element[MINE];
+    unsigned digit[MINE];
+#pragma unroll
+    for (int q = 0; q < MINE; ++q) {
+        digit[q] = DIGITS - 1;  // of nothing, behind the last element: nothing else comes after it
+        if (slot_of(q) >= tile.size) continue;
+        element[q] = Place(element_at(from, tile.first + slot_of(q)));
+        digit[q] = digit_of(keys[element[q]], shift);
+    }
+    sort.count(digit);
+    sort.scan();
+#pragma unroll
+    for (int q = 0; q < MINE; ++q) {
+        if (slot_of(q) >= tile.size) continue;
+        const unsigned own = digit[q] >> RANK_BITS, place = sort.place_of(slot_of(q), digit[q]);
+        const unsigned first = counters[own * CHUNKS];  // of these in the tile
+        to[(long long)counts[tile.count_of(own)] + place - first] = element[q];
+    }
+}

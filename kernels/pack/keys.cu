@@ -1,0 +1,32 @@
+// Keys of rows and of segments, by which csr/sort.cu puts them in order.
+//
+// Launch: any number of blocks of 256 threads.
+
+#include "order.cuh"
+
+constexpr int THREADS = 256;
+
+// keys (m): windows of `width` rows one after the other, longest rows first inside each, rows of more than `most`
+// entries behind all others. longest: entries of the longest row of the others.
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_row_keys(const Start* __restrict__ indptr, long long m, long long width, long long longest, long long most,
+              long long* __restrict__ keys)
+{
+    const LengthKeys lengths{indptr, longest, most};
+    const long long threads = gridDim.x * (long long)THREADS;
+    for (long long row = blockIdx.x * (long long)THREADS + threadIdx.x; row < m; row += threads) {
+        const unsigned key = lengths.at(row);
+        keys[row] = (key == lengths.none() ? ceil_div(m, width) : row / width) * (longest + 1) +
+                    (key == lengths.none() ? 0 : key);
+    }
+}
+
+// keys (count): of segments that start with these entries, by their first columns.
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_column_keys(const Column* __restrict__ indices, const long long* __restrict__ starts, long long count,
+                 Column* __restrict__ keys)
+{
+    const long long threads = gridDim.x * (long long)THREADS;
+    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < count; i += threads)
+        keys[i] = indices[starts[i]];
+}
