@@ -6,7 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
@@ -149,7 +149,10 @@ class Product:
     kernel: Kernel
     """The module of the format's kernel."""
 
-    MADE_LATER: ClassVar[tuple[str, ...]] = ()
+    diagonal_kernel: DiagonalKernel
+    """The module of the kernel of its diagonals, where `_find_diagonal` is more than None."""
+
+    MADE_LATER: ClassVar[tuple[str, ...]] = ("_diagonal",)
     """Attributes that are made of the values when they are first used."""
 
     _cupy: Any
@@ -368,6 +371,11 @@ class Product:
         if not count or not self._blocks:
             return self._cupy.zeros(count, self._kinds.sum)
         return self._find_diagonal(k, first, count)
+
+    @cached_property
+    def _diagonal(self) -> Launch:
+        """The launch that finds a diagonal."""
+        return prepare_diagonal(self.diagonal_kernel, self.plan, self._kinds)
 
     def _find_diagonal(self, k: int, first: int, count: int) -> Any | None:
         """Return the k-th diagonal, `count` places from row `first` on; None if it must be unpacked."""

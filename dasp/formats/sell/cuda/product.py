@@ -11,7 +11,7 @@ import numpy as np
 
 from dasp.formats import product_cuda
 from dasp.formats.plan import Plan
-from dasp.formats.product_cuda import TENSOR_CORES, compiled, defines, numbers, prepare_diagonal, types
+from dasp.formats.product_cuda import TENSOR_CORES, compiled, defines, numbers, types
 from dasp.formats.sell.cuda import beside, columns, diagonal, dotted, vector
 from dasp.formats.sell.cuda.pack.device import primitives
 from dasp.runtime.cuda.launch import Launch
@@ -26,6 +26,7 @@ class Product(product_cuda.Product):
     """A plan of slices, ready to be multiplied on one GPU."""
 
     kernel = vector
+    diagonal_kernel = diagonal
     MADE_LATER = "_beside", "_columns", "_diagonal"
 
     def _begin(self) -> None:
@@ -104,11 +105,6 @@ class Product(product_cuda.Product):
                 with cuda.using_allocator(cuda.malloc_async) if captured else nullcontext():
                     self._beside.follow(captured)
             self._settle(stream, captured)
-
-    @cached_property
-    def _diagonal(self) -> Launch:
-        """The launch that finds a diagonal."""
-        return prepare_diagonal(diagonal, self.plan, self._kinds)
 
     def _find_diagonal(self, k: int, first: int, count: int) -> Any | None:
         """Return the k-th diagonal; None where two segments of a row have an entry there.
