@@ -14,6 +14,7 @@ import numpy as np
 from dasp.formats.cost import FEW_WARPS, MANY_WARPS, CostModel, Gathers
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Plan, narrowest
+from dasp.formats.protocols import Primitives
 from dasp.formats.sell import choose
 from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
 from dasp.formats.sell.options import Options
@@ -21,7 +22,7 @@ from dasp.formats.sell.pattern import NAME, Choice, Coding, Pattern
 from dasp.runtime.integers import ceil_div
 
 
-def pack(csr: Csr, options: Options, model: CostModel, on: Any) -> Plan:
+def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:
     """Pack a matrix into slices.
 
     Parameters
@@ -60,7 +61,7 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Any) -> Plan:
         window, tried, coding = _choose_window(csr, survey, cut, windows, gathers, model, on, tiles)
     layout = on.lay_out(csr, survey, cut, window, tried)
     if tried and tiles and not choose.is_like(tried.statistics[window], layout.steps - layout.segment_steps):
-        layout = None
+        del layout
         window, tried, coding = _choose_window(csr, survey, cut, windows, gathers, model, on, 0)
         layout = on.lay_out(csr, survey, cut, window, tried)
     if coding is None:
@@ -108,7 +109,7 @@ def _choose_window(
     windows: tuple[int, ...],
     gathers: Gathers,
     model: CostModel,
-    on: Any,
+    on: Primitives,
     tiles: int,
 ) -> tuple[int, Tried, Coding]:
     """Try sort windows, in some tiles or in all rows; return the best one, what was found, and the coding."""
@@ -126,17 +127,14 @@ def _coding(survey: Survey, dtype: np.dtype[Any]) -> Coding:
 
 
 def _count_slices(
-    csr: Csr, survey: Survey, cut: Cut, layout: Layout, model: CostModel, on: Any
+    csr: Csr, survey: Survey, cut: Cut, layout: Layout, model: CostModel, on: Primitives
 ) -> choose.SliceStatistics:
     """Return what is known of slices, and what blocks of them read where that matters."""
     slices = choose.SliceStatistics(layout.slices, layout.steps, layout.full, 0, 0, 0, 0)
     if not choose.may_share(slices, model):
         return slices
     blocks = 0, FEW_WARPS, MANY_WARPS
-    counted: choose.SliceStatistics = on.slice_statistics(
-        csr, survey, cut, layout, _sector_columns(csr), blocks
-    )
-    return counted
+    return on.slice_statistics(csr, survey, cut, layout, _sector_columns(csr), blocks)
 
 
 def _blocks(gathers: Gathers, model: CostModel) -> tuple[int, int, int]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from dasp.formats.plan import WARP, Array, Plan
+from dasp.formats.protocols import Primitives
 from dasp.formats.sell import choose
 from dasp.formats.sell.pattern import Coding, Values
 
 
-def values_from(plan: Plan, data: Array, slots: Any, on: Any) -> Values:
+def values_from(plan: Plan, data: Array, slots: Any, on: Primitives) -> Values:
     """Return the values of a plan with the same pattern, in the narrowest coding that holds them.
 
     Parameters
@@ -25,11 +26,10 @@ def values_from(plan: Plan, data: Array, slots: Any, on: Any) -> Values:
     if plan.pattern.choice.narrow and len(data):
         counted = on.count_values(data)
         coding = choose.choose_coding(counted[0], data.dtype)
-    values: Values = on.code_values(data, slots, WARP * len(plan.pattern.bases), coding, counted)
-    return values
+    return on.code_values(data, slots, WARP * len(plan.pattern.bases), coding, counted)
 
 
-def values_into(plan: Plan, data: Array, slots: Any, on: Any) -> None:
+def values_into(plan: Plan, data: Array, slots: Any, on: Primitives) -> None:
     """Write values into the arrays of a plan, in its coding.
 
     Parameters
