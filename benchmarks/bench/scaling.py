@@ -169,7 +169,8 @@ class Clock:
             stream.synchronize()
             graph = PriorityGraph(driver(), stream.ptr, in_turn([run], times))
             begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-            meet = self._engine.links(self._device).sum(cupy.zeros(1))
+            zero = cupy.zeros(1)
+            meet = self._engine.links(self._device).sum(zero, zero)
             best = math.inf
             for _ in range(REPEATS):
                 self._engine.gather(None)
@@ -262,7 +263,8 @@ class Scaling:
     def _measure_links(self, name: str, links: Any, sizes: Sequence[int]) -> None:
         xp, known = self.xp, {"links": name} if name else {}
         for count in (1, 4 if self.device == "cpu" else BLOCKS_PER_PROCESSOR * self._processors()):
-            add = links.sum(xp.zeros(count))
+            numbers = xp.zeros(count)
+            add = links.sum(numbers) if self.device == "cpu" else links.sum(numbers, numbers)
             self.keep(
                 "sum",
                 f"sum of {count}",
