@@ -7,6 +7,7 @@ import gc
 import sys
 import threading
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -602,36 +603,25 @@ def test_values_written_in_place_reach_octets(gpu, eights):
 
 
 @pytest.fixture
-def overwritten(gpu, eights):
-    """Gives a matrix with octets other values by the prepared launch, and returns it and what it is then."""
+def overwritten(gpu, eights, monkeypatch):
+    """Gives a matrix with octets other values in place, and returns it and its CSR of then."""
 
     def overwrite():
         csr, a, _ = eights
         csr.data[:] = np.random.default_rng(1).standard_normal(csr.nnz)
         codes = plan_of(csr, Policy()).values.codes
 
-        def fill(data, behind):
-            gpu.get(a.plan.values.codes)[...] = codes
-            behind()
+        def recode_values(data, slots, values):
+            gpu.get(values.codes)[...] = codes
             return True
 
-        a._product._fill = fill
+        writing = SimpleNamespace(recode_values=recode_values)
+        monkeypatch.setattr(of_slices, "primitives", lambda number: writing)
         a._shared.slots = "found"
         assert a.with_values(gpu.put(csr.data), out=a) is a
         return a, csr
 
     return overwrite
-
-
-def test_values_written_by_a_prepared_launch_reach_octets(gpu, eights, overwritten):
-    x = np.random.default_rng(0).standard_normal((eights[1].shape[1], 16))
-    eights[1] @ gpu.put(x)
-    a, csr = overwritten()
-    gpu.launches.clear()
-    y = gpu.get(a @ gpu.put(x))
-    assert {kernel for _, kernel, _ in gpu.launches} == {"dasp_octets"}
-    for j in range(16):
-        assert_close(y[:, j], csr, x[:, j])
 
 
 def test_no_octets_are_made_of_values_that_a_graph_overwrites(gpu, overwritten):
