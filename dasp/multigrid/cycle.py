@@ -209,6 +209,9 @@ def cycle_type(levels: list[Any], dtype: Any) -> np.dtype[Any]:
 class Multigrid(Preconditioner):
     """A cycle; see `multigrid`."""
 
+    _last: Level | None = None
+    """The last level where it is smoothed; where it is inverted, None."""
+
     def __init__(self, hierarchy: list[Any], options: Options, dtype: np.dtype[Any], device: str) -> None:
         def again(other: np.dtype[Any]) -> Multigrid:
             return Multigrid(hierarchy, options, other, device)
@@ -224,7 +227,6 @@ class Multigrid(Preconditioner):
         self._P = [planned(as_csr(level.P), self.space, device) for level in hierarchy[:last]]
         self._R = [planned(as_csr(level.R), self.space, device) for level in hierarchy[:last]]
         n = matrices[last].shape[0]
-        self._last: Level | None = None
         if n > MOST_INVERSE_ROWS:
             own = None if last else self.vectors
             self._last = _level(matrices[last], self.space, device, options, own, coarse=last > 0)
