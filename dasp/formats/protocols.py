@@ -13,6 +13,7 @@ import numpy as np
 
 from dasp.formats.cost import CostModel
 from dasp.formats.csr.matrix import Csr
+from dasp.formats.csr.protocols import Operations
 from dasp.formats.plan import Array, Plan
 from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
@@ -140,21 +141,22 @@ class Primitives(Protocol):
 
     Results are equal, bit for bit, on every backend. Orders are stable. `Cut`, `Survey`, `Tried` and `Layout`
     are those of `dasp.formats.sell.layout`; what they call detail is for the backend that made it.
+
+    Attributes
+    ----------
+    operations : Operations
+        On matrices, on the same device.
     """
+
+    @property
+    def operations(self) -> Operations:
+        """The operations on matrices in compressed sparse rows."""
 
     def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:
         """Count what must be known of a matrix; of its values only if they may be narrowed."""
 
     def sort_columns(self, csr: Csr, survey: Survey) -> tuple[Csr, Array]:
-        """Sort each row's entries by column.
-
-        Returns
-        -------
-        csr : Csr
-            With the columns sorted, and the values where they were.
-        order : Array, shape (nnz,), int32 or int64
-            Where the value of each entry stands.
-        """
+        """Do `Operations.sort_columns` for a matrix whose survey later steps take."""
 
     def try_windows(
         self,
@@ -306,16 +308,4 @@ class Primitives(Protocol):
         -------
         Array, or None
             None if the matrix must be unpacked for it, as where factors have another type than values.
-        """
-
-    def transpose(self, csr: Csr) -> tuple[Csr, Array] | None:
-        """Return the transpose of a matrix, its entries row by row; None if it is the matrix, bit for bit.
-
-        Returns
-        -------
-        csr : Csr
-            With an indptr of int64 and indices of the matrix's type. Columns rise in every row; entries at
-            one place keep their order.
-        order : Array, shape (nnz,), int32 or int64
-            Which entry of the matrix is each entry of the transpose.
         """

@@ -259,7 +259,7 @@ class TransposableMatrix(PlannedMatrix):
         """Plan the transpose where the format is packed; None if it is this matrix."""
         form = formats.find(self.plan.format)
         with planning.read_where_packed(self.plan, self.device) as (plan, _, primitives):
-            transposed = primitives.transpose(Csr(plan.shape, *form.unpack(plan, primitives)))
+            transposed = primitives.operations.transpose(Csr(plan.shape, *form.unpack(plan, primitives)))
             if transposed is None:
                 return None
             csr, order = transposed

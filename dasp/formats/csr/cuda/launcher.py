@@ -10,6 +10,7 @@ import numpy as np
 from dasp.formats.csr.matrix import Array
 from dasp.runtime.cuda.launch import Launches, Signature
 from dasp.runtime.dtypes import C_NAMES
+from dasp.runtime.integers import ceil_div
 
 COUNT = np.dtype(np.uint64)
 
@@ -68,4 +69,4 @@ class Launcher:
 
 def count_blocks(count: int) -> int:
     """Return the blocks of a launch whose threads go through an array a grid apart."""
-    return max(min(-(-count // THREADS), BLOCKS), 1)
+    return max(min(ceil_div(count, THREADS), BLOCKS), 1)

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp.formats.csr.cpu import sort as _sort
+from dasp.formats.csr.cpu import operations as operations
 from dasp.formats.csr.cpu.sort import fetch
-from dasp.formats.csr.cpu.transpose import transpose as transpose
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import PAD, WARP, Plan, narrowest
 from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
@@ -80,7 +79,7 @@ class _Coded(NamedTuple):
 
 def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
     """See `Primitives`."""
-    return _sort.sort_columns(csr)
+    return operations.sort_columns(csr)
 
 
 def survey(csr: Csr, cut: Cut, narrow: bool) -> Survey:

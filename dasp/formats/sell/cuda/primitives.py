@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.csr.matrix import Csr
+from dasp.formats.csr.protocols import Operations
 from dasp.formats.plan import Array, Plan
 from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sell.cuda.pack import layout, refill, slice_statistics, store, survey, unpack, values
@@ -30,6 +31,11 @@ class Primitives:
 
     def __init__(self, device: Device) -> None:
         self._on = Resources(device)
+
+    @property
+    def operations(self) -> Operations:
+        """See `Primitives`."""
+        return self._on.csr
 
     @property
     def device(self) -> Device:
@@ -154,7 +160,3 @@ class Primitives:
     ) -> Array | None:
         """See `Primitives`."""
         return refill.scale_entries(self._on, plan, slots, left, right)
-
-    def transpose(self, csr: Csr) -> tuple[Csr, Array] | None:
-        """See `Primitives`."""
-        return self._on.csr.transpose(csr)
