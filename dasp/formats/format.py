@@ -46,7 +46,8 @@ class Format:
     products : dict
         For "cpu" and "cuda", where the format has a product there, a function that imports and returns its
         class: one made of `dasp.formats.product_cpu.Product` or `dasp.formats.product_cuda.Product`. So a
-        format can be named without Numba and CuPy.
+        format can be named without Numba and CuPy. It loads by `dasp.runtime.loading.load`, so that a fork
+        waits for it.
     packs_on_gpu : bool
         Whether `pack`, `unpack` and `slots` run on a GPU, with its primitives. By default a matrix is packed
         on the CPU, and its plan copied.

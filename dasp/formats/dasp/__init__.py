@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dasp.formats.dasp.check import check
 from dasp.formats.dasp.options import Options
 from dasp.formats.dasp.pack import pack
@@ -12,19 +10,7 @@ from dasp.formats.dasp.refill import mapped, values_from, values_into
 from dasp.formats.dasp.unpack import slots, summary, unpack
 from dasp.formats.format import Format
 from dasp.runtime.dtypes import TABLE
-
-
-def _cpu() -> type[Any]:
-    from dasp.formats.dasp.cpu.product import Product
-
-    return Product
-
-
-def _cuda() -> type[Any]:
-    from dasp.formats.dasp.cuda.product import Product
-
-    return Product
-
+from dasp.runtime.loading import load
 
 DASP = Format(
     name=NAME,
@@ -41,6 +27,9 @@ DASP = Format(
     values_into=values_into,
     mapped=mapped,
     summary=summary,
-    products={"cpu": _cpu, "cuda": _cuda},
+    products={
+        "cpu": lambda: load("dasp.formats.dasp.cpu.product").Product,
+        "cuda": lambda: load("dasp.formats.dasp.cuda.product").Product,
+    },
     alike=lambda plan: {"mma": plan.pattern.mma},
 )

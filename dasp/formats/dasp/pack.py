@@ -32,6 +32,7 @@ from dasp.formats.dasp.pattern import (
 from dasp.formats.plan import PAD, WARP, Plan, narrowest
 from dasp.runtime.dtypes import bits_type
 from dasp.runtime.integers import ceil_div, round_up
+from dasp.runtime.loading import load
 
 Vector = np.ndarray[Any, Any]
 
@@ -79,13 +80,11 @@ class _Rows:
     """The rows of a CSR matrix, to be copied run by run into the slots of a part."""
 
     def __init__(self, csr: Csr) -> None:
-        from dasp.formats.dasp.cpu import rows  # with Numba, which `import dasp` leaves out
-
         self.starts = csr.indptr[:-1].astype(np.int64)
         self.lengths = np.diff(csr.indptr).astype(np.int64)
         self._dtype, self._bits = csr.data.dtype, bits_type(csr.data.dtype)
         self._entries = csr.indices, csr.data.view(self._bits)
-        self._loops = rows
+        self._loops = load("dasp.formats.dasp.cpu.rows")  # with Numba, which `import dasp` leaves out
 
     def count_tiles(self, lengths: Vector, least: float) -> Vector:
         """Count the tiles of each row block up to the first with fewer than `least` entries."""

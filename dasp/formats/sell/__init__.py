@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dasp.formats.format import Format
 from dasp.formats.sell.check import check
 from dasp.formats.sell.mapping import mapped
@@ -14,19 +12,7 @@ from dasp.formats.sell.refill import values_from, values_into
 from dasp.formats.sell.shares import shares
 from dasp.formats.sell.unpack import slots, summary, unpack
 from dasp.runtime.dtypes import TABLE
-
-
-def _cpu() -> type[Any]:
-    from dasp.formats.sell.cpu.product import Product
-
-    return Product
-
-
-def _cuda() -> type[Any]:
-    from dasp.formats.sell.cuda.product import Product
-
-    return Product
-
+from dasp.runtime.loading import load
 
 SELL = Format(
     name=NAME,
@@ -43,7 +29,10 @@ SELL = Format(
     values_into=values_into,
     mapped=mapped,
     summary=summary,
-    products={"cpu": _cpu, "cuda": _cuda},
+    products={
+        "cpu": lambda: load("dasp.formats.sell.cpu.product").Product,
+        "cuda": lambda: load("dasp.formats.sell.cuda.product").Product,
+    },
     packs_on_gpu=True,
     alike=lambda plan: {"narrow": plan.pattern.choice.narrow, "mma": plan.pattern.choice.mma},
     scaled=lambda plan, slots, left, right, on: on.scale_entries(plan, slots, left, right),
