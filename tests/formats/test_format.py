@@ -15,10 +15,10 @@ import dasp
 from dasp import formats
 from dasp.formats import product_cpu, product_cuda
 from dasp.formats.cost import CostModel
+from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import (
     PAD,
     WARP,
-    Csr,
     Part,
     Plan,
     csr_of_slots,

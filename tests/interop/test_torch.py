@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import gc
 
 import numpy as np
@@ -238,3 +239,9 @@ def test_types_that_no_product_has_are_named():
             A @ torch.zeros(7, dtype=getattr(torch, kind))
     with pytest.raises(TypeError, match=r"x is a nested torch.Tensor; a dense one is needed"):
         A @ torch.nested.nested_tensor([torch.zeros(3)])
+
+
+def test_the_example_prints_what_it_says() -> None:
+    failed, tried = doctest.testmod(ours)
+    assert tried
+    assert not failed
