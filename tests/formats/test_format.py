@@ -84,8 +84,8 @@ def summary(plan: Plan) -> list[Part]:
 
 
 def values_from(plan: Plan, data: Any, slots: Any, on: Any) -> Values:
-    numbers = np.zeros(plan.values.numbers.size, data.dtype)
-    numbers[slots] = data
+    numbers = on.zeros(plan.values.numbers.size, data.dtype)
+    on.scatter(data, slots, numbers)
     return Values(numbers.reshape(plan.values.numbers.shape))
 
 
