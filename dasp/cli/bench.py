@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dasp.cli.options import FORMATS, Subparsers, add_json_option, duration, positive
-from dasp.cli.summaries import add_parser
+from dasp.cli.commands import Subparsers, add_parser
+from dasp.cli.options import FORMATS, add_json_option, duration, positive
 
 if TYPE_CHECKING:
     from dasp.cli.measure import Device, Operator

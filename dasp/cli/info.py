@@ -6,8 +6,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from dasp.cli.commands import Subparsers, add_parser
 from dasp.cli.options import (
-    Subparsers,
     add_device_option,
     add_json_option,
     add_matrix_option,
@@ -16,7 +16,6 @@ from dasp.cli.options import (
     policy_from,
     seed_from,
 )
-from dasp.cli.summaries import add_parser
 
 if TYPE_CHECKING:
     import numpy as np

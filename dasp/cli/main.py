@@ -1,10 +1,10 @@
 """The `dasp` command: finds the sub-commands, runs one, turns errors into one line and an exit status.
 
-A sub-command is a row of `COMMANDS`. Its module has a function `add_command(subparsers)`, which
-adds a parser and sets its default `run`, a function of the parsed arguments that returns the exit status: 0,
-or 1 if the work was done and its result is bad (no convergence, a wrong product). A user's mistake is
-raised as TypeError, ValueError or RuntimeError and becomes exit status 2 here. Only the module of the command
-that is asked for is imported, so that `dasp --help` needs neither Numba nor SciPy.
+A sub-command is a row of `COMMANDS`. Its module, `dasp.cli.NAME`, has a function `add_command(subparsers)`,
+which adds a parser and sets its default `run`, a function of the parsed arguments that returns the exit
+status: 0, or 1 if the work was done and its result is bad (no convergence, a wrong product). A user's mistake
+is raised as TypeError, ValueError or RuntimeError and becomes exit status 2 here. Only the module of the
+command that is asked for is imported, so that `dasp --help` needs neither Numba nor SciPy.
 """
 
 from __future__ import annotations
@@ -19,27 +19,16 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import partial
 from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import dasp
-from dasp.cli.summaries import add_parser
+from dasp.cli.commands import COMMANDS, add_parser
 from dasp.runtime.cpu.signals import Deferred
 from dasp.runtime.launcher import speaks, told_everywhere
 
-COMMANDS = {
-    "info": "dasp.cli.info",
-    "solve": "dasp.cli.solve",
-    "plan": "dasp.cli.plan",
-    "fetch": "dasp.cli.fetch",
-    "config": "dasp.cli.config",
-    "bench": "dasp.cli.bench",
-    "partition": "dasp.cli.partition",
-    "tune": "dasp.cli.tune",
-    "completion": "dasp.cli.completion",
-}
-"""The module of each command."""
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -68,7 +57,7 @@ class _Parser(argparse.ArgumentParser):
     error, which argparse keeps to itself.
     """
 
-    def _print_message(self, message: str, file: Any = None) -> None:
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         if speaks():
             print(message, end="", file=file or sys.stderr)
 
@@ -147,7 +136,6 @@ def _interrupted() -> int:
 
 
 def _run(words: list[str]) -> int:
-    words = _join(words)
     command = next((word for word in words if not word.startswith("-")), None)
     try:
         with Deferred():  # an interrupt tears a library that is half imported
@@ -157,14 +145,13 @@ def _run(words: list[str]) -> int:
         return leaving.code if isinstance(leaving.code, int) else 0
     if others:
         raise UsageError(f"unrecognized arguments: {' '.join(others)}; see dasp {command} --help")
-    arguments.parser = partial(build_parser, *COMMANDS)
     status: int = arguments.run(arguments)
     return status
 
 
-def build_parser(*commands: str | None) -> argparse.ArgumentParser:
-    """Return the parser: every sub-command has a name and a summary, those asked for their arguments too."""
-    parser = _Parser(
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser: every command has a name and a summary, the one asked for its arguments too."""
+    parser: argparse.ArgumentParser = _Parser(
         prog="dasp",
         description=str(dasp.__doc__).partition("\n")[0],
         epilog=_EPILOG.format(models=_models()),
@@ -173,21 +160,12 @@ def build_parser(*commands: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dasp {dasp.__version__}")
     parser.add_argument("--debug", action="store_true", help="show where an error came from")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    wanted = {COMMANDS[command] for command in commands if command in COMMANDS}
-    for name, module in COMMANDS.items():
-        if name in subparsers.choices:
-            continue
-        if module in wanted:
-            importlib.import_module(module).add_command(subparsers)
+    for name in COMMANDS:
+        if name == command:
+            importlib.import_module(f"dasp.cli.{name}").add_command(subparsers)
         else:
             add_parser(subparsers, name)
     return parser
-
-
-def _join(words: list[str]) -> list[str]:
-    """Make one word of the two of a command such as `bench gemm`."""
-    first = " ".join(words[:2])
-    return [first, *words[2:]] if len(words) > 1 and first in COMMANDS else words
 
 
 def _models() -> str:

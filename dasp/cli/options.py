@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from dasp.matrix.matrix import SpMatrix
     from dasp.matrix.policy import Policy
 
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-else:
-    Subparsers = argparse._SubParsersAction
-
 FORMATS = ("auto", "sell", "dasp")
 
 

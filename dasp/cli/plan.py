@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from dasp.cli.commands import Subparsers, add_parser
 from dasp.cli.options import (
-    Subparsers,
     add_device_option,
     add_matrix_option,
     add_policy_options,
@@ -15,7 +15,6 @@ from dasp.cli.options import (
     seed_from,
     shows_progress,
 )
-from dasp.cli.summaries import add_parser
 
 
 def add_command(subparsers: Subparsers) -> None:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 import dasp.preconditioners
+from dasp.cli.commands import Subparsers, add_parser
 from dasp.cli.options import (
-    Subparsers,
     add_device_option,
     add_json_option,
     add_matrix_option,
@@ -24,7 +24,6 @@ from dasp.cli.options import (
     leading_rows,
     shows_progress,
 )
-from dasp.cli.summaries import add_parser
 from dasp.cli.systems import (
     METHODS,
     Outcome,

@@ -25,7 +25,7 @@ import dasp
 from dasp import formats
 from dasp.cli import figures, info, options, solve, systems
 from dasp.cli import main as cli
-from dasp.cli.summaries import SUMMARIES
+from dasp.cli.commands import COMMANDS
 from dasp.models import families, generate
 
 CPU = ["--device", "cpu"]
@@ -475,32 +475,19 @@ def test_bench_answers_with_its_status_where_a_product_is_wrong(
 
 
 def test_a_missing_command_module_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cli.COMMANDS, "nosuch", "dasp.cli.nosuch")
-    monkeypatch.setitem(SUMMARIES, "nosuch", "does nothing")
+    monkeypatch.setitem(COMMANDS, "nosuch", "does nothing")
     with pytest.raises(ModuleNotFoundError):
         cli.main(["nosuch"])
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_the_table_of_commands_says_what_their_modules_say(command: str) -> None:
     parser = cli.build_parser(command)
     (commands,) = (action for action in parser._actions if action.choices)
-    assert list(commands.choices) == list(cli.COMMANDS)
+    assert list(commands.choices) == list(COMMANDS)
     said = {action.dest: action.help for action in commands._choices_actions}
-    assert said == SUMMARIES
+    assert said == COMMANDS
     assert commands.choices[command].get_default("run") is not None or command == "tune"
-
-
-def test_a_shell_completes_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("shtab")
-    assert cli.main(["completion", "bash"]) == 0
-    ask = "COMP_WORDS=({} {}); COMP_CWORD={}; _shtab_dasp {}; echo ${{COMPREPLY[@]}}"
-    script = capsys.readouterr().out
-    for words, wanted in (("dasp so", "solve"), ("dasp solve --meth", "--method"), ("dasp pl", "plan")):
-        *before, last = words.split()
-        line = ask.format(" ".join(before), last, len(before), "dasp " + last)
-        done = subprocess.run(["bash"], input=script + line, capture_output=True, text=True, check=True)
-        assert wanted in done.stdout.split()
 
 
 def test_a_plan_is_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -701,7 +688,7 @@ def test_ctrl_c_is_exit_status_130(
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dasp.cli.configuration.show_config", interrupted)
+    monkeypatch.setattr("dasp.cli.config.show_config", interrupted)
     status, _, err = run(capsys, "config")
     assert status == 130
     assert err.count("\n") == 1
