@@ -367,14 +367,16 @@ class SpMatrix:
     ) -> tuple[Callable[[], None], Any] | None:
         """Prepare a product that leaves dot products of its result; all ranks call it.
 
-        See `dasp.SpMatrix.prepare_with_dot`; the sums are those of this rank, as many on each. None, on all
-        of them, where the interior's product leaves none on one of them.
+        Return a function that sets `out` to A x and writes sums, and the array of the sums: their total over
+        the ranks is w'out, with `square` that of the first half, and out'out that of the other. Return None,
+        on all ranks, where the interior's product leaves no sums on one of them.
         """
         if self.device == "cpu":
             return None
         mover: Any = self._movers.get(_key(x)) or self._first_product(x, out, 0.0)[0]
         run = RUN if self.shape[0] < LONG_RUN_ROWS * self.engine.size else LONG_RUN
-        own = self.interior.prepare_with_dot(x, out, w, square=square, run=run)
+        prepare = getattr(self.interior.__dasp_product__, "prepare_with_dot", None)
+        own = None if prepare is None else prepare(x, out, w, square=square, run=run)
         if not all(self.engine.gather(own is not None)) or own is None:
             return None
         multiply, left = own

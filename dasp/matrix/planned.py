@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import scipy.sparse
@@ -23,12 +22,6 @@ from dasp.runtime.types import Array, ArrayLike, DenseArray, DTypeLike, Number
 
 class PlannedMatrix(Operator):
     """A matrix that multiplies by its plan, for `dasp.SpMatrix`."""
-
-    lasting = True
-    """A product that was captured in a CUDA graph stays right as long as the matrix lives."""
-
-    solver_workspace: object = None
-    """The workspace that a solver keeps here for the next solve; see `dasp.solvers.Workspace`."""
 
     _device: str
     _backend: Device
@@ -59,6 +52,16 @@ class PlannedMatrix(Operator):
     def nnz(self) -> int:
         """Stored entries, explicit zeros and duplicates counted."""
         return self.plan.nnz
+
+    @overload
+    def matvec(
+        self, x: Array, *, out: Array | None = None, alpha: Number = 1.0, beta: Number = 0.0
+    ) -> Array: ...
+
+    @overload
+    def matvec(
+        self, x: ArrayLike, *, out: DenseArray | None = None, alpha: Number = 1.0, beta: Number = 0.0
+    ) -> Any: ...
 
     def matvec(
         self, x: ArrayLike, *, out: DenseArray | None = None, alpha: Number = 1.0, beta: Number = 0.0
@@ -135,6 +138,12 @@ class PlannedMatrix(Operator):
         self._product.multiply(operand, out, alpha, beta)
         return out
 
+    @overload
+    def __matmul__(self, x: Array) -> Array: ...
+
+    @overload
+    def __matmul__(self, x: ArrayLike) -> Any: ...
+
     def __matmul__(self, x: ArrayLike) -> Any:
         """Return A x; see `matvec`."""
         y = self._product.quick(x)
@@ -148,56 +157,19 @@ class PlannedMatrix(Operator):
                 return y
         return super().__rmatmul__(x)
 
-    def _with_gradients(self, x: ArrayLike, out: Any, alpha: Any, beta: Any) -> Any:
+    def _with_gradients(self, x: ArrayLike, out: DenseArray | None, alpha: Number, beta: Number) -> Any:
         """Return A x by an operator of PyTorch: with gradients for x, or in a graph that is traced."""
         from dasp.interop import torch
 
         return _foreign.by_operators(partial(torch.matmul, self), x, out, alpha, beta)
 
-    def prepare_with_dot(
-        self, x: ArrayLike, out: Any, w: Array, *, square: bool = False, run: int = 0
-    ) -> tuple[Callable[[], None], Any] | None:
-        """Prepare a product that leaves a dot product of its result behind, for solvers on a GPU.
+    @property
+    def __dasp_product__(self) -> Product:
+        """The product of the plan, for solvers, which capture it in graphs: it stays right while A lives.
 
-        Parameters
-        ----------
-        x, out, w : array, shapes (n,), (m,) and (m,), float32 or float64, on the matrix's device
-            They are kept; `out` overlaps neither of the others.
-        square : bool
-            Whether out'out is left too.
-        run : int
-            If not 0, slices that a warp takes one after the other: blocks come and go then, so that other
-            kernels find room, and leave many sums. Needed for `square`.
-
-        Returns
-        -------
-        call, sums : callable, array of float64
-            `call()` sets `out` to A x and writes `sums`, whose sum is w'out; with `square` the sum of its
-            first half, and out'out that of the other. None where no kernel does that, or it does not pay: on
-            the CPU, and where rows are long.
+        On a GPU it may also have `prepare_with_dot` and `prepare_cg`.
         """
-        prepare = getattr(self._product, "prepare_with_dot", None)
-        return None if prepare is None else prepare(x, out, w, square=square, run=run)
-
-    def prepare_cg(self, dtype: DTypeLike, *, diagonal: bool) -> Any:
-        """Prepare conjugate gradients in one launch, for solvers on a GPU.
-
-        Parameters
-        ----------
-        dtype : numpy.dtype
-            Of the vectors, float32 or float64.
-        diagonal : bool
-            Whether there is a diagonal preconditioner.
-
-        Returns
-        -------
-        recipe : dasp.solvers.persistent.kernel.Recipe, or None
-            The arguments of kernels/solve/persistent.cu by the matrix; None where it cannot multiply by it or
-            does not pay: on the CPU, in the format of the paper, where rows are so long that they are cut,
-            where matrix and vectors do not fit into the shared memory of all multiprocessors, and in float32.
-        """
-        prepare = getattr(self._product, "prepare_cg", None)
-        return None if prepare is None else prepare(np.dtype(dtype), diagonal=diagonal)
+        return self._product
 
     def __array__(self, *_: object, **__: object) -> Any:
         """Refuse to be an array, which NumPy would make of one element: the matrix itself."""

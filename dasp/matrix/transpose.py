@@ -25,7 +25,7 @@ from dasp.runtime.types import Array, ArrayLike
 
 
 class Shared:
-    """What all matrices of one pattern share, once somebody asked for it.
+    """Data that all matrices of one pattern share, made on first use.
 
     Attributes
     ----------
@@ -74,12 +74,12 @@ class TransposableMatrix(PlannedMatrix):
         return self.plan.nbytes + sum(size for name, size in self._list_kept() if name != "order")
 
     def _list_kept(self) -> list[tuple[str, int]]:
-        """Return what is kept beside the format's own arrays, and its bytes."""
+        """Return the names and the bytes of the arrays that are kept beside the format's own."""
         kept = {"order": self.plan.order, "slots": self._shared.slots}
         kept |= {"transpose": self._find_derived("T"), "adjoint": self._find_derived("H")}
         found = [(name, int(array.nbytes)) for name, array in kept.items() if array is not None]
         made = int(self._product.nbytes)
-        return [*found, ("octets", made)] if made else found
+        return [*found, ("row blocks", made)] if made else found
 
     def copy(self) -> Self:
         """Return the matrix with the same pattern and values of its own, to be overwritten in place."""
@@ -169,7 +169,7 @@ class TransposableMatrix(PlannedMatrix):
         self._product.follow()
 
     def _check_out(self, out: object, dtype: np.dtype[Any]) -> None:
-        """Hold that the values of `out` can be overwritten by those of a type for this pattern."""
+        """Check that `out` has this pattern and the type `dtype`; TypeError or ValueError if not."""
         if not isinstance(out, TransposableMatrix):
             raise TypeError(f"out is {_check.kind_of(out)}; an SpMatrix is needed")
         if out._shared is not self._shared:

@@ -51,6 +51,16 @@ class Operator(Protocol):
         """
 
 
+def product_of(A: Any) -> Any:
+    """Return the product of an SpMatrix, which prepares launches for solvers; of others A itself."""
+    return getattr(A, "__dasp_product__", A)
+
+
+def is_lasting(A: object) -> bool:
+    """Return True if captured products with a matrix or a preconditioner stay right as long as it lives."""
+    return hasattr(type(A), "__dasp_product__") or bool(getattr(type(A), "lasting", False))
+
+
 class _ByColumn:
     """An operator that multiplies the columns of a block one after the other."""
 
@@ -110,11 +120,11 @@ class _Planned(_ByColumn):
     def prepare_with_dot(
         self, x: Array, y: Array, w: Array, *, square: bool = False
     ) -> tuple[Callable[[], None], Array] | None:
-        prepare = getattr(self._A, "prepare_with_dot", None)
+        prepare = getattr(product_of(self._A), "prepare_with_dot", None)
         return None if prepare is None else prepare(x, y, w, square=square)
 
     def prepare_cg(self, dtype: np.dtype[Any], *, diagonal: bool) -> Any:
-        prepare = getattr(self._A, "prepare_cg", None)
+        prepare = getattr(product_of(self._A), "prepare_cg", None)
         return None if prepare is None else prepare(dtype, diagonal=diagonal)
 
 
@@ -289,7 +299,7 @@ def adjoint_of(A: Any, device: str) -> Operator:
 def kept_adjoint(A: Any) -> Any:
     """Return the matrix that `adjoint_of` multiplies by where A keeps it and says when it is another; else
     None."""
-    if not getattr(type(A), "lasting", False):
+    if not is_lasting(A):
         return None
     return A.H if np.dtype(A.dtype).kind == "c" else A.T
 

@@ -9,9 +9,10 @@ from threading import Lock
 from typing import Any, Protocol, TypeVar
 
 from dasp.runtime import check as _check
+from dasp.solvers.operator import is_lasting
 from dasp.solvers.space import Space
 
-KEPT = "solver_workspace"
+KEPT = "_solver_workspace"
 """The attribute of a matrix that holds its workspace between two solves."""
 
 MOST_BYTES, MOST_SYSTEMS = 128 << 20, 8
@@ -112,11 +113,6 @@ class Workspace:
     def nbytes(self) -> int:
         """Bytes of its vectors."""
         return sum(int(made.nbytes) for made in self._made.values())
-
-
-def is_lasting(A: object) -> bool:
-    """Return True if captured products with a matrix or a preconditioner stay right as long as it lives."""
-    return bool(getattr(type(A), "lasting", False))
 
 
 @contextmanager

@@ -151,7 +151,7 @@ def test_dot_products_that_a_product_leaves(gpu, matrix, policy, dtype, turns, s
     matrix = matrix.astype(dtype)
     A, m = planned(matrix, policy), matrix.shape[0]
     x, w, y = vector(300, 1, dtype), vector(m, 2, dtype), gpu.put(np.full(m, np.nan, dtype))
-    launch, sums = A.prepare_with_dot(gpu.put(x), y, gpu.put(w), square=square, run=run)
+    launch, sums = A.__dasp_product__.prepare_with_dot(gpu.put(x), y, gpu.put(w), square=square, run=run)
     seen = []
     for _ in range(3):
         gpu.get(sums)[...] = np.nan
@@ -173,19 +173,20 @@ def test_dot_products_that_a_product_leaves(gpu, matrix, policy, dtype, turns, s
 def test_where_a_product_leaves_no_dot_product(gpu, matrix, monkeypatch):
     x, m = gpu.put(vector(300)), matrix.shape[0]
     y, w = gpu.put(np.zeros(m)), gpu.put(np.zeros(m))
-    assert planned(matrix, "dasp").prepare_with_dot(x, y, w) is None
+    assert not hasattr(planned(matrix, "dasp").__dasp_product__, "prepare_with_dot")
     single = gpu.put(np.zeros(m, np.float32))
-    assert planned(matrix, "sell").prepare_with_dot(x, y, single) is None
-    assert SpMatrix.from_scipy(matrix, device="cpu").prepare_with_dot(x, y, w) is None
-    nothing = planned(from_lengths([], 300), "sell")
+    assert planned(matrix, "sell").__dasp_product__.prepare_with_dot(x, y, single) is None
+    on_cpu = SpMatrix.from_scipy(matrix, device="cpu")
+    assert not hasattr(on_cpu.__dasp_product__, "prepare_with_dot")
+    nothing = planned(from_lengths([], 300), "sell").__dasp_product__
     assert nothing.prepare_with_dot(x, y[:0], w[:0]) is None
     long = from_lengths([40] * m, 300)
-    assert planned(long, "sell").prepare_with_dot(x, y, w) is not None
-    alone = SpMatrix(plan_of(long, Policy(format="sell", steps=40)), "cuda:0")
+    assert planned(long, "sell").__dasp_product__.prepare_with_dot(x, y, w) is not None
+    alone = SpMatrix(plan_of(long, Policy(format="sell", steps=40)), "cuda:0").__dasp_product__
     assert alone.prepare_with_dot(x, y, w) is None  # slices of 40 steps
     assert alone.prepare_with_dot(x, y, w, run=2) is not None
     monkeypatch.setattr(dotted, "MOST_BLOCKS", 0)
-    assert planned(matrix, "sell").prepare_with_dot(x, y, w) is None  # it has segments
+    assert planned(matrix, "sell").__dasp_product__.prepare_with_dot(x, y, w) is None  # it has segments
 
 
 class _Filling:
@@ -578,7 +579,7 @@ def test_rows_with_the_same_columns_are_multiplied_by_eights(gpu, eights, k):
             assert_close(y[:, j], csr, x[:, j])
     assert a.nbytes > before
     assert plain.nbytes == before
-    assert "octets" in str(a)
+    assert "row blocks" in str(a)
 
 
 def test_fewer_columns_and_other_types_come_in_slices(gpu, eights):

@@ -26,7 +26,7 @@ def program() -> Stats:
     assert_type(-B, SpMatrix)
     assert_type(dasp.get_num_threads(), int)
     y = B @ np.ones(B.shape[1])
-    assert_type(y, Any)
+    assert_type(y, np.ndarray[Any, Any])
     found, stats = cg(A, y, M=dasp.preconditioners.jacobi(A), workspace=Workspace())
     assert_type(found, Any)
     assert_type(stats, Stats)

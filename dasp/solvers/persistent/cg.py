@@ -15,6 +15,7 @@ import numpy as np
 from dasp.solvers.cuda.loop import HISTORY
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.cuda.vectors import CudaVectors
+from dasp.solvers.operator import product_of
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.scalars import LIMIT
 from dasp.solvers.space import Report
@@ -130,7 +131,7 @@ class PersistentLoop:
 
 def prepared(A: Any, dtype: np.dtype[Any], *, diagonal: bool) -> Any:
     """Return what the kernel takes by a matrix for vectors of a type, None if they are not for it."""
-    prepare = getattr(A, "prepare_cg", None)
+    prepare = getattr(product_of(A), "prepare_cg", None)
     return None if prepare is None else prepare(dtype, diagonal=diagonal)
 
 
