@@ -431,7 +431,7 @@ SOURCES: dict[str, list[Defines]] = {
             ("Complex<double>", "1"),
         )
     ],
-    "solve/turn.cu": [{}],
+    "loop.cu": [{}],
     "spmv/settle.cu": [{}],
     "dense/gf256_byte_permute.cu": [{}],
     "dense/gf256_general_tiles.cu": [{}],

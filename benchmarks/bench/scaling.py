@@ -28,10 +28,8 @@ from dasp.distributed.matrix import SpMatrix
 from dasp.distributed.nccl import NcclLinks
 from dasp.distributed.place import resolve
 from dasp.runtime.cpu.threads import get_num_threads
-from dasp.runtime.cuda.driver import driver
+from dasp.runtime.cuda.graph import PriorityGraph, in_turn
 from dasp.runtime.cuda.stream import on_stream
-from dasp.solvers.cuda.device import in_turn
-from dasp.solvers.cuda.graph import PriorityGraph
 from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR
 
 Array = Any
@@ -167,7 +165,7 @@ class Clock:
         with on_stream(stream):
             run()  # what it does once
             stream.synchronize()
-            graph = PriorityGraph(driver(), stream.ptr, in_turn([run], times))
+            graph = PriorityGraph(stream.ptr, in_turn([run], times))
             begin, end = cupy.cuda.Event(), cupy.cuda.Event()
             zero = cupy.zeros(1)
             meet = self._engine.links(self._device).sum(zero, zero)

@@ -13,12 +13,11 @@ from dasp.distributed.exchange import Route, Span
 from dasp.distributed.packing import adds, defines, packs
 from dasp.distributed.transpose import turned
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.driver import driver
+from dasp.runtime.cuda.device import CudaDevice
+from dasp.runtime.cuda.graph import PriorityGraph, in_turn
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.stream import Branch, on_stream
 from dasp.solvers.cuda.arnoldi import CudaArnoldi
-from dasp.solvers.cuda.device import CupyDevice, in_turn
-from dasp.solvers.cuda.graph import PriorityGraph
 from dasp.solvers.cuda.passes import THREADS
 from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, CudaSpace
 from dasp.solvers.cuda.vectors import CudaVectors
@@ -271,7 +270,7 @@ class _Sums:
             self._branch.join()
 
 
-class RanksDevice(CupyDevice):
+class RanksDevice(CudaDevice):
     """A GPU whose work may wait for other ranks: the host waits for it no longer than the timeout.
 
     Loops are graphs that the host launches again: a while node's body may not hold all that NCCL captures.
@@ -310,7 +309,7 @@ class RanksDevice(CupyDevice):
 
         self._sums.arrive()  # one that began before is no part of the graph
         with self._device, on_stream(self._cupy.cuda.Stream(non_blocking=True)) as stream:
-            graph = PriorityGraph(driver(), stream.ptr, whole)
+            graph = PriorityGraph(stream.ptr, whole)
         current = self._cupy.cuda.get_current_stream
 
         def launch(kept: Any = function) -> None:

@@ -22,8 +22,8 @@ from dasp.distributed.packing import grid, packs
 from dasp.distributed.processes import watch
 from dasp.distributed.waiting import LAST_SECONDS, at_the_end, await_event
 from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.device import shared_with_host
 from dasp.runtime.cuda.launch import Launch, Signature
-from dasp.solvers.cuda.device import shared_with_host
 from dasp.solvers.cuda.passes import THREADS
 
 Array = Any

@@ -26,9 +26,9 @@ from dasp.distributed.packing import defines, steps
 from dasp.distributed.processes import machine, watch
 from dasp.distributed.waiting import LAST_SECONDS, at_the_end, await_event, has_given_up, is_freed
 from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.device import shared_with_host
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch, Signature
 from dasp.runtime.integers import ceil_div
-from dasp.solvers.cuda.device import shared_with_host
 from dasp.solvers.cuda.passes import THREADS
 
 Array = Any

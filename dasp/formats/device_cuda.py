@@ -13,7 +13,7 @@ from dasp.formats.cost import CostModel, Gpu
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Plan, arrays_of, with_arrays
 from dasp.formats.product_cuda import Product, number
-from dasp.formats.sell.cuda.pack.device import primitives
+from dasp.formats.sell.cuda.primitives import primitives
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes

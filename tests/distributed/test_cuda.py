@@ -19,10 +19,10 @@ from dasp.distributed import cuda as ranks_cuda
 from dasp.distributed.cuda import ADD_DOT, RanksCudaSpace, RanksDevice, _Sums
 from dasp.distributed.packing import ADD, PACK, adds, defines, grid, packs, steps
 from dasp.models import generate
+from dasp.runtime.cuda.device import CudaDevice
 from dasp.solvers.arguments import make_limits
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cuda import loop as cuda_loop
-from dasp.solvers.cuda.device import CupyDevice
 from dasp.solvers.cuda.passes import THREADS
 from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, CudaSpace
 from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
@@ -282,7 +282,7 @@ def test_the_host_looks_at_a_turn_while_the_next_one_runs() -> None:
 def test_a_sum_travels_until_a_launch_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
     device = fake_device(log)
-    monkeypatch.setattr(CupyDevice, "launch", lambda *_, **__: lambda *values: log.append("kernel"))
+    monkeypatch.setattr(CudaDevice, "launch", lambda *_, **__: lambda *values: log.append("kernel"))
     launch = device.launch()
     device.beside(lambda: log.append("sum"))
     log.append("product")
@@ -295,10 +295,9 @@ def test_a_graph_ends_with_the_sum_that_it_began(monkeypatch: pytest.MonkeyPatch
     """And keeps what its launches use, since it has their addresses alone."""
     log: list[str] = []
     device = fake_device(log)
-    monkeypatch.setattr(ranks_cuda, "driver", lambda: None)
     monkeypatch.setattr(ranks_cuda, "on_stream", lambda stream: stream)
     graph = SimpleNamespace(launch=lambda stream: log.append(f"graph on {stream}"))
-    monkeypatch.setattr(ranks_cuda, "PriorityGraph", lambda driver, stream, function: (function(), graph)[1])
+    monkeypatch.setattr(ranks_cuda, "PriorityGraph", lambda stream, function: (function(), graph)[1])
 
     kept = Number([])
 

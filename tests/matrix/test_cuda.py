@@ -72,7 +72,7 @@ def test_steps_of_planning_that_run_beside_each_other_make_the_plan_of_the_cpu(c
     from dasp.formats.plan import arrays_of
     from dasp.formats.sell import SELL
     from dasp.formats.sell.cpu import primitives as cpu
-    from dasp.formats.sell.cuda.pack.device import primitives
+    from dasp.formats.sell.cuda.primitives import primitives
 
     rng = np.random.default_rng(4)
     lengths = np.where(rng.random(300_000) < 1e-4, 2000, rng.integers(0, 3, 300_000))

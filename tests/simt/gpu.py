@@ -280,7 +280,7 @@ def _declared(p: Any, array: Any, parts: int, told: Any) -> Any:
 
 
 class _Packing:
-    """The `Device` of `dasp.formats.sell.cuda.pack.protocols` that makes octets."""
+    """Stands for `dasp.runtime.cuda.device.CudaDevice` where octets are made."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu

@@ -6,7 +6,6 @@ from __future__ import annotations
 import gc
 import importlib
 import weakref
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,10 +21,8 @@ from dasp.solvers import Workspace, bicgstab, cg, gmres, lsqr, minres
 from dasp.solvers import system as system_module
 from dasp.solvers.arguments import make_limits
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
-from dasp.solvers.cuda import device as cuda_device
 from dasp.solvers.cuda import loop as cuda_loop
 from dasp.solvers.cuda import space as cuda_space
-from dasp.solvers.cuda.graph import _Executable
 from dasp.solvers.cuda.passes import THREADS, PassText
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.cuda.tape import Slots, Tape
@@ -461,15 +458,6 @@ def test_the_quick_forms_fall_back(emulated, monkeypatch):
     assert len(stats.residuals) == stats.iterations + 1
 
 
-def test_a_graph_that_the_driver_refuses_is_told():
-    def name_error(status: int, text: Any) -> None:
-        text._obj.value = b"CUDA_ERROR_%d" % status
-
-    driver = SimpleNamespace(cuGraphLaunch=lambda *given: 700, cuGetErrorName=name_error)
-    with pytest.raises(RuntimeError, match="cuGraphLaunch failed: CUDA_ERROR_700"):
-        _Executable(driver).launch(7)
-
-
 def test_where_things_are():
     """Arrays and sparse matrices of CuPy say which GPU; a `device` that raises is not asked."""
 
@@ -496,44 +484,6 @@ def test_where_things_are():
 
 class Kept:
     """Stands for an array that a launch uses."""
-
-
-def fake_cupy_device(monkeypatch):
-    """The device of CuPy with streams that capture nothing and graphs that run again."""
-    stream = SimpleNamespace(ptr=7, begin_capture=lambda: None)
-    graph = SimpleNamespace(launch=lambda stream: None)
-    stream.end_capture = lambda: graph
-    device = object.__new__(cuda_device.CupyDevice)
-    device._device, device._loops = nullcontext(), True
-    monkeypatch.setattr(cuda_device, "on_stream", nullcontext)
-    current = SimpleNamespace(Stream=lambda non_blocking: stream, get_current_stream=lambda: stream)
-    device._cupy = SimpleNamespace(cuda=current)
-    device.launch = lambda *given, **more: lambda *values: None
-    monkeypatch.setattr(cuda_device._source, "load", lambda *given: None)
-    monkeypatch.setattr(cuda_device, "driver", lambda: None)
-    loop = SimpleNamespace(launch=lambda stream: None)
-    monkeypatch.setattr(cuda_device, "LoopGraph", lambda driver, stream, body: (body(0), loop)[1])
-    return device
-
-
-@pytest.mark.parametrize("way", ["record", "repeat"])
-def test_a_graph_keeps_what_its_launches_use(monkeypatch, way):
-    """A graph holds addresses alone: an array that nobody else keeps would be given to somebody else."""
-    device, kept = fake_cupy_device(monkeypatch), Kept()
-    watched, calls = weakref.ref(kept), []
-
-    def function(kept: Any = kept) -> None:
-        calls.append(1)
-
-    launch = device.record(function) if way == "record" else device.repeat(function, None, captured=True)
-    del kept, function
-    gc.collect()
-    assert calls == [1]
-    assert watched() is not None
-    launch()
-    del launch
-    gc.collect()
-    assert watched() is None
 
 
 def with_programs(M: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:

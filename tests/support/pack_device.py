@@ -35,7 +35,7 @@ def _array_at(word: Any) -> Any:
 
 
 class PackingDevice:
-    """A `Device` of `dasp.formats.sell.cuda.pack.protocols`; kernels must not read what none has written.
+    """Stands for `dasp.runtime.cuda.device.CudaDevice` in packing; no kernel may read what none has written.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class PackingDevice:
     def scratch(self, *arrays: tuple[int, Any]) -> Any:
         return [self.empty(*each) for each in arrays]
 
-    def shown(self, array: Any, shape: tuple[int, ...] | None = None) -> Any:
+    def as_array(self, array: Any, shape: tuple[int, ...] | None = None) -> Any:
         return array if shape is None else array.reshape(shape)
 
     def zeroed(self, count: int) -> Any:

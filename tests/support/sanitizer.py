@@ -13,5 +13,5 @@ HELP = (
 
 def prepare() -> None:
     """Let no driver be new enough for while nodes, and have CUDA, not a pool, give CuPy each array."""
-    vars(importlib.import_module("dasp.solvers.cuda.device"))["WHILE_NODES"] = math.inf
+    vars(importlib.import_module("dasp.runtime.cuda.device"))["WHILE_NODES"] = math.inf
     importlib.import_module("cupy").cuda.set_allocator(None)

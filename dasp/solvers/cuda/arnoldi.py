@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from dasp.runtime.cuda.graph import in_turn
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.integers import ceil_div
-from dasp.solvers.cuda.device import in_turn
 from dasp.solvers.cuda.passes import PACK_BYTES, scalar_defines
 
 THREADS = 512

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from dasp.runtime.cuda.device import CudaDevice
+from dasp.runtime.cuda.graph import in_turn
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.integers import round_up
-from dasp.solvers.cuda.device import GLANCE, in_turn
 from dasp.solvers.cuda.passes import UNGUARDED, UNLESS_LIMIT, WHILE_RUNNING, PassText, launch_pass
-from dasp.solvers.cuda.protocols import Array, Device, PassSpace
+from dasp.solvers.cuda.protocols import Array, PassSpace
 from dasp.solvers.cuda.tape import CARRIED, COUNT, SLOTS, Multiplication, Pass, Slots, Tape
 from dasp.solvers.cuda.vectors import ROW_BYTES, CudaVectors
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, joined, split, verdict, where
@@ -18,6 +19,9 @@ from dasp.solvers.space import Iterate, Report, Start, State
 
 HISTORY = 8192
 """Residuals that fit on the GPU between two readings by the host."""
+
+GLANCE = 2048
+"""Residuals that are read along with the scalars."""
 
 ROOM = 2 * HISTORY
 """Numbers in an allocation for what is no vector."""
@@ -256,7 +260,7 @@ class CudaLoop:
 class _Room:
     """Numbers on a device, all 0 at first, from few allocations."""
 
-    def __init__(self, on: Device) -> None:
+    def __init__(self, on: CudaDevice) -> None:
         self._on, self._rest = on, on.zeros(ROOM, np.float64)
 
     def take(self, count: int) -> Array:
@@ -274,7 +278,7 @@ class _Recorded:
     To capture and instantiate a graph takes longer than the launches of a few kernels.
     """
 
-    def __init__(self, on: Device, program: Callable[[], None]) -> None:
+    def __init__(self, on: CudaDevice, program: Callable[[], None]) -> None:
         self._on, self._run, self._calls = on, program, 0
 
     def __call__(self) -> None:

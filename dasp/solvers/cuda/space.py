@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from dasp.runtime.cuda.device import CudaDevice, device_of_number
+from dasp.runtime.cuda.graph import in_turn
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.integers import ceil_div
 from dasp.solvers.cuda.arnoldi import CudaArnoldi
-from dasp.solvers.cuda.device import device_of_number, in_turn
 from dasp.solvers.cuda.loop import CudaLoop
 from dasp.solvers.cuda.passes import PACK_BYTES, THREADS, UNGUARDED, PassText, launch_pass, scalar_defines
-from dasp.solvers.cuda.protocols import Array, Device
+from dasp.solvers.cuda.protocols import Array
 from dasp.solvers.cuda.tape import Multiplication, Pass, Slots, Tape
 from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.operator import Operator
@@ -52,7 +53,7 @@ class CudaSpace:
 
     traced = True
 
-    def __init__(self, device: str, dtype: np.dtype[Any], on: Device) -> None:
+    def __init__(self, device: str, dtype: np.dtype[Any], on: CudaDevice) -> None:
         self.device, self.dtype, self.on = device, dtype, on
         self.tape = Tape(Slots())
         self.captures = True

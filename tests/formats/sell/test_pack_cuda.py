@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from dasp.formats.plan import nbytes
 from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.pack import orders, segments, slice_statistics
-from dasp.formats.sell.cuda.pack.device import CudaDevice
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code, shape_fields
 from dasp.models import generate
@@ -318,7 +316,7 @@ def test_on_a_gpu_more_segments_than_one_block_sorts(steps):
     import cupy
 
     from dasp.formats.device_cuda import to_host
-    from dasp.formats.sell.cuda.pack.device import primitives as on_a_gpu
+    from dasp.formats.sell.cuda.primitives import primitives as on_a_gpu
 
     rng = np.random.default_rng(steps)
     lengths = rng.integers(0, 12, 3000)
@@ -405,31 +403,6 @@ def test_few_copies_to_the_host_and_few_launches():
     _, device = plans(csr._replace(indices=indices))
     assert device.reads <= 4
     assert len(device.launches) <= 10, device.launches
-
-
-class Block:
-    """Memory of a GPU; the number added to it is where some of it begins."""
-
-    ptr = 1 << 20
-
-    def __add__(self, at):
-        return at
-
-
-def test_addresses_and_numbers_as_launches_take_them(monkeypatch):
-    cupy = pytest.importorskip("cupy")
-    monkeypatch.setattr(cupy.cuda, "alloc", lambda size: Block())
-    device = CudaDevice()
-    words, rows = device.scratch((3, np.dtype(np.uint64)), (5, np.dtype(np.int32)))
-    assert [device.word(value) for value in (None, 7, np.int64(8), words)] == [0, 7, 8, 1 << 20]
-    assert device.word(SimpleNamespace(data=SimpleNamespace(ptr=9))) == 9
-    assert device.word(rows) == (1 << 20) + 256
-    assert device.part(words, 2, 1) == (1 << 20) + 16
-    assert device.part(rows, 2, 3) == device.word(rows) + 8
-    assert (rows.size, rows.dtype) == (5, np.int32)
-    monkeypatch.setattr(device, "_ndarray", lambda *given: given)
-    assert device.shown(rows) == (5, np.int32, 256)
-    assert device.shown(words, (3, 1)) == ((3, 1), np.uint64, 0)
 
 
 # ---- other values ----------------------------------------------------------------------------------

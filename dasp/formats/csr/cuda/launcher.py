@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from dasp.formats.csr.matrix import Array
+from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.launch import Launches, Signature
 from dasp.runtime.dtypes import C_NAMES
 from dasp.runtime.integers import ceil_div
@@ -18,33 +18,15 @@ BLOCKS, THREADS = 528, 256
 """Most blocks of a launch whose threads go through an array a grid apart, and threads of a block."""
 
 
-class Device(Protocol):
-    """What the operations ask of a GPU: arrays, and kernels that run in the order of their launches."""
-
-    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
-        """Return a new array of any contents."""
-
-    def zeros(self, size: int, dtype: Any) -> Array:
-        """Return a new array of zeros."""
-
-    def word(self, value: Any) -> Any:
-        """Return what launches take for an array, an int or None, the null pointer."""
-
-    def kernel(
-        self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]
-    ) -> Launches:
-        """Return a compiled kernel."""
-
-
 class Launcher:
     """Launches kernels, each compiled once for the types that its source names.
 
     Parameters
     ----------
-    device : Device
+    device : CudaDevice
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CudaDevice) -> None:
         self.device = device
         self._kernels: dict[Any, Launches] = {}
 

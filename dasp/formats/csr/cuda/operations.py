@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dasp.formats.csr.cuda import sort, transpose
-from dasp.formats.csr.cuda.launcher import Device, Launcher
+from dasp.formats.csr.cuda.launcher import Launcher
 from dasp.formats.csr.matrix import Array, Csr
+from dasp.runtime.cuda.device import CudaDevice
 
 
 class Operations:
@@ -12,10 +13,10 @@ class Operations:
 
     Parameters
     ----------
-    device : Device
+    device : CudaDevice
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CudaDevice) -> None:
         self.launcher = Launcher(device)
 
     def sort_columns(self, csr: Csr) -> tuple[Csr, Array]:

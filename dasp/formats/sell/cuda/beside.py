@@ -9,7 +9,7 @@ from dasp.formats.sell.cuda import octets
 from dasp.formats.sell.cuda.column_blocks import BLOCKS, Layout
 from dasp.formats.sell.cuda.columns import Kernels
 from dasp.formats.sell.cuda.octets import Octets
-from dasp.formats.sell.cuda.pack.device import primitives
+from dasp.formats.sell.cuda.primitives import primitives
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import Arithmetic
 

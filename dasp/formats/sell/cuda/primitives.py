@@ -6,6 +6,7 @@ arrays and launches are the device's, which is a GPU with CuPy or, in the tests,
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ from dasp.formats.csr.protocols import Operations
 from dasp.formats.plan import Array, Plan
 from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sell.cuda.pack import layout, refill, slice_statistics, store, survey, unpack, values
-from dasp.formats.sell.cuda.pack.protocols import Device
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
 from dasp.formats.sell.pattern import Coding, Pattern, Values
+from dasp.runtime.cuda.device import CudaDevice, device_of_number
 
 
 class Primitives:
@@ -26,10 +27,10 @@ class Primitives:
 
     Parameters
     ----------
-    device : Device
+    device : CudaDevice
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CudaDevice) -> None:
         self._on = Resources(device)
 
     @property
@@ -38,7 +39,7 @@ class Primitives:
         return self._on.csr
 
     @property
-    def device(self) -> Device:
+    def device(self) -> CudaDevice:
         """Where arrays lie."""
         return self._on.device
 
@@ -160,3 +161,9 @@ class Primitives:
     ) -> Array | None:
         """See `Primitives`."""
         return refill.scale_entries(self._on, plan, slots, left, right)
+
+
+@cache
+def primitives(number: int) -> Primitives:
+    """Return the primitives of a GPU, which must be CuPy's current one when they are used."""
+    return Primitives(device_of_number(number))

@@ -13,7 +13,7 @@ from dasp.formats import product_cuda
 from dasp.formats.plan import Plan
 from dasp.formats.product_cuda import TENSOR_CORES, compiled, defines, numbers, types
 from dasp.formats.sell.cuda import beside, columns, diagonal, dotted, vector
-from dasp.formats.sell.cuda.pack.device import primitives
+from dasp.formats.sell.cuda.primitives import primitives
 from dasp.runtime.cuda.launch import Launch
 from dasp.runtime.dtypes import Arithmetic, into
 from dasp.runtime.integers import ceil_div

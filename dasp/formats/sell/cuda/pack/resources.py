@@ -12,8 +12,8 @@ from dasp.formats.plan import Array
 from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.c_types import COUNT, Types, type_defines, types_of_matrix, types_of_values
 from dasp.formats.sell.cuda.pack.codes import code_bits, value_defines
-from dasp.formats.sell.cuda.pack.protocols import Device
 from dasp.formats.sell.pattern import Coding
+from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.launch import Launches, Signature
 from dasp.runtime.dtypes import bits_type
 
@@ -24,7 +24,9 @@ ALWAYS = kernels.SURVEY, kernels.SORT_WINDOWS, kernels.CUT_TILES, kernels.COUNT_
 class Kernels(dict[Signature, Launches]):
     """Kernels by what they take, compiled at first use for what the names of types in their sources mean."""
 
-    def __init__(self, device: Device, types: dict[str, np.dtype[Any]], constants: dict[str, str]) -> None:
+    def __init__(
+        self, device: CudaDevice, types: dict[str, np.dtype[Any]], constants: dict[str, str]
+    ) -> None:
         super().__init__()
         self._on, self._types, self._constants = device, types | {"Count": COUNT}, constants
 
@@ -38,10 +40,10 @@ class Resources:
 
     Parameters
     ----------
-    device : Device
+    device : CudaDevice
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CudaDevice) -> None:
         self.device, self.csr = device, Operations(device)
         self._kernels: dict[Any, Kernels] = {}
         self._empty: dict[Any, Array] = {}

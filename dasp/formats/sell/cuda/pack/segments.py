@@ -44,7 +44,7 @@ def list_long_rows(on: Resources, csr: Csr, survey: Survey) -> LongRows:
         headers=segments.headers,
     )
     work.launch(kernels.LIST_LONG, ceil_div(csr.shape[0], LONG_TILE))
-    long_rows, offsets, of_segments = map(device.shown, found)
+    long_rows, offsets, of_segments = map(device.as_array, found)
     work.long = LongRows(long_rows, offsets, of_segments, segments)
     return work.long
 

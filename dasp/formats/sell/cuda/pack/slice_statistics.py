@@ -11,7 +11,7 @@ from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.c_types import UINT32
 from dasp.formats.sell.cuda.pack.orders import Orders, cut_orders, stored
 from dasp.formats.sell.cuda.pack.resources import Resources
-from dasp.formats.sell.cuda.pack.sizes import CUT_THREADS, NUMBERS, PLACES, SORT_TILE, TOTALS
+from dasp.formats.sell.cuda.pack.sizes import CUT_THREADS, NUMBERS, PLACES, SHARED_SLOTS, SORT_TILE, TOTALS
 from dasp.formats.sell.cuda.pack.survey import SurveyWork
 from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
 
@@ -106,7 +106,7 @@ def _count_sectors(
     units, count, known = PLACES, len(orders.windows), work.known
     known |= _sizes_of_blocks(blocks, longest, len(csr.indices))
     tables, most = None, known["table_slots"]
-    known["shared_slots"] = shared = on.device.shared_words
+    known["shared_slots"] = shared = min(on.device.shared_words, SHARED_SLOTS)
     if most > shared and csr.shape[1] // sector_columns >= WARP * shared:
         room = max(work.nbytes // 3, FLOOR) // (4 * most * count)
         units = max(min(units, room), 1)

@@ -26,9 +26,9 @@ def store(
     device, work, slices = on.device, survey.detail, layout.slices
     stored, table = _room(on, csr.data, order, layout.steps, coding, survey)
     deltas = _store(on, csr, order, layout, coding, work) if slices else on.nothing(np.uint8)
-    codes = on.nothing(np.uint8) if stored is None else device.shown(stored)
-    rows = on.nothing(work.types["Index"]) if layout.rows is None else device.shown(layout.rows)
-    headers, bases = device.shown(layout.headers, (slices, 4)), device.shown(layout.detail.bases)
+    codes = on.nothing(np.uint8) if stored is None else device.as_array(stored)
+    rows = on.nothing(work.types["Index"]) if layout.rows is None else device.as_array(layout.rows)
+    headers, bases = device.as_array(layout.headers, (slices, 4)), device.as_array(layout.detail.bases)
     return Values(coding, codes, table), (rows, headers, bases, deltas)
 
 

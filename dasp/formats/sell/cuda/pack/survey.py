@@ -8,13 +8,13 @@ from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array
 from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.c_types import Types
-from dasp.formats.sell.cuda.pack.protocols import Device
 from dasp.formats.sell.cuda.pack.resources import Kernels, Resources
 from dasp.formats.sell.cuda.pack.sizes import BLOCKS, CUT_TILE, LONG_COUNTS, LONG_TILE, SLICE_TILE
 from dasp.formats.sell.cuda.pack.values import VALUE_WORDS, Distinct, count_values_into, value_statistics
 from dasp.formats.sell.cuda.pack.work import Work, share
 from dasp.formats.sell.layout import Cut, Survey
 from dasp.runtime import check as _check
+from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.integers import ceil_div
 
 BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1
@@ -80,7 +80,7 @@ class SurveyWork(Work):
     distinct: Distinct | None = None
     long: LongRows | None = None
 
-    def __init__(self, device: Device, kernels: Kernels, words: Array, types: Types) -> None:
+    def __init__(self, device: CudaDevice, kernels: Kernels, words: Array, types: Types) -> None:
         super().__init__(device, kernels, words)
         self.types = types
 

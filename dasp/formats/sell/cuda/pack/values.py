@@ -8,11 +8,11 @@ from dasp.formats.plan import Array
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.c_types import as_bits, types_of_values
-from dasp.formats.sell.cuda.pack.protocols import Device
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import BLOCKS, SLOTS, VALUE_THREADS, VALUES_AT_ONCE
 from dasp.formats.sell.cuda.pack.work import Work, share
 from dasp.formats.sell.pattern import MOST_CODES
+from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.dtypes import bits_type
 
 NOT_BYTES, NOT_DICTIONARY, NOT_HALVES, NOT_SINGLES, NOT_REAL = (1 << bit for bit in range(5))
@@ -42,7 +42,7 @@ def count_values_into(
     work.launch(kernels.VALUE_FACTS, share(count, VALUES_AT_ONCE, BLOCKS // 4), VALUE_THREADS, compiled)
 
 
-def _table(device: Device, distinct: Distinct) -> dict[str, Any]:
+def _table(device: CudaDevice, distinct: Distinct) -> dict[str, Any]:
     """Return what kernels are told of the table of distinct values."""
     words, _, first = distinct
     claims, firsts = device.part(words, first, SLOTS), device.part(words, first + SLOTS, SLOTS + 1)

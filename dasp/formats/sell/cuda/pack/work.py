@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dasp.formats.plan import Array
-from dasp.formats.sell.cuda.pack.protocols import Device
 from dasp.formats.sell.cuda.pack.resources import Kernels
+from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.integers import ceil_div
 
@@ -16,7 +16,7 @@ class Work:
 
     Parameters
     ----------
-    device : Device
+    device : CudaDevice
     kernels : Kernels
     words : Array
         0 before.
@@ -29,7 +29,7 @@ class Work:
         The same as launches take them. What every plan needs is put there at once: `tell` asks what each is.
     """
 
-    def __init__(self, device: Device, kernels: Kernels, words: Array = None, **known: Any) -> None:
+    def __init__(self, device: CudaDevice, kernels: Kernels, words: Array = None, **known: Any) -> None:
         self._on, self._word, self._part, self._kernels = device, device.word, device.part, kernels
         self._words, self._taken, self._room = words, 0, 0 if words is None else words.size
         self._full: list[Array] = []

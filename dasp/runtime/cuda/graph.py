@@ -11,10 +11,10 @@ cuStreamBeginCaptureToGraph; cuGraphInstantiateWithFlags.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from dasp.runtime.cuda.driver import check
+from dasp.runtime.cuda.driver import check, driver
 
 CONDITIONAL_NODE, WHILE, ASSIGN_DEFAULT, RELAXED = 13, 1, 1, 2
 """CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_COND_TYPE_WHILE, CU_GRAPH_COND_ASSIGN_DEFAULT,
@@ -55,12 +55,7 @@ class NodeParameters(ctypes.Structure):
 
 
 class _Executable:
-    """A graph of the driver's, and what is launched of it.
-
-    Parameters
-    ----------
-    driver : ctypes library
-        CUDA's.
+    """A graph of the driver's, ready to be launched.
 
     Raises
     ------
@@ -68,8 +63,8 @@ class _Executable:
         If the driver reports an error.
     """
 
-    def __init__(self, driver: Any) -> None:
-        self._driver, self._graph, self._executable = driver, ctypes.c_void_p(), ctypes.c_void_p()
+    def __init__(self) -> None:
+        self._driver, self._graph, self._executable = driver(), ctypes.c_void_p(), ctypes.c_void_p()
 
     def _instantiate(self, flags: int) -> None:
         self._call(
@@ -82,7 +77,7 @@ class _Executable:
         self._call("cuGraphLaunch", self._executable, ctypes.c_void_p(stream))
 
     def _call(self, name: str, *arguments: Any) -> None:
-        check(getattr(self._driver, name)(*arguments), f"{name} failed", self._driver)
+        check(getattr(self._driver, name)(*arguments), f"{name} failed")
 
     def __del__(self) -> None:
         if self._executable.value:
@@ -92,12 +87,10 @@ class _Executable:
 
 
 class PriorityGraph(_Executable):
-    """What a function launches, each kernel with the priority of the stream that it was captured from.
+    """The launches of a function, each kernel with the priority of the stream that it was captured from.
 
     Parameters
     ----------
-    driver : ctypes library
-        CUDA's.
     stream : int
         One that nothing else uses meanwhile.
     function : callable
@@ -110,8 +103,8 @@ class PriorityGraph(_Executable):
         If the driver reports an error.
     """
 
-    def __init__(self, driver: Any, stream: int, function: Callable[[], None]) -> None:
-        super().__init__(driver)
+    def __init__(self, stream: int, function: Callable[[], None]) -> None:
+        super().__init__()
         on = ctypes.c_void_p(stream)
         self._call("cuStreamBeginCapture_v2", on, RELAXED)
         try:
@@ -126,8 +119,6 @@ class LoopGraph(_Executable):
 
     Parameters
     ----------
-    driver : ctypes library
-        CUDA's.
     stream : int
         One that nothing else uses meanwhile; the body is captured from it.
     body : callable
@@ -140,8 +131,8 @@ class LoopGraph(_Executable):
         If the driver reports an error.
     """
 
-    def __init__(self, driver: Any, stream: int, body: Callable[[int], None]) -> None:
-        super().__init__(driver)
+    def __init__(self, stream: int, body: Callable[[int], None]) -> None:
+        super().__init__()
         context, handle, node = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_void_p()
         self._call("cuCtxGetCurrent", ctypes.byref(context))
         self._call("cuGraphCreate", ctypes.byref(self._graph), 0)
@@ -163,3 +154,14 @@ class LoopGraph(_Executable):
         finally:
             self._call("cuStreamEndCapture", on, ctypes.byref(ctypes.c_void_p()))
         self._instantiate(0)
+
+
+def in_turn(functions: Sequence[Callable[[], None]], times: int | None = None) -> Callable[[], None]:
+    """Return a function that calls functions one after the other, round and round, so many times in all."""
+    calls = len(functions) if times is None else times
+
+    def call() -> None:
+        for k in range(calls):
+            functions[k % len(functions)]()
+
+    return call

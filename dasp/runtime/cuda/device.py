@@ -1,0 +1,384 @@
+"""A GPU: its memory, launches of kernels, and graphs of launches. All arrays are CuPy's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.driver import allow_shared
+from dasp.runtime.cuda.graph import WHILE_NODES, LoopGraph, in_turn
+from dasp.runtime.cuda.launch import OVERLAPPING, Launch, Launches, Signature
+from dasp.runtime.cuda.stream import on_stream
+from dasp.runtime.integers import round_up
+
+Array = Any
+"""An array of CuPy; of NumPy where tests run kernels in an emulator."""
+
+ALIGNED = 256
+"""Bytes to which arrays in one block of memory are aligned."""
+
+STATIC_SHARED = 10 << 10
+"""Bytes of shared memory left to what a kernel declares beside its dynamic shared memory."""
+
+STAGED = 1 << 15
+"""Bytes of pinned memory through which small arrays come to the host."""
+
+TURNS_BLIND = 4
+"""Turns of a loop between two readings by the host, where graphs have no while nodes."""
+
+LOOP_END = Signature(
+    "loop.cu",
+    "dasp_loop",
+    """
+    unsigned long long    loop
+    const double*         number
+    """,
+)
+
+_WORD = np.dtype(np.uint64)
+
+
+class Piece:
+    """Some numbers in a block of memory that only kernels read and write: cheaper than an array of CuPy.
+
+    Attributes
+    ----------
+    block : cupy.cuda.MemoryPointer
+        Kept alive.
+    ptr : int
+        The address of the first number.
+    size : int
+    dtype : numpy.dtype
+    """
+
+    __slots__ = "block", "dtype", "ptr", "size"
+    block: Any
+
+    def __init__(self, ptr: int, size: int, dtype: np.dtype[Any]) -> None:
+        self.ptr, self.size, self.dtype = ptr, size, dtype
+
+
+class CudaDevice:
+    """A GPU with CuPy's arrays.
+
+    Memory is this GPU's, whichever is current. Launches, copies and waits go to CuPy's current stream, so
+    this GPU must be the current one then.
+
+    Parameters
+    ----------
+    number : int
+    """
+
+    def __init__(self, number: int) -> None:
+        import cupy
+
+        self._cupy, self._device = cupy, cupy.cuda.Device(number)
+        self._ndarray, self._stream = cupy.ndarray, cupy.cuda.get_current_stream
+        self._kernels: dict[tuple[Any, ...], Any] = {}
+        self._constants: dict[tuple[int, ...], Array] = {}
+        self._lock = threading.Lock()
+
+    # ---- what it is ------------------------------------------------------------------------------------
+
+    @cached_property
+    def _attributes(self) -> dict[str, int]:
+        return dict(self._device.attributes)
+
+    @cached_property
+    def processors(self) -> int:
+        """The number of multiprocessors."""
+        return int(self._attributes["MultiProcessorCount"])
+
+    @cached_property
+    def shared_words(self) -> int:
+        """Words of 4 bytes of dynamic shared memory that a block may have."""
+        return (int(self._attributes["MaxSharedMemoryPerBlockOptin"]) - STATIC_SHARED) // 4
+
+    @cached_property
+    def _overlaps(self) -> bool:
+        return int(self._device.compute_capability) >= OVERLAPPING
+
+    @cached_property
+    def _loops(self) -> bool:
+        return bool(self._cupy.cuda.runtime.driverGetVersion() >= WHILE_NODES)
+
+    # ---- memory ----------------------------------------------------------------------------------------
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
+        """Return a new array of any contents."""
+        with self._device:
+            return self._ndarray(shape, dtype)
+
+    def zeros(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
+        """Return a new array of zeros."""
+        with self._device:
+            return self._cupy.zeros(shape, dtype)
+
+    def asarray(self, array: Any, dtype: np.dtype[Any]) -> Array:
+        """Return an array of this type on the device."""
+        with self._device:
+            return self._cupy.asarray(array, dtype)
+
+    def constant(self, numbers: tuple[int, ...]) -> Array:
+        """Return an int64 array of these numbers, which is kept and must not be written to."""
+        array = self._constants.get(numbers)
+        if array is None:
+            array = self.asarray(np.array(numbers, np.int64), np.dtype(np.int64))
+            self._stream().synchronize()  # other streams may read it too
+            self._constants[numbers] = array
+        return array
+
+    def scratch(self, *arrays: tuple[int, np.dtype[Any]]) -> list[Any]:
+        """Allocate arrays for kernels alone, each of a size and a type, in one block of memory."""
+        pieces, end = [], 0
+        for count, kind in arrays:
+            pieces.append(Piece(end, count, kind))
+            end += round_up(count * kind.itemsize, ALIGNED)
+        with self._device:
+            block = self._cupy.cuda.alloc(end)
+        for piece in pieces:
+            piece.block = block
+            piece.ptr += block.ptr
+        return pieces
+
+    def zeroed(self, count: int) -> Any:
+        """Allocate words of 8 bytes for kernels alone, and set them to 0."""
+        (words,) = self.scratch((count, _WORD))
+        self._cupy.cuda.runtime.memsetAsync(words.ptr, 0, _WORD.itemsize * count, self._stream().ptr)
+        return words
+
+    def as_array(self, piece: Any, shape: tuple[int, ...] | None = None) -> Array:
+        """Return what `scratch` allocated as an array of CuPy."""
+        block = piece.block
+        return self._ndarray(shape or piece.size, piece.dtype, block + (piece.ptr - block.ptr))
+
+    def shared_with_host(self, count: int) -> tuple[Array, np.ndarray[Any, Any]]:
+        """Return float64 numbers in the host's memory, as kernels write them and as the host reads them."""
+        return shared_with_host(self._device, count, np.float64)
+
+    # ---- copies ----------------------------------------------------------------------------------------
+
+    def upload(self, target: Array, source: np.ndarray[Any, Any]) -> None:
+        """Copy from the host."""
+        target.set(source)
+
+    def download(self, array: Array) -> np.ndarray[Any, Any]:
+        """Return a copy on the host, when all that was launched before is done."""
+        size = array.nbytes
+        if size > STAGED or array.ndim != 1 or not array.flags.c_contiguous:
+            return np.asarray(array.get())
+        with self._lock:
+            staged = self._staging[:size].view(array.dtype)
+            array.get(out=staged)
+            return np.array(staged)
+
+    @cached_property
+    def _staging(self) -> np.ndarray[Any, Any]:
+        with self._device:
+            return np.frombuffer(self._cupy.cuda.alloc_pinned_memory(STAGED), np.uint8, STAGED)
+
+    def read(self, words: Any, first: int, count: int) -> list[int]:
+        """Wait for all that was launched, and return some of the words that `zeroed` allocated."""
+        cuda, stream, nbytes = self._cupy.cuda, self._stream(), _WORD.itemsize * count
+        pinned = cuda.alloc_pinned_memory(nbytes)  # of CuPy's pool
+        source, to_host = words.ptr + _WORD.itemsize * first, cuda.runtime.memcpyDeviceToHost
+        cuda.runtime.memcpyAsync(pinned.ptr, source, nbytes, to_host, stream.ptr)
+        stream.synchronize()
+        numbers: list[int] = np.frombuffer(pinned, _WORD, count).tolist()
+        return numbers
+
+    def first(self, numbers: Array) -> Array:
+        """Return a new array with the first of some numbers; a copy of a view takes CuPy twice as long."""
+        one, runtime = self._ndarray(1, numbers.dtype), self._cupy.cuda.runtime
+        size = numbers.dtype.itemsize
+        runtime.memcpyAsync(
+            one.data.ptr, numbers.data.ptr, size, runtime.memcpyDeviceToDevice, self._stream().ptr
+        )
+        return one
+
+    # ---- launches --------------------------------------------------------------------------------------
+
+    def word(self, value: Any) -> int:
+        """Return the argument of a launch for an array, an int or None, the null pointer."""
+        if value is None:
+            return 0
+        kind = type(value)
+        if kind is self._ndarray:
+            value = value.data
+        elif kind is not Piece:
+            return int(value) if isinstance(value, (int, np.integer)) else int(value.data.ptr)
+        address: int = value.ptr
+        return address
+
+    def address(self, array: Array) -> int:
+        """Return where an array begins."""
+        return int(array.data.ptr)
+
+    def bits(self, numbers: Any, kind: np.dtype[Any]) -> int:
+        """Return the argument for numbers that kernels see as bits, of a type as wide."""
+        return self.word(numbers)
+
+    def part(self, array: Any, first: int, count: int) -> int:
+        """Return the argument for some of the numbers of an array, which it does not keep."""
+        address: int = array.ptr + first * array.dtype.itemsize
+        return address
+
+    def load_all(self, wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+        """Compile sources beside each other, each for some constants."""
+        _source.load_all(wanted)
+
+    def kernel(
+        self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]
+    ) -> Launches:
+        """Return a compiled kernel, whose grid and arguments come with each launch."""
+        shared = signature.shared_words
+        function = self._load(signature, constants, 4 * self.shared_words if shared else 0)
+        launch, names = Launch(function, signature, types, {}, signature.names), signature.names
+
+        def launch_on(blocks: int | tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
+            grid = (blocks, 1) if isinstance(blocks, int) else blocks
+            nbytes = 4 * words[shared] if shared else 0
+            launch.on_grid(self._stream().ptr, grid, threads, nbytes, *[words[name] for name in names])
+
+        return launch_on
+
+    def launch(
+        self,
+        signature: Signature,
+        defines: Mapping[str, str],
+        arguments: Mapping[str, Any],
+        blocks: int,
+        threads: int,
+        types: Mapping[str, np.dtype[Any]] | None = None,
+        varying: Sequence[str] = (),
+        *,
+        shared_bytes: int = 0,
+        together: bool = False,
+    ) -> Callable[..., None]:
+        """Return a launch of a kernel, ready to be made again and again; `together` if it is cooperative.
+
+        It takes arrays and numbers, those of `varying`.
+        """
+        ready = Launch(
+            self._load(signature, defines, shared_bytes),
+            signature,
+            types or {},
+            arguments,
+            varying,
+            blocks=blocks,
+            threads=threads,
+            shared_bytes=shared_bytes,
+            overlaps=self._overlaps and not together,
+            cooperative=together,
+        )
+        current, array = self._stream, self._ndarray
+        if not any(p.is_array for p in signature.parameters if p.name in varying):
+            return lambda *values: ready(current().ptr, *values)
+        return lambda *values: ready(
+            current().ptr, *(value.data.ptr if isinstance(value, array) else value for value in values)
+        )
+
+    def _load(self, signature: Signature, defines: Mapping[str, str], shared_bytes: int) -> Any:
+        key = signature.source, signature.entry, shared_bytes, *defines.items()
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            with self._device:
+                kernel = _source.load(signature.source, defines).get_function(signature.entry)
+                if shared_bytes:
+                    allow_shared(kernel, shared_bytes)
+            self._kernels[key] = kernel
+        return kernel
+
+    # ---- streams and graphs ----------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Wait for all that was launched before."""
+        self._stream().synchronize()
+
+    def fence(self) -> Callable[[], None]:
+        """Return a function that makes the current stream of its call wait for all launches so far.
+
+        Those launches are the ones on the stream that is current now.
+        """
+        current = self._stream
+        event = self._cupy.cuda.Event(disable_timing=True)
+        event.record(current())
+        return lambda: current().wait_event(event)
+
+    def is_capturing(self) -> bool:
+        """Return True if CuPy's current stream is captured in a graph, or was until an error."""
+        try:
+            return bool(self._cupy.cuda.runtime.streamIsCapturing(self._stream().ptr))
+        except RuntimeError:  # CuPy's word for a capture that an error has ended
+            return True
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that repeats all launches of a function, and keeps what they use."""
+        with self._device, on_stream(self._cupy.cuda.Stream(non_blocking=True)) as stream:
+            stream.begin_capture()
+            try:
+                function()
+            finally:
+                graph = stream.end_capture()
+        current = self._stream
+
+        def launch(kept: Any = function) -> None:
+            graph.launch(current())
+
+        return launch
+
+    def repeat(self, function: Callable[[], None], numbers: Array, *, captured: bool) -> Callable[[], None]:
+        """Return a function that repeats a function until the first of some float64 numbers is not 0.
+
+        `captured` says that all launches of the function can be captured in a graph. Without while nodes in
+        graphs, a few turns more may follow.
+        """
+        if not (captured and self._loops):
+            many = self.record(in_turn([function], TURNS_BLIND)) if captured else function
+            return lambda: _repeat_from_host(many, numbers)
+        ends: list[Any] = []
+
+        def body(handle: int) -> None:
+            function()
+            ends.append(self.launch(LOOP_END, {}, {"loop": handle, "number": numbers}, 1, 1))
+            ends[0]()
+
+        _source.load(LOOP_END.source, {})
+        with self._device, on_stream(self._cupy.cuda.Stream(non_blocking=True)) as stream:
+            graph = LoopGraph(stream.ptr, body)
+        current = self._stream
+
+        def launch(kept: Any = (function, ends)) -> None:
+            graph.launch(current().ptr)
+
+        return launch
+
+
+def _repeat_from_host(function: Callable[[], None], numbers: Array) -> None:
+    """Call a function until the first of some numbers is not 0."""
+    going = True
+    while going:
+        function()
+        going = float(numbers[0].get()) == 0
+
+
+def shared_with_host(device: Any, count: int, dtype: Any) -> tuple[Array, np.ndarray[Any, Any]]:
+    """Return numbers in the host's memory, as kernels of a device of CuPy see them and as the host does."""
+    import cupy
+
+    cuda, nbytes = cupy.cuda, np.dtype(dtype).itemsize * count
+    pinned = cuda.alloc_pinned_memory(nbytes)
+    memory = cuda.UnownedMemory(pinned.ptr, nbytes, pinned, device.id)
+    array = cupy.ndarray(count, dtype, cuda.MemoryPointer(memory, 0))
+    return array, np.frombuffer(pinned, dtype, count)
+
+
+@cache
+def device_of_number(number: int) -> CudaDevice:
+    """Return a GPU, the same object for each call: it keeps what was compiled."""
+    return CudaDevice(number)

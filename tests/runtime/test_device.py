@@ -1,0 +1,94 @@
+"""A GPU as a device, without one: addresses, and graphs that keep what their launches use."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dasp.runtime.cuda import device as cuda_device
+from dasp.runtime.cuda import driver as cuda_driver
+from dasp.runtime.cuda import graph as cuda_graph
+from dasp.runtime.cuda.device import CudaDevice
+
+
+class Block:
+    """Memory of a GPU; the number added to it is where some of it begins."""
+
+    ptr = 1 << 20
+
+    def __add__(self, at):
+        return at
+
+
+def test_addresses_and_numbers_as_launches_take_them(monkeypatch):
+    cupy = pytest.importorskip("cupy")
+    monkeypatch.setattr(cupy.cuda, "alloc", lambda size: Block())
+    device = CudaDevice(0)
+    device._device = nullcontext()
+    words, rows = device.scratch((3, np.dtype(np.uint64)), (5, np.dtype(np.int32)))
+    assert [device.word(value) for value in (None, 7, np.int64(8), words)] == [0, 7, 8, 1 << 20]
+    assert device.word(SimpleNamespace(data=SimpleNamespace(ptr=9))) == 9
+    assert device.word(rows) == (1 << 20) + 256
+    assert device.part(words, 2, 1) == (1 << 20) + 16
+    assert device.part(rows, 2, 3) == device.word(rows) + 8
+    assert (rows.size, rows.dtype) == (5, np.int32)
+    monkeypatch.setattr(device, "_ndarray", lambda *given: given)
+    assert device.as_array(rows) == (5, np.int32, 256)
+    assert device.as_array(words, (3, 1)) == ((3, 1), np.uint64, 0)
+
+
+class Kept:
+    """Stands for an array that a launch uses."""
+
+
+def fake_cupy_device(monkeypatch):
+    """The device of CuPy with streams that capture nothing and graphs that run again."""
+    stream = SimpleNamespace(ptr=7, begin_capture=lambda: None)
+    graph = SimpleNamespace(launch=lambda stream: None)
+    stream.end_capture = lambda: graph
+    device = object.__new__(cuda_device.CudaDevice)
+    device._device, device._loops, device._stream = nullcontext(), True, lambda: stream
+    monkeypatch.setattr(cuda_device, "on_stream", nullcontext)
+    device._cupy = SimpleNamespace(cuda=SimpleNamespace(Stream=lambda non_blocking: stream))
+    device.launch = lambda *given, **more: lambda *values: None
+    monkeypatch.setattr(cuda_device._source, "load", lambda *given: None)
+    loop = SimpleNamespace(launch=lambda stream: None)
+    monkeypatch.setattr(cuda_device, "LoopGraph", lambda stream, body: (body(0), loop)[1])
+    return device
+
+
+@pytest.mark.parametrize("way", ["record", "repeat"])
+def test_a_graph_keeps_what_its_launches_use(monkeypatch, way):
+    """A graph holds addresses alone: an array that nobody else keeps would be given to somebody else."""
+    device, kept = fake_cupy_device(monkeypatch), Kept()
+    watched, calls = weakref.ref(kept), []
+
+    def function(kept: Any = kept) -> None:
+        calls.append(1)
+
+    launch = device.record(function) if way == "record" else device.repeat(function, None, captured=True)
+    del kept, function
+    gc.collect()
+    assert calls == [1]
+    assert watched() is not None
+    launch()
+    del launch
+    gc.collect()
+    assert watched() is None
+
+
+def test_a_graph_that_the_driver_refuses_is_told(monkeypatch):
+    def name_error(status: int, text: Any) -> None:
+        text._obj.value = b"CUDA_ERROR_%d" % status
+
+    driver = SimpleNamespace(cuGraphLaunch=lambda *given: 700, cuGetErrorName=name_error)
+    for module in (cuda_driver, cuda_graph):
+        monkeypatch.setattr(module, "driver", lambda: driver)
+    with pytest.raises(RuntimeError, match="cuGraphLaunch failed: CUDA_ERROR_700"):
+        cuda_graph._Executable().launch(7)
