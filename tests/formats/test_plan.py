@@ -80,17 +80,13 @@ def test_wide_types_hold_the_same_matrix(matrix):
 @pytest.mark.parametrize(
     "ranges", [[(0, 5)], [(2, 5), (0, 2)]], ids=["at the end", "before another thread's"]
 )
-def test_an_empty_row_writes_no_column_where_none_can_be_marked(ranges):
+def test_an_empty_row_writes_no_column(ranges):
     rng, lengths = np.random.default_rng(0), (40, 0, 257, 3, 0)
     indptr = np.concatenate([[0], np.cumsum(lengths)])
-    indices, nothing = rng.integers(0, 2**40, indptr[-1]), np.zeros(0, np.uint8)
+    indices = rng.integers(0, 2**40, indptr[-1])
     columns, order = np.full(len(indices) + 1, 7), np.zeros(len(indices) + 1, np.int32)
-    before = np.zeros((0, 2), np.uint64)
     for begin, end in ranges:
-        arrays = indptr, indices, columns[:-1], order[:-1]
-        known = nothing, nothing, before
-        longest = ordering._sort_rows(*arrays[:2], 2**40, *arrays[2:], *known, begin, end)
-        ordering._sort_left(*arrays, longest, begin, end)
+        ordering._sort_rows(indptr, indices, 2**40, columns[:-1], order[:-1], begin, end)
     assert columns[-1] == 7
     for first, stop in pairwise(indptr):
         np.testing.assert_array_equal(columns[first:stop], np.sort(indices[first:stop]))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.csr.cpu.sort import fetch
+from dasp.formats.csr.cpu.fetch import fetch
 from dasp.formats.csr.matrix import Csr
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.ranges import over_ranges

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp.formats.csr.cpu import operations as operations
-from dasp.formats.csr.cpu.sort import fetch
+from dasp.formats.csr.cpu.fetch import fetch
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import PAD, WARP, Plan, narrowest
 from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
