@@ -20,7 +20,7 @@ import scipy.sparse as sp
 
 import dasp
 from benchmarks.bench import machine, results
-from benchmarks.bench import solver_baselines as others
+from dasp.cli.solver_baselines import by_library, library_of
 from dasp.io import load_matrix
 
 SHIFT = 0.1 - 0.1j
@@ -60,7 +60,7 @@ class Helmholtz:
 
     def theirs(self, method: str) -> tuple[Callable[[], Any], int]:
         """Return solves by the library's, and their iterations."""
-        return others.by_library(self.device, method, self.resident, self.b, RTOL, MOST)
+        return by_library(self.device, method, self.resident, self.b, RTOL, MOST)
 
     def figures(self, solve: Callable[[], Any], iterations: int) -> Row:
         """Verify a solve and time it."""
@@ -103,7 +103,7 @@ def main() -> None:
     where = (
         machine.cuda_columns("") if args.device == "cuda" else machine.host_columns(dasp.get_num_threads())
     )
-    library, _ = others.library_of(args.device)
+    library, _ = library_of(args.device)
     for name in args.matrices:
         system = Helmholtz(name, args.device)
         for method in METHODS:

@@ -25,6 +25,7 @@ from benchmarks.bench.rows import Row
 from benchmarks.bench.solvers_report import MULTIGRID, ours, report
 from benchmarks.bench.sparse import as_text, load, short_name
 from dasp.cli.bench import planner
+from dasp.cli.solver_baselines import by_library, hierarchy
 from dasp.cli.systems import METHODS as SOLVES
 from dasp.cli.systems import one_blas_thread
 from dasp.cli.values import as_float
@@ -189,7 +190,7 @@ class _System:
 
     def by_scipy(self, method: str) -> dict[str, Any]:
         """Figures of SciPy's method."""
-        solve, iterations = others.by_library("cpu", method, self.csr, self.ones, self.rtol, self.maxiter)
+        solve, iterations = by_library("cpu", method, self.csr, self.ones, self.rtol, self.maxiter)
         figures = self._figures(solve, iterations)
         return {**figures, "total_ms": figures["solve_ms"]}
 
@@ -199,13 +200,13 @@ class _System:
             tries = [self._timed(lambda: self.device.resident(self.csr)) for _ in range(2)]
             self._upload_seconds, self._resident = min(tries, key=_first)
         given = self.rtol, self.maxiter
-        solve, iterations = others.by_library("cuda", method, self._resident, self.b, *given)
+        solve, iterations = by_library("cuda", method, self._resident, self.b, *given)
         figures = self._figures(solve, iterations)
         return {**figures, "total_ms": figures["solve_ms"] + 1e3 * self._upload_seconds}
 
     def by_jax(self, method: str) -> dict[str, Any]:
         """Figures of JAX's method, compiled before."""
-        solve, _ = others.by_jax(self.device.kind, method, self.csr, self.rtol, self.maxiter)
+        solve = others.by_jax(self.device.kind, method, self.csr, self.rtol, self.maxiter)
         return self._figures(solve, float("nan"))
 
     def by_pyamg(self, method: str, more: str) -> dict[str, Any]:
@@ -221,7 +222,7 @@ class _System:
     def hierarchy(self) -> Timed:
         """Return PyAMG's hierarchy, and the seconds that it took."""
         if self._hierarchy is None:
-            self._hierarchy = self._timed(lambda: others.hierarchy(self.csr, self._near_null))
+            self._hierarchy = self._timed(lambda: hierarchy(self.csr, self._near_null))
         return self._hierarchy
 
     # ---- how ----

@@ -24,6 +24,7 @@ from dasp.cli.options import (
     leading_rows,
     shows_progress,
 )
+from dasp.cli.solver_baselines import by_library, hierarchy, library_of
 from dasp.cli.systems import (
     METHODS,
     Outcome,
@@ -32,7 +33,6 @@ from dasp.cli.systems import (
     check,
     check_shape,
     draw_residuals,
-    hierarchy,
     looks_positive_definite,
     one_blas_thread,
     right_hand_side,
@@ -207,61 +207,40 @@ def compare(
     matrix: csr_array, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int, device: str
 ) -> list[Outcome]:
     """Solve the same system by others: SciPy, CuPy if the device is a GPU, PyAMG if it is installed."""
-    import scipy.sparse.linalg
-
-    outcomes = []
+    outcomes: list[Outcome] = []
     if METHODS[method].is_shared:
-        scipys = scipy.sparse.linalg
-        outcomes.append(_by_library("SciPy", scipys, matrix, matrix, b, method, rtol, maxiter, np.asarray))
-        if device != "cpu":
-            outcomes.append(_by_cupy(matrix, b, method, rtol, maxiter))
+        outcomes += [
+            _by_library(kind, matrix, b, method, rtol, maxiter)
+            for kind in (("cpu",) if device == "cpu" else ("cpu", "cuda"))
+        ]
     if looks_positive_definite(matrix) and b.dtype.kind == matrix.dtype.kind:  # as PyAMG needs it
         outcomes.extend(_by_pyamg(matrix, b, rtol, maxiter))
     return outcomes
 
 
 def _by_library(
-    name: str,
-    library: Any,
-    operator: Any,
-    matrix: csr_array,
-    b: Any,
-    method: str,
-    rtol: float,
-    maxiter: int,
-    host: Any,
+    kind: str, matrix: csr_array, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int
 ) -> Outcome:
     """Solve by one of SciPy's solvers, or of CuPy's; the second of two solves is timed, without counting."""
-    counted = [0]
-
-    def count(_: Any) -> None:
-        counted[0] += 1
-
-    solver = getattr(library, method)
-    options: dict[str, Any] = {"maxiter": maxiter}
-    options["tol" if method == "minres" and name == "CuPy" else "rtol"] = rtol
-    more = {"callback_type": "pr_norm"} if method == "gmres" else {}
-    solver(operator, b, **options, callback=count, **more)
+    name, _ = library_of(kind)
+    operator, there = (matrix, b) if kind == "cpu" else _upload(matrix, b)
+    solve_again, iterations = by_library(kind, method, operator, there, rtol, maxiter)
     began = time.perf_counter()
-    x, _ = solver(operator, b, **options)
-    x = host(x)
+    x = solve_again()
+    x = x if kind == "cpu" else x.get()
     seconds = time.perf_counter() - began
-    on_host = host(b)
     reason = f"{name}'s {method} stopped above the tolerance"
-    return _outcome(f"{name} {method}", matrix, x, on_host, rtol, counted[0], 0.0, seconds, reason)
+    return _outcome(f"{name} {method}", matrix, x, b, rtol, iterations, 0.0, seconds, reason)
 
 
-def _by_cupy(matrix: csr_array, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int) -> Outcome:
+def _upload(matrix: csr_array, b: NDArray[np.inexact]) -> tuple[Any, Any]:
+    """Return CuPy's matrix and vector, of one type."""
     import cupy
     import cupyx.scipy.sparse
-    import cupyx.scipy.sparse.linalg
     from scipy.sparse import csr_matrix
 
-    operator = cupyx.scipy.sparse.csr_matrix(csr_matrix(matrix.astype(b.dtype, copy=False)))
-    library = cupyx.scipy.sparse.linalg
-    return _by_library(
-        "CuPy", library, operator, matrix, cupy.asarray(b), method, rtol, maxiter, lambda x: x.get()
-    )
+    on_device = cupyx.scipy.sparse.csr_matrix(csr_matrix(matrix.astype(b.dtype, copy=False)))
+    return on_device, cupy.asarray(b)
 
 
 def _by_pyamg(matrix: csr_array, b: NDArray[np.inexact], rtol: float, maxiter: int) -> list[Outcome]:

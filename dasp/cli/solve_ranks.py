@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dasp import distributed, preconditioners
+from dasp.cli.solver_baselines import hierarchy
 from dasp.cli.systems import (
     Outcome,
     announce,
@@ -20,7 +21,6 @@ from dasp.cli.systems import (
     check,
     check_shape,
     draw_residuals,
-    hierarchy,
     looks_positive_definite,
     right_hand_side,
     solve,

@@ -178,17 +178,6 @@ def write_vector(path: str, x: NDArray[Any]) -> None:
         scipy.io.mmwrite(file, x.reshape(-1, 1))
 
 
-def hierarchy(matrix: csr_array) -> Any:
-    """Return PyAMG's hierarchy of a matrix by smoothed aggregation; RuntimeError if PyAMG is not there."""
-    try:
-        import pyamg
-    except ImportError as error:
-        raise RuntimeError("multigrid was asked for and PyAMG is not installed; pip install pyamg") from error
-    from scipy.sparse import csr_matrix
-
-    return pyamg.smoothed_aggregation_solver(csr_matrix(matrix))
-
-
 def one_blas_thread() -> tuple[AbstractContextManager[Any], str]:
     """Return a context in which every BLAS of this process has one thread, and words about it.
 
