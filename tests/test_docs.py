@@ -226,7 +226,7 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     for page in PAGES:
         for part in blocks((ROOT / "docs" / page).read_text(encoding="utf-8"), r"\{toctree\}"):
             listed |= {f"{line}.md" for line in part.splitlines() if line and not line.startswith(":")}
-    # A page of the guide belongs into docs/guide.md, one about the inside into docs/inside.md.
+    # A page for users belongs into docs/guide.md, one for developers into docs/development.md.
     assert set(PAGES) - {"index.md"} <= listed
 
 
