@@ -1,4 +1,4 @@
-"""What our solvers are compared with beside SciPy and CuPy: JAX's methods, and PyAMG with our smoother.
+"""The solvers that ours are compared with beside SciPy and CuPy: JAX's, and PyAMG with our smoother.
 
 Each is made ready for one system and returns x where it lies.
 """

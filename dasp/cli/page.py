@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -80,7 +80,7 @@ def measured(matrix: csr_array, policy: Policy | None, device: str) -> Measured 
     machine = open_device(device.partition(":")[0])
     csr = as_float(matrix, matrix.dtype)
 
-    def plan(csr: Any) -> SpMatrix:
+    def plan(csr: csr_array) -> SpMatrix:
         return SpMatrix.from_scipy(csr, policy=policy, device=device)
 
     with machine.alone():

@@ -11,7 +11,6 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -81,5 +80,5 @@ def cuda_copy_bandwidth(size: int = 4 * COPY_BYTES) -> float:
         stop.record(stream)
         stop.synchronize()
         best = min(best, 1e-3 * float(cupy.cuda.get_elapsed_time(start, stop)))
-    moved: Any = 2 * source.nbytes
-    return float(moved) / best
+    moved = 2 * int(source.nbytes)
+    return moved / best

@@ -1,4 +1,4 @@
-"""What our solvers are compared with: the methods of SciPy and CuPy, and PyAMG's multigrid."""
+"""The solvers that ours are compared with: the methods of SciPy and CuPy, and PyAMG's multigrid."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Method(NamedTuple):
     ----------
     takes_preconditioner : bool
     is_shared : bool
-        Whether SciPy and CuPy have it under the same name and with the same arguments.
+        True if SciPy and CuPy have it under the same name and with the same arguments.
     """
 
     takes_preconditioner: bool = True

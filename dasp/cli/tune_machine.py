@@ -103,7 +103,7 @@ def experiment(
     steps, window : int
         As in `Policy`. A window moves every second row, if some are shortened.
     whole_bytes : bool
-        Whether values are integers that one byte holds, in place of any.
+        True if values are integers that one byte holds, in place of any.
     """
     rows, length = columns.shape
     lengths = np.full(rows, length)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -121,5 +121,5 @@ class Family:
             _BYTES_PER_ENTRY * entries + _BYTES_PER_ROW * rows,
             "choose smaller parameters",
         )
-        generator: Any = np.random.default_rng(seed)
+        generator = np.random.default_rng(seed)
         return self.build(generator, *values)

@@ -27,7 +27,7 @@ def _neighbours(
     columns : integer array, shape (nodes, offsets)
         The node at each offset, nodes numbered in C order; meaningless where there is none.
     stored : bool array, shape (nodes, offsets)
-        Whether that neighbour exists; always, on a periodic grid.
+        True if that neighbour exists: always, on a periodic grid.
     """
     nodes = int(np.prod(shape))
     kind = index_type(nodes, nodes, nodes)

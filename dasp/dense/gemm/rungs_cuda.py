@@ -167,9 +167,9 @@ class Tiles:
     problem : why tile sizes cannot run, or None, for a dtype and the threads
     constants : what the source is compiled with
     choices : what the search combines; empty where nothing is searched
-    staged : whether A and B are read by rows or by columns, and asynchronously into memory asked for at the
+    staged : True if A and B are read by rows or by columns, and asynchronously into memory asked for at the
         launch, which needs sm_80
-    by_pieces : whether fast copies need rows of whole 16-byte pieces
+    by_pieces : True if fast copies need rows of whole 16-byte pieces
     block : the shape of a block of threads, where it is no line
     """
 
@@ -245,7 +245,7 @@ class Rung:
     usual : tile sizes where no table has better ones, the smallest first: for each of `dtypes`, in order
     file : what follows `gemm_` in the name of its source, if that is not the rung's name
     dtypes : what it multiplies
-    in_parts : whether several blocks may share a tile's dot products
+    in_parts : True if several blocks may share a tile's dot products
     deepest : the deepest `mma_k` that pays on sm_90
     """
 

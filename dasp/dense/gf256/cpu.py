@@ -161,7 +161,7 @@ class CpuKernel:
     needs : str
         The machine that it needs, in words.
     available : bool
-        Whether this processor is such a machine.
+        True if this processor is such a machine.
     prepare : callable
         Takes `a` (m, k), neither of them 0, and returns the task that computes columns.
     """

@@ -90,7 +90,7 @@ class CudaKernel:
     word_bytes : int
         Adjacent bytes that a thread loads at once: rows must be aligned to it.
     reads_coefficients : bool
-        Whether the launches depend on the values of a.
+        True if the launches depend on the values of a.
     launches : callable
         Takes the Sizes and, if `reads_coefficients`, a on the host; yields the launches.
     """
@@ -357,7 +357,7 @@ class Ready(NamedTuple):
     places : tuple of (int, int)
         The addresses that it takes: which of a, b, out, logs and powers, and how many bytes from its start.
     looks_up : bool
-        Whether it takes logs and powers.
+        True if it takes logs and powers.
     """
 
     launch: Prepared
