@@ -17,6 +17,7 @@ from dasp.formats.plan import nbytes
 from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.pack import orders, segments, slice_statistics
+from dasp.formats.sell.cuda.pack.work import Work
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code, shape_fields
 from dasp.models import generate
@@ -403,6 +404,20 @@ def test_few_copies_to_the_host_and_few_launches():
     _, device = plans(csr._replace(indices=indices))
     assert device.reads <= 4
     assert len(device.launches) <= 10, device.launches
+
+
+def test_places_of_words_stay_when_more_are_taken_than_there_were():
+    device = PackingDevice()
+    own = device.zeroed(6)
+    own[:] = range(6)
+    work = Work(device, {}, own)
+    first, second = work.take(2), work.take(3)
+    third, fourth = work.take(4), work.take(1)
+    assert work.read(first, 2) == [0, 1]
+    assert work.read(second, 3) == [2, 3, 4]
+    assert work.read(third, 4) == 4 * [0]
+    assert work.read(fourth, 1) == [0]
+    assert len({first, second, third, fourth}) == 4
 
 
 # ---- other values ----------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ class Work:
 
     def __init__(self, device: CudaDevice, kernels: Kernels, words: Array = None, **known: Any) -> None:
         self._on, self._word, self._part, self._kernels = device, device.word, device.part, kernels
-        self._words, self._taken, self._room = words, 0, 0 if words is None else words.size
-        self._full: list[Array] = []
+        self._pools = [] if words is None else [(0, words)]  # places where they begin, and words
+        self._taken, self._end = 0, 0 if words is None else words.size
         self.known: dict[str, Any] = {}
         if known:
             self.tell(**known)
@@ -57,25 +57,32 @@ class Work:
         (self._kernels if kernels is None else kernels)[signature](blocks, threads, self.known)
 
     def take(self, count: int) -> int:
-        """Return where words begin that are 0 and that nobody else has."""
-        if self._taken + count > self._room:
-            self._full.append(self._words)
-            self._words, self._taken, self._room = self._on.zeroed(count), 0, count
+        """Return where words begin that are 0 and that nobody else has; the place stays theirs."""
+        if self._taken + count > self._end:
+            self._taken = self._end
+            self._pools.append((self._end, self._on.zeroed(count)))
+            self._end += count
         self._taken += count
         return self._taken - count
 
     def words(self, first: int, count: int) -> Any:
         """Return what launches take for some of the words."""
-        return self._part(self._words, first, count)
+        words, first = self._find(first)
+        return self._part(words, first, count)
 
     def zeros(self, count: int) -> Any:
         """Return what launches take for zeroed words that nobody else has."""
-        first = self.take(count)
-        return self._part(self._words, first, count)
+        return self.words(self.take(count), count)
 
     def read(self, first: int, count: int) -> list[int]:
         """Wait for all that was launched, and return some of the words."""
-        return self._on.read(self._words, first, count)
+        words, first = self._find(first)
+        return self._on.read(words, first, count)
+
+    def _find(self, first: int) -> tuple[Array, int]:
+        """Return the words among which a place lies, and its place among them."""
+        begin, words = next(pool for pool in reversed(self._pools) if pool[0] <= first)
+        return words, first - begin
 
 
 def share(count: int, each: int, most: int) -> int:
