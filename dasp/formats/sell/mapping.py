@@ -13,6 +13,7 @@ import numpy as np
 from dasp.formats.plan import WARP, Array, Plan, applied, of_pad
 from dasp.formats.sell import choose
 from dasp.formats.sell.pattern import NO_BYTE, REAL_PARTS, Coding, Values, code_type
+from dasp.formats.sell.protocols import Primitives
 from dasp.runtime import arrays as _arrays
 from dasp.runtime.dtypes import bits_type
 
@@ -20,7 +21,7 @@ Vector = np.ndarray[Any, Any]
 Function = Callable[[Any], Any]
 
 
-def mapped(plan: Plan, function: Function, merges: bool, on: Any) -> Plan | None:
+def mapped(plan: Plan, function: Function, merges: bool, on: Primitives) -> Plan | None:
     """Return the plan with a function of each value in its place; None if they must be coded anew.
 
     Codes that stand for values stay, and what they stand for is mapped; bytes become others, if all do;
@@ -33,12 +34,12 @@ def mapped(plan: Plan, function: Function, merges: bool, on: Any) -> Plan | None
     return plan.of(made, made.table.dtype)
 
 
-def _by_table(plan: Plan, function: Function, merges: bool, on: Any) -> Values:
+def _by_table(plan: Plan, function: Function, merges: bool, on: Primitives) -> Values:
     values: Values = plan.values
     return Values(values.coding, _arrays.copied(values.codes), applied(function, values.table))
 
 
-def _slot_by_slot(plan: Plan, function: Function, merges: bool, on: Any) -> Values | None:
+def _slot_by_slot(plan: Plan, function: Function, merges: bool, on: Primitives) -> Values | None:
     values: Values = plan.values
     if function is operator.neg and values.coding == Coding.PLAIN:
         return dataclasses.replace(values, codes=on.negated(plan.pattern, values.codes))
@@ -59,7 +60,7 @@ def _slot_by_slot(plan: Plan, function: Function, merges: bool, on: Any) -> Valu
     return made if coding == Coding.PLAIN else _coded(made, on) if coding in _ROUNDED else None
 
 
-def _coded(values: Values, on: Any) -> Values | None:
+def _coded(values: Values, on: Primitives) -> Values | None:
     """Return numbers as their coding stores them; None if each bit of them does not come back."""
     coding, numbers = values.coding, values.codes
     parts = numbers.real if coding in REAL_PARTS else numbers
@@ -69,7 +70,7 @@ def _coded(values: Values, on: Any) -> Values | None:
     return dataclasses.replace(values, codes=codes) if bool((_bits(again) == _bits(numbers)).all()) else None
 
 
-def _byte_by_byte(plan: Plan, function: Function, merges: bool, on: Any) -> Values:
+def _byte_by_byte(plan: Plan, function: Function, merges: bool, on: Primitives) -> Values:
     codes: Array = plan.values.codes
     numbers, to = (_KNOWN if function in _KNOWN_FUNCTIONS else _mapped_bytes)(function, plan.dtype)
     made = None
@@ -130,7 +131,7 @@ _SAME = np.arange(256, dtype=np.uint16)
 _ROUNDED = Coding.HALF, Coding.SINGLE, Coding.REAL, Coding.REAL_SINGLE
 """Codings that store numbers themselves, in a type with fewer bits."""
 
-_MAPPED: dict[Coding, Callable[[Plan, Function, bool, Any], Values | None]] = {
+_MAPPED: dict[Coding, Callable[[Plan, Function, bool, Primitives], Values | None]] = {
     Coding.EQUAL: _by_table,
     Coding.DICTIONARY: _by_table,
     Coding.BYTE: _byte_by_byte,

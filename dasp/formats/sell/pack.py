@@ -1,6 +1,6 @@
 """Rows into slices, in four steps: statistics, choice, layout, fill.
 
-Written over the primitives of the device on which the matrix lies (`dasp.formats.protocols.Primitives`).
+Written over the primitives of the device on which the matrix lies (`dasp.formats.sell.protocols.Primitives`).
 Integers and stable orders alone decide, so that every device makes the same plan, bit for bit.
 """
 
@@ -14,11 +14,11 @@ import numpy as np
 from dasp.formats.cost import FEW_WARPS, MANY_WARPS, CostModel, Gathers
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Plan, narrowest
-from dasp.formats.protocols import Primitives
 from dasp.formats.sell import choose
 from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
 from dasp.formats.sell.options import Options
 from dasp.formats.sell.pattern import NAME, Choice, Coding, Pattern
+from dasp.formats.sell.protocols import Primitives
 from dasp.runtime.integers import ceil_div
 
 

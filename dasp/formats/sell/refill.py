@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dasp.formats.plan import WARP, Array, Plan
-from dasp.formats.protocols import Primitives
 from dasp.formats.sell import choose
 from dasp.formats.sell.pattern import Coding, Values
+from dasp.formats.sell.protocols import Primitives
 
 
 def values_from(plan: Plan, data: Array, slots: Any, on: Primitives) -> Values:

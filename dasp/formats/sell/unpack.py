@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from dasp.formats.plan import WARP, Array, Part, Plan, nbytes
+from dasp.formats.sell.protocols import Primitives
 
 
-def unpack(plan: Plan, on: Any) -> tuple[Array, Array, Array]:
-    """Return the matrix of a plan as CSR; see `dasp.formats.protocols.Primitives.unpack`."""
-    found: tuple[Array, Array, Array] = on.unpack(plan)
-    return found
+def unpack(plan: Plan, on: Primitives) -> tuple[Array, Array, Array]:
+    """Return the matrix of a plan as CSR; see `dasp.formats.sell.protocols.Primitives.unpack`."""
+    return on.unpack(plan)
 
 
-def slots(plan: Plan, on: Any) -> Any:
-    """Return where every entry goes; see `dasp.formats.protocols.Primitives.slots`."""
+def slots(plan: Plan, on: Primitives) -> Any:
+    """Return where every entry goes; see `dasp.formats.sell.protocols.Primitives.slots`."""
     return on.slots(plan)
 
 

@@ -1,6 +1,6 @@
 """What packing into slices is written in, on the CPU: compiled loops over NumPy arrays.
 
-`dasp.formats.protocols.Primitives` says what each function returns.
+`dasp.formats.sell.protocols.Primitives` says what each function returns.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The way back from slices on the CPU: the matrix, and the slots of its entries.
 
-`dasp.formats.protocols.Primitives` says what each function returns.
+`dasp.formats.sell.protocols.Primitives` says what each function returns.
 """
 
 from __future__ import annotations

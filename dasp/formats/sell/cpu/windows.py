@@ -34,7 +34,7 @@ def try_windows(
     blocks: tuple[int, ...],
     tiles: int,
 ) -> dict[int, SliceStatistics]:
-    """Return the statistics of each window; see `dasp.formats.protocols.Primitives.try_windows`.
+    """Return the statistics of each window; see `dasp.formats.sell.protocols.Primitives.try_windows`.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def _rows_of_tiles(tiles: int, rows: int) -> Vector:
 def sampled_statistics(
     slices: Slices, runs: Runs, csr: Csr, sector_columns: int, blocks: tuple[int, ...]
 ) -> SliceStatistics:
-    """Count slices and, in a sample, sectors; see `dasp.formats.protocols.Primitives.slice_statistics`.
+    """Count slices and, in a sample, sectors; see `dasp.formats.sell.protocols.Primitives.slice_statistics`.
 
     Of the runs only those of the slices in the sample are looked at.
     """

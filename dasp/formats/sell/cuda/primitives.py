@@ -1,6 +1,6 @@
 """What packing into slices is written in, on a GPU: `dasp.formats.sell.cuda.pack`, a module a step.
 
-`dasp.formats.protocols.Primitives` says what each function returns. Nothing here names an array library:
+`dasp.formats.sell.protocols.Primitives` says what each function returns. Nothing here names an array library:
 arrays and launches are the device's, which is a GPU with CuPy or, in the tests, the emulator with NumPy.
 """
 
