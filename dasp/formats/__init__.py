@@ -53,7 +53,7 @@ def first_that_takes(shape: tuple[int, int]) -> Format:
 
 
 def refuse_type(name: str, dtype: np.dtype[Any], what: str) -> None:
-    """Hold that matrices and products in a format may have a type; TypeError if not."""
+    """Check that matrices and products in a format may have a type; TypeError if not."""
     known = find(name).dtypes
     if _name(dtype) not in known:
         others = " or ".join(repr(each.name) for each in _formats.values() if dtype.name in each.dtypes)
@@ -89,7 +89,7 @@ def _name(dtype: np.dtype[Any]) -> str:
 
 
 def shares(plan: Plan) -> dict[str, dict[str, int]]:
-    """Return how the slots and the bytes of a plan are shared out: what, then by which share how much."""
+    """Return the slots and the bytes of a plan, each divided among its parts, by the names of the parts."""
     packed = find(plan.format)
     if packed.shares is not None:
         return packed.shares(plan)

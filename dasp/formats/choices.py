@@ -1,4 +1,4 @@
-"""Checks of what a user may choose of a format."""
+"""Checks of the options of a format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def check_int(name: str, value: Any, least: int, most: int) -> None:
-    """Hold that a choice is an int in a range.
+    """Check that a choice is an int in a range.
 
     Raises
     ------
@@ -22,7 +22,7 @@ def check_int(name: str, value: Any, least: int, most: int) -> None:
 
 
 def check_switch(name: str, value: Any) -> None:
-    """Hold that a choice is True or False.
+    """Check that a choice is True or False.
 
     Raises
     ------

@@ -18,7 +18,7 @@ FEW_WARPS, SOME_WARPS, MANY_WARPS = 4, 8, 16
 
 
 class Gathers(NamedTuple):
-    """What reading x costs beside reading the plan, in the model's unit of cost.
+    """The cost of reading x beside reading the plan, in the model's unit of cost.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Gathers(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """What a GPU says of itself.
+    """The properties that a GPU reports.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ _COST = "units of cost"
 
 @dataclass(frozen=True, kw_only=True)
 class CostModel:
-    """What a choice must know of the machine that a plan is made for.
+    """The measured numbers of one machine, by which plans for it are chosen.
 
     Costs are compared with each other alone, so each kind of device counts in a unit of its own: bytes of
     memory traffic on a GPU, slots on a CPU. The metadata of a field say its unit, what it trades against

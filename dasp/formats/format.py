@@ -26,7 +26,7 @@ class Format:
     dtypes : tuple of str
         Names of the types of `dasp.runtime.dtypes.TABLE` that its matrices and products may have.
     takes : callable
-        Whether the format can hold a matrix of a shape.
+        Shape -> True if the format can hold a matrix of it.
     pack : callable
         (csr, options, model, primitives) -> Plan. The arrays of the plan lie where those of `csr` do.
         Deterministic: equal matrices, options and models give equal bits on every device.
@@ -34,10 +34,10 @@ class Format:
         (plan, primitives) -> the matrix as CSR (indptr, indices, data), a row's entries in the order in which
         they were packed. The primitives are of the device that packs the format; the arrays lie there.
     slots : callable
-        (plan, primitives) -> what says where every entry goes, in the order in which the entries came in: the
-        slot of each, or what the primitives have instead, with its `nbytes`. `values_from` takes it.
+        (plan, primitives) -> the slot of every entry, in the order in which the entries came in, or an object
+        of the primitives that says as much, with its `nbytes`. `values_from` takes it.
     check : callable
-        Hold every invariant of a plan with NumPy arrays; ValueError names the first that does not hold.
+        Check every invariant of a plan with NumPy arrays; ValueError names the first that is broken.
     values_from : callable
         (plan, data, slots, primitives) -> the values of a plan with the same pattern. `data` holds a number
         for each entry, and `slots` is what `slots` returned.
@@ -49,7 +49,7 @@ class Format:
         format can be named without Numba and CuPy. It loads by `dasp.runtime.loading.load`, so that a fork
         waits for it.
     packs_on_gpu : bool
-        Whether `pack`, `unpack` and `slots` run on a GPU, with its primitives. By default a matrix is packed
+        True if `pack`, `unpack` and `slots` run on a GPU, with its primitives. By default a matrix is packed
         on the CPU, and its plan copied.
     summary : callable
         Plan -> its parts, a line each; reads no array.
@@ -64,8 +64,8 @@ class Format:
         (plan, slots, left, right, primitives) -> each value times its row's factor and then its column's, in
         the order in which the entries came in; None if the matrix must be unpacked for it, as by default.
     shares : callable, optional
-        Plan -> how slots and bytes are shared out, in the format's own words: what, then by which share
-        how much. May read arrays. By default it is told by the parts of the summary.
+        Plan -> its slots and its bytes, each divided among parts that the format names. May read arrays. By
+        default the parts are those of the summary.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What every format is made of: arrays on one device, the matrix that goes in, the plan that comes out."""
+"""The plan, which every format makes and multiplies by, and the functions on plans that formats share."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ _are_arrays: dict[Any, bool] = {}
 
 
 def is_array(value: Any) -> bool:
-    """Whether a field of a plan is an array, on whatever device."""
+    """Return True if a field of a plan is an array, on any device."""
     kind = type(value)
     if kind not in _are_arrays:
         _are_arrays[kind] = hasattr(kind, "nbytes") and not _names(kind)
@@ -105,8 +105,7 @@ def is_array(value: Any) -> bool:
 
 
 _getters: dict[Any, Callable[[Any], tuple[Any, ...]]] = {}
-"""What gets all arrays of a part at once, by the types of it and of its fields: those of one type in a field
-have arrays in the same fields."""
+"""Functions that get all arrays of a part at once, by the types of the part and of its fields."""
 
 
 def arrays_of(part: Any) -> Iterator[Array]:
@@ -129,7 +128,7 @@ def _paths(part: Any) -> Iterator[str]:
 
 
 def _getter(paths: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what gets all of some dotted names at once."""
+    """Return a function that gets the values of some dotted names at once."""
     if len(paths) < 2:
         return lambda part: tuple([attrgetter(path)(part) for path in paths])
     return attrgetter(*paths)
@@ -149,7 +148,7 @@ def with_arrays(part: Any, arrays: Iterator[Array]) -> Any:
 
 
 def nbytes(*parts: Any) -> int:
-    """Return the bytes of all arrays of some parts or arrays; no array is read."""
+    """Return the bytes of all arrays of some parts or arrays, without reading any."""
     total = 0
     for part in parts:
         total += sum([array.nbytes for array in ([part] if is_array(part) else arrays_of(part))])
@@ -220,13 +219,13 @@ def diagonal_rows(shape: tuple[int, int], k: int) -> tuple[int, int]:
 
 
 def applied(function: Callable[[Array], Array], numbers: Array) -> Array:
-    """Return what a function makes of numbers, in a type that matrices have."""
+    """Return the function of some numbers, in a type that matrices have."""
     found = function(numbers)
     return found.astype(stored(found.dtype), copy=False)
 
 
 def of_pad(function: Callable[[Array], Array], dtype: np.dtype[Any]) -> tuple[bool, bool]:
-    """Return whether a function makes a zero of the 0 in a pad, and whether that has the same bits."""
+    """Return two booleans: the function of a pad's 0 is a zero, and it has the same bits."""
     with np.errstate(all="ignore"):
         made = applied(function, np.zeros(1, dtype))
     return bool(made[0] == 0), not any(made.tobytes())
@@ -239,7 +238,7 @@ def require(holds: Any, message: str) -> None:
 
 
 def check_permutation(rows: Array, m: int) -> None:
-    """Hold that an array holds every number from 0 to m - 1 once.
+    """Check that an array has every number from 0 to m - 1 once.
 
     Raises
     ------
@@ -253,7 +252,7 @@ def check_permutation(rows: Array, m: int) -> None:
 
 
 def check_offsets(name: str, offsets: Array, kind: np.dtype[Any], count: int, end: int) -> None:
-    """Hold that offsets of a type rise from 0 to `end` in `count` steps; ValueError if not."""
+    """Check that offsets of a type rise from 0 to `end` in `count` steps; ValueError if not."""
     require(offsets.dtype == kind, f"{name} is {offsets.dtype}, not {kind}")
     require(offsets.shape == (count + 1,), f"{name} has shape {offsets.shape}, not {(count + 1,)}")
     require(offsets[0] == 0 and offsets[-1] == end, f"{name} does not run from 0 to {end}")
