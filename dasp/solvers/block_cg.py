@@ -24,12 +24,12 @@ from dasp.solvers.blocks import (
     pseudo_inverse,
     squared_lengths,
 )
+from dasp.solvers.driver import BEYOND, BREAKDOWN, GAIN, HIDDEN, STAGNATION
 from dasp.solvers.hermitian import SKEW
 from dasp.solvers.operator import Operator, as_operator
 from dasp.solvers.space import Space
 from dasp.solvers.spaces import refuse_ranks, space_for
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import BEYOND, BREAKDOWN, GAIN, HIDDEN, STAGNATION
 
 Array = Any
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dasp.solvers.arguments import any_complex, make_limits, place_and_type
+from dasp.solvers.driver import BREAKDOWN, STAGNATION
 from dasp.solvers.hermitian import conjugate_gradients
 from dasp.solvers.persistent.cg import (
     PersistentConjugateGradients,
@@ -21,7 +22,7 @@ from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.plain import names_with
 from dasp.solvers.spaces import one_call
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import BREAKDOWN, STAGNATION, solve
+from dasp.solvers.system import solve
 from dasp.solvers.workspace import Workspace
 
 ONE_PASS_ROWS = 90_000

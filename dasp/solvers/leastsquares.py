@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -20,23 +19,13 @@ import numpy as np
 from dasp.runtime import check as _check
 from dasp.runtime.dtypes import real_type
 from dasp.solvers.arguments import Limits, place_and_type, vector
+from dasp.solvers.driver import BEYOND, HIDDEN, Solve, drive, hand_back
 from dasp.solvers.operator import Damped, DampedAdjoint, Scaled, adjoint_of, as_operator, kept_adjoint
-from dasp.solvers.scalars import LIMIT, NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
+from dasp.solvers.scalars import NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
 from dasp.solvers.space import Loop, State, Vectors
 from dasp.solvers.spaces import space_for, together
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import (
-    BEYOND,
-    BREAKDOWN,
-    GAIN,
-    HIDDEN,
-    MARGIN,
-    STAGNATION,
-    asked,
-    is_finite,
-    iterate,
-    load,
-)
+from dasp.solvers.system import collect_alike, load
 from dasp.solvers.workspace import Workspace, workspace_for
 
 LEAST = OWN
@@ -137,7 +126,7 @@ class Problem:
         multiply_by_power(x, self.unit - self.scale)
         return x
 
-    def norms(self, s: State) -> tuple[float, float]:
+    def norms(self, s: Mapping[str, float]) -> tuple[float, float]:
         """Return the norms of the true residual and of its product with the transpose, as it finished.
 
         Where a square is lost it is the most that the norm can be, by the largest number.
@@ -204,6 +193,76 @@ class Problem:
         return {"true": true, "gradient": gradient}
 
 
+class LeastSquaresSolve(Solve):
+    """One solve of a problem; `make` returns the problem for powers of two of A and b."""
+
+    def __init__(self, make: Callable[[int, int], Problem], *, from_zero: bool) -> None:
+        self._make, self.from_zero = make, from_zero
+        self._norm_of_A = 0.0
+        self._take(0, 0)
+
+    def _take(self, unit: int, scale: int) -> None:
+        self.problem = self._make(unit, scale)
+        self.space, self.loop = self.problem.space, self.problem.loop
+        self.factor = math.ldexp(1.0, scale)
+
+    def copy_x(self) -> Any:
+        """Return a copy of x, of A and b as they were given."""
+        return self.problem.solution()
+
+    def clear_x(self) -> None:
+        """Set x to zero."""
+        self.problem.columns["x"][...] = 0
+
+    def rescale(self) -> bool:
+        """Multiply A and b by powers of two so that their norms can be squared; once."""
+        if self.rescaled:
+            return False
+        self.rescaled = True
+        self._take(*_find_powers(self.problem))
+        return True
+
+    def norm(self, s: Mapping[str, float]) -> float:
+        """Return the norm of the true residual, for A and b as they were given."""
+        return self.problem.norms(s)[0] / self.factor
+
+    def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
+        """Return a reason if A x = b is solved, or the residual is orthogonal to the columns of A."""
+        self._norm_of_A = max(self._norm_of_A, math.sqrt(s["norm"]))
+        residual, gradient = self.problem.norms(s)
+        if not (math.isfinite(residual) and math.isfinite(gradient)):
+            return None
+        norm = residual / self.factor
+        if residual <= max(given["rtol"] * math.sqrt(s["bb"]), given["atol"]):
+            return f"the residual is {norm:.3g}, small enough"
+        if gradient <= given["rtol"] * self._norm_of_A * residual:
+            return f"the residual, {norm:.3g}, is orthogonal to the columns of A"
+        return None
+
+    def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
+        """Return a reason if x is no answer in its type, or holds NaN that no residual shows."""
+        if (self.problem.unit or self.problem.scale) and not self._has_room(given):
+            return BEYOND
+        return None if self.from_zero or self._is_finite() else HIDDEN
+
+    def _has_room(self, given: Mapping[str, float]) -> bool:
+        """Return True if x is still an answer when it is rounded to the type for A and b as given."""
+        x, power = self.problem.columns["x"], self.problem.unit - self.problem.scale
+        multiply_by_power(x, power)
+        finite = self._is_finite()
+        multiply_by_power(x, -power)
+        self.loop.start("x", given)
+        claim = self.claim({**self.loop.advance(0, finish=True).state, "norm": 0.0}, given)
+        return claim is not None and finite
+
+    def _is_finite(self) -> bool:
+        return math.isfinite(self.space.largest(self.problem.columns["x"]))
+
+    def may_improve(self, code: int, *, gained: bool, first: bool) -> bool:
+        """Return True after the first start too: A' r may fall where the residual stays."""
+        return gained or first
+
+
 def solve_least_squares(
     A: Any,
     b: Any,
@@ -237,7 +296,7 @@ def solve_least_squares(
         begin = None if x0 is None else vector("x0", x0, n, "columns", placed[1])
         return *placed, vector("b", b, m), begin
 
-    device, dtype, right, start = together(A, take, lambda taken: asked(method.__name__, taken, x0))
+    device, dtype, right, start = together(A, take, lambda taken: collect_alike(method.__name__, taken, x0))
     adjoint = kept_adjoint(A)
 
     def problem_of(unit: int, scale: int) -> Problem:
@@ -247,18 +306,12 @@ def solve_least_squares(
         return problem
 
     with workspace_for(A, adjoint, workspace) as (made, own), np.errstate(all="ignore"):
-        problem = problem_of(0, 0)
-        stats = _drive(problem, limits, from_zero=start is None)
-        if stats is None:
-            problem = problem_of(*_find_powers(problem))
-            stats = _drive(problem, limits, from_zero=start is None, scaled=True)
-        assert stats is not None  # what is scaled is not scaled again
-        x, space = problem.solution(), problem.space
+        one = LeastSquaresSolve(problem_of, from_zero=start is None)
+        stats = drive(one, limits)
+        x = one.copy_x()
     if limits.bar is not None:
         limits.bar.close()
-    if isinstance(b, np.ndarray) or not hasattr(b, "dtype"):
-        x = space.download(x)
-    return x, stats.timed(time.perf_counter() - began)
+    return hand_back(x, b, one.space), stats.timed(time.perf_counter() - began)
 
 
 def multiply_by_power(vector: Any, power: int) -> None:
@@ -310,80 +363,3 @@ def _norm(problem: Problem, squared: float, vectors: Vectors, name: str, size: i
     if squared >= LEAST_SQUARE:
         return math.sqrt(squared)
     return problem.space.largest(vectors[name]) * math.sqrt(size)
-
-
-def _drive(problem: Problem, limits: Limits, *, from_zero: bool, scaled: bool = False) -> Stats | None:
-    """Iterate, start again where that helps, and say how it ended; None if A or b should be scaled first."""
-    factor, residuals = math.ldexp(1.0, problem.scale), list[float]()
-    if (seen := limits.callback) is not None:
-        limits = replace(limits, callback=lambda x: seen(problem.solution()))
-    made, name, margin, norm_of_A = 0, "zero" if from_zero else "x", 1.0, 0.0
-    while True:
-        given = {"rtol": limits.rtol, "atol": limits.atol * factor, "margin": margin}
-        problem.loop.start(name, given)
-        report, count, _ = iterate(problem, limits, made, residuals, factor)
-        made += count
-        s = report.state
-        lost = made == 0 and int(s["code"]) in (NOTHING, NOT_FINITE)
-        if lost and not scaled:
-            return None
-        if s["bb"] == 0:
-            problem.columns["x"][...] = 0
-            return Stats(True, made, [0.0], 0.0, "b is zero, and so is x", 0.0, 0)
-        norm_of_A = max(norm_of_A, math.sqrt(s["norm"]))
-        norm = problem.norms(s)[0] / factor
-        ended = _ending(problem, given, s, norm_of_A, made, limits.maxiter, norm)
-        if lost and name == "x" and (ended is None or ended[0]):  # x0 is too large to be of use
-            residuals.clear()
-            name = "zero"
-            continue
-        if ended is None and (margin == 1.0 or s["true"] <= GAIN**2 * s["start"]):
-            name, margin = "x", MARGIN
-            continue
-        stuck = STAGNATION, f"the residual stays at {norm:.3g}: no more can be had; ask for less"
-        info, reason = ended or stuck
-        if info == 0 and (problem.unit or problem.scale) and not _has_room(problem, given, norm_of_A):
-            info, reason = BREAKDOWN, BEYOND
-        if info == 0 and not from_zero and not is_finite(problem):
-            info, reason = BREAKDOWN, HIDDEN
-        return Stats(info == 0, made, residuals, norm, reason, 0.0, info)
-
-
-def _has_room(problem: Problem, given: State, norm_of_A: float) -> bool:
-    """Whether x is still an answer when its numbers are rounded to what they are for A and b as given."""
-    x, power = problem.columns["x"], problem.unit - problem.scale
-    multiply_by_power(x, power)
-    finite = is_finite(problem)
-    multiply_by_power(x, -power)
-    problem.loop.start("x", given)
-    s = problem.loop.advance(0, finish=True).state
-    return _claim(problem, given, s, norm_of_A) is not None and finite
-
-
-def _claim(problem: Problem, given: State, s: State, norm_of_A: float) -> str | None:
-    """Return why x is an answer, if it is."""
-    residual, gradient = problem.norms(s)
-    norm = residual / math.ldexp(1.0, problem.scale)
-    if not (math.isfinite(residual) and math.isfinite(gradient)):
-        return None
-    if residual <= max(given["rtol"] * math.sqrt(s["bb"]), given["atol"]):
-        return f"the residual is {norm:.3g}, small enough"
-    if gradient <= given["rtol"] * norm_of_A * residual:
-        return f"the residual, {norm:.3g}, is orthogonal to the columns of A"
-    return None
-
-
-def _ending(
-    problem: Problem, given: State, s: State, norm_of_A: float, made: int, most: int, norm: float
-) -> tuple[int, str] | None:
-    """Return SciPy's integer and the reason, or None if starting again may help."""
-    after, code = f"after {made} iterations", int(s["code"])
-    if (claim := _claim(problem, given, s, norm_of_A)) is not None:
-        return 0, f"{claim}, {after}"
-    if not (math.isfinite(s["true"]) and math.isfinite(s["gradient"])) or code == NOT_FINITE:
-        return BREAKDOWN, f"NaN or infinity {after}: A or b holds such a number, or products overflow"
-    if code == NOTHING:
-        return BREAKDOWN, f"A, b and x0 have sizes too far apart for {problem.space.dtype}"
-    if made >= most or code == LIMIT:
-        return made, f"{made} iterations were made: the residual is {norm:.3g}"
-    return None

@@ -22,12 +22,13 @@ from dasp.solvers.blocks import (
     orthonormalize,
     squares_of,
 )
+from dasp.solvers.driver import BREAKDOWN
 from dasp.solvers.hermitian import SKEW
 from dasp.solvers.operator import Operator, as_operator
 from dasp.solvers.space import Space
 from dasp.solvers.spaces import refuse_ranks, space_for
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import BREAKDOWN, scale_for
+from dasp.solvers.system import scale_for
 
 Array = Any
 

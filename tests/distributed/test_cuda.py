@@ -25,12 +25,13 @@ from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cuda import loop as cuda_loop
 from dasp.solvers.cuda.passes import THREADS
 from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, CudaSpace
+from dasp.solvers.driver import drive
 from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
 from dasp.solvers.hermitian import HermitianConjugateGradients
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.plain import ConjugateGradients
-from dasp.solvers.system import System, drive, load
+from dasp.solvers.system import LinearSolve, System, load
 from tests.solvers.test_complex import helmholtz, hermitian, numbers
 from tests.solvers.test_cuda import Dotted
 from tests.support.ranks import run_ranks
@@ -152,7 +153,8 @@ def solve_emulated(
         operator = D if wrap is None else wrap(D)
         system = System(operator, None, b.dtype, "cpu", make, names, space, loop)
         load(system.vectors["b"], b[D.rows.first : D.rows.first + D.rows.count], space)
-        answer = drive(system, make_limits(len(b), 1e-9, 0.0, None, None, None, False), from_zero=True)
+        limits = make_limits(len(b), 1e-9, 0.0, None, None, None, False)
+        answer = drive(LinearSolve(system, from_zero=True), limits)
         return system.vectors["x"].copy(), answer
 
     found = run_ranks(ranks, run)

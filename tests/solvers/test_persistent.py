@@ -17,6 +17,7 @@ from dasp.solvers import Workspace, cg
 from dasp.solvers import system as system_module
 from dasp.solvers.arguments import make_limits
 from dasp.solvers.cuda.space import CudaSpace
+from dasp.solvers.driver import BREAKDOWN
 from dasp.solvers.persistent import cg as solver
 from dasp.solvers.persistent import kernel
 from dasp.solvers.persistent.cg import (
@@ -25,7 +26,7 @@ from dasp.solvers.persistent.cg import (
     one_launch_pays,
     persistent_names,
 )
-from dasp.solvers.system import BREAKDOWN, solve
+from dasp.solvers.system import solve
 from tests.solvers.test_solvers import check, poisson
 from tests.support.simt_device import EmulatedDevice
 

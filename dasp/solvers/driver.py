@@ -1,0 +1,198 @@
+"""How an iteration is driven to a true answer, whatever it solves.
+
+A method updates its residual by a recurrence, which drifts away from the true residual by rounding. So when
+the carried one is small enough the true one is computed, and that alone counts. Where it is not small enough
+yet, the method starts again from the x that it has; where starting again no longer helps, the reason says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dasp.solvers.arguments import Limits
+from dasp.solvers.scalars import CLAIMED, LIMIT, NOT_FINITE, NOTHING, RUNNING
+from dasp.solvers.space import Loop, Report, Space
+from dasp.solvers.stats import Stats
+
+Array = Any
+
+GAIN = 0.5
+"""The norm of the residual must fall to this times its value at a start for another start to be worth it."""
+
+MARGIN = 0.25
+"""The factor on the square that is wanted, for a method that starts again: it drifted once already."""
+
+BREAKDOWN, STAGNATION = -1, -2
+"""`Stats.info` where a method cannot go on; and where x does not get better by starting again."""
+
+BEYOND = "x holds numbers too large or too small for its type; multiply b by another power of two"
+"""The reason where the residual was small before x was brought to the size of b."""
+
+HIDDEN = "x holds NaN or infinity where A has no entries: x0 or M gave it"
+"""The reason where the residual is small and x is no solution."""
+
+DIVERGED = 1e4
+"""A method has diverged if its residual grew to this times the first one before numbers overflowed."""
+
+
+class Solve:
+    """One solve: its iteration, and how the scalars of the iteration tell an answer.
+
+    Attributes
+    ----------
+    loop : Loop
+        A report of it holds `code`, `bb`, which is 0 for a right-hand side of zeros, and after a finish
+        `true`, which is finite if the true residual is.
+    space : Space
+    from_zero : bool
+        Whether x is zero at first.
+    words : mapping of int to str
+        Why the method cannot go on, by its own codes.
+    restarts : frozenset of int
+        The codes after which another start may help.
+    factor : float
+        Norms are larger than those of the caller's problem by this factor.
+    rescaled : bool
+        Whether the problem was multiplied by powers of two.
+    """
+
+    loop: Loop
+    space: Space
+    from_zero: bool
+    words: Mapping[int, str] = {}
+    restarts: frozenset[int] = frozenset()
+    factor = 1.0
+    rescaled = False
+    noun = "the residual"
+    given = "b, x0 or A x0"
+
+    def copy_x(self) -> Array:
+        """Return a copy of x for the caller's problem."""
+        raise NotImplementedError
+
+    def clear_x(self) -> None:
+        """Set x to zero."""
+        raise NotImplementedError
+
+    def rescale(self) -> bool:
+        """Multiply the problem by powers of two so that squares of norms are numbers.
+
+        Return True if another start may help. Called where the first start lost a square.
+        """
+        return False
+
+    def norm_at_start(self, s: Mapping[str, float]) -> float:
+        """Return the norm of the residual at the last start, for the caller's problem."""
+        return math.sqrt(max(s["start"], 0.0)) / self.factor
+
+    def norm(self, s: Mapping[str, float]) -> float:
+        """Return the norm of the true residual, for the caller's problem."""
+        return math.sqrt(s["true"]) / self.factor if s["true"] >= 0 else math.nan
+
+    def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
+        """Return why x is an answer, or None if it is none."""
+        raise NotImplementedError
+
+    def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
+        """Return why an x with a small residual is no answer, or None."""
+        raise NotImplementedError
+
+    def may_improve(self, code: int, *, gained: bool, first: bool) -> bool:
+        """Return True if another start may help.
+
+        `gained` says that the last start lowered the residual by `GAIN`, `first` that it was the first.
+        """
+        return gained and (code == CLAIMED or code in self.restarts)
+
+
+@np.errstate(all="ignore")
+def drive(solve: Solve, limits: Limits) -> Stats:
+    """Iterate, start again where that helps, and say how it ended."""
+    residuals: list[float] = []
+    made, name, first = 0, "zero" if solve.from_zero else "x", True
+    while True:
+        margin = 1.0 if first else MARGIN
+        given = {"rtol": limits.rtol, "atol": limits.atol * solve.factor, "margin": margin}
+        solve.loop.start(name, given)
+        report, count = iterate(solve, limits, made, residuals)
+        made += count
+        s, code = report.state, int(report.state["code"])
+        lost = made == 0 and code in (NOTHING, NOT_FINITE)
+        if lost and solve.rescale():
+            residuals.clear()
+            continue
+        if s["bb"] == 0:
+            solve.clear_x()
+            return Stats(True, made, [0.0], 0.0, "b is zero, and so is x", 0.0, 0)
+        norm, claim = solve.norm(s), solve.claim(s, given)
+        if lost and claim is None and solve.rescaled and name == "x":  # x0 is too large to be of use
+            residuals.clear()
+            name = "zero"
+            continue
+        finite = math.isfinite(s["true"]) and math.isfinite(s.get("gradient", 0.0))
+        if claim is not None:
+            flaw = solve.find_flaw(s, given)
+            info, reason = (BREAKDOWN, flaw) if flaw else (0, f"{claim}, after {made} iterations")
+        elif not finite or code in (NOTHING, NOT_FINITE):
+            info, reason = BREAKDOWN, _explain_not_finite(solve, made, residuals)
+        elif made >= limits.maxiter or code == LIMIT:
+            info, reason = made, f"{made} iterations were made: {solve.noun} is {norm:.3g}"
+        elif solve.may_improve(code, gained=norm <= GAIN * solve.norm_at_start(s), first=first):
+            name, first = "x", False
+            continue
+        else:
+            info, reason = _explain_stuck(solve, made, norm, code)
+        return Stats(info == 0, made, residuals, norm, reason, 0.0, info)
+
+
+def iterate(solve: Solve, limits: Limits, made: int, residuals: list[float]) -> tuple[Report, int]:
+    """Advance in blocks as long as callbacks want them; return the last report and the iterations."""
+    left, count, factor = limits.maxiter - made, 0, solve.factor
+    whole = limits.callback is None and limits.bar is None
+    report = solve.loop.advance(left if whole else 0, finish=whole)
+    if not residuals:
+        residuals.append(solve.norm_at_start(report.state))
+    if whole:
+        seen = report.residuals[limits.check_every - 1 :: limits.check_every]
+        residuals.extend(seen if factor == 1.0 else (value / factor for value in seen))
+        return report, len(report.residuals)
+    while report.state["code"] in (RUNNING, LIMIT) and count < left:
+        report = solve.loop.advance(min(limits.check_every, left - count), finish=False)
+        count += len(report.residuals)
+        residuals.extend(value / factor for value in report.residuals[-1:])
+        if limits.callback is not None:
+            limits.callback(solve.copy_x())
+        if limits.bar is not None:
+            limits.bar.set_postfix_str(f"residual {residuals[-1]:.2e}", refresh=False)
+            limits.bar.update(len(report.residuals))
+    return solve.loop.advance(0, finish=True), count
+
+
+def hand_back(x: Array, b: Any, space: Space) -> Array:
+    """Return x where b is: on the host for NumPy arrays and lists."""
+    return space.download(x) if isinstance(b, np.ndarray) or not hasattr(b, "dtype") else x
+
+
+def _explain_not_finite(solve: Solve, made: int, residuals: list[float]) -> str:
+    if made == 0:
+        return f"{solve.given} holds NaN or infinity"
+    largest = max(filter(math.isfinite, residuals), default=0.0)
+    why = "A, M or b holds such a number, or their products overflow"
+    if largest > DIVERGED * residuals[0]:
+        why = (
+            f"the residual had grown from {residuals[0]:.3g} to {largest:.3g}, so the method diverges; "
+            "try another one, or a preconditioner"
+        )
+    return f"iteration {made} gave NaN or infinity: {why}"
+
+
+def _explain_stuck(solve: Solve, made: int, norm: float, code: int) -> tuple[int, str]:
+    words = solve.words.get(code)
+    if words is not None:
+        return BREAKDOWN, f"iteration {made}: {words}; {solve.noun} is {norm:.3g}"
+    stays = f"{solve.noun} stays at {norm:.3g} after {made} iterations"
+    return STAGNATION, f"{stays}: no more can be had in {solve.space.dtype}; ask for less"
