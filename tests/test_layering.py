@@ -150,8 +150,6 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """Whose modules may come to which rooms, however far the way; what is not named may not be come to."""
 
 UPWARD = {
-    ("dasp.runtime.cpu.emitter", "dasp.formats.plan"),
-    ("dasp.runtime.cpu.emitter", "dasp.formats.sell.pattern"),
     ("dasp.formats.sell.cuda.product", "dasp.solvers.persistent.kernel"),
 }
 """Imports that still run upwards, importer first; the list may only shrink."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp.formats import product_cpu
+from dasp.formats.dasp.cpu.terms import add_product
 from dasp.formats.dasp.pattern import (
     HALF_WARP,
     LONG_UNIT,
@@ -29,7 +30,6 @@ from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import scaled, store_long
 from dasp.runtime.cpu.halves import bits_of_halves
-from dasp.runtime.cpu.terms import add_product
 
 Vector = np.ndarray[Any, Any]
 

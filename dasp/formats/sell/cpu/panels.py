@@ -24,19 +24,10 @@ from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 
 from dasp.formats.plan import WARP
+from dasp.formats.sell.cpu.slices import FIRST_LEVEL, WORD_LANES, Emitter, of_plan
 from dasp.formats.sell.pattern import shape_fields
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.emitter import (
-    FIRST_LEVEL,
-    I32,
-    I64,
-    WORD_LANES,
-    Emitter,
-    bytes_of,
-    is_null,
-    of_plan,
-    prefetch_run,
-)
+from dasp.runtime.cpu.emitter import I32, I64, bytes_of, is_null, prefetch_run
 from dasp.runtime.cpu.team import SharedFunction
 
 intrinsic: Any = _intrinsic

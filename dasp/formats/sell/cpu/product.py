@@ -9,10 +9,11 @@ import numpy as np
 from dasp.formats import product_cpu
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cpu.panels import Panel, panels_of, product_of_panel, span_of
+from dasp.formats.sell.cpu.slices import product_of_slices
 from dasp.formats.sell.cpu.unpacking import diagonal
 from dasp.formats.sell.pattern import Coding, shape_fields
 from dasp.runtime.cpu import threads as _threads
-from dasp.runtime.cpu.emitter import product_of_slices, store_long
+from dasp.runtime.cpu.emitter import store_long
 from dasp.runtime.cpu.halves import bits_of_halves
 from dasp.runtime.cpu.team import CHUNKS, Job, multiply_alone, team
 from dasp.runtime.dtypes import TABLE, sum_type

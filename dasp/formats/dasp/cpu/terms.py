@@ -9,13 +9,9 @@ from numba import types
 from numba.extending import intrinsic as _intrinsic
 
 from dasp.runtime.cpu.emitter import HALVES, I32, as_floats, multiply_add
+from dasp.runtime.cpu.vectors import data_of
 
 intrinsic: Any = _intrinsic
-
-
-def data_of(context: Any, builder: ir.IRBuilder, kind: Any, array: ir.Value) -> ir.Value:
-    """Return the pointer to the first number of an array of Numba's."""
-    return context.make_array(kind)(context, builder, array).data
 
 
 def parts_at(builder: ir.IRBuilder, kind: Any, place: ir.Value, real: ir.Type) -> list[ir.Value]:
