@@ -7,9 +7,6 @@ Integers and stable orders alone decide, so that every device makes the same pla
 from __future__ import annotations
 
 import math
-from typing import Any
-
-import numpy as np
 
 from dasp.formats.cost import FEW_WARPS, MANY_WARPS, CostModel, Gathers
 from dasp.formats.csr.matrix import Csr
@@ -44,6 +41,8 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:
     segment_steps = options.steps or max(steps, model.most_steps)
     cut = Cut(steps, segment_steps, choose.MOST_SEGMENTS, model.wave_slices)
     survey = on.survey(csr, cut, options.narrow)
+    coding = choose.choose_coding(survey.values, dtype) if survey.values else Coding.PLAIN
+    code_bytes = choose.code_bytes(coding, dtype)
     if not options.steps and not survey.long_rows:
         steps = choose.choose_long_steps(steps, m, len(csr.data), survey.longest, dtype, model)
         if steps != cut.steps:
@@ -53,19 +52,17 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:
         csr, order = on.sort_columns(csr, survey)
     gathers = choose.gathers_of((survey.most_column + 1) * dtype.itemsize, model)
 
-    tried, coding = None, None
+    tried = None
     window = options.window or 0  # if no row is longer than the one before it, a sort moves none
     windows = _windows(csr, survey, cut, model) if options.window is None and survey.rises else ()
     tiles = choose.tiles_to_try(windows, m, survey.longest, model)
     if windows:
-        window, tried, coding = _choose_window(csr, survey, cut, windows, gathers, model, on, tiles)
+        window, tried = _choose_window(csr, survey, cut, windows, code_bytes, gathers, model, on, tiles)
     layout = on.lay_out(csr, survey, cut, window, tried)
     if tried and tiles and not choose.is_like(tried.statistics[window], layout.steps - layout.segment_steps):
         del layout
-        window, tried, coding = _choose_window(csr, survey, cut, windows, gathers, model, on, 0)
+        window, tried = _choose_window(csr, survey, cut, windows, code_bytes, gathers, model, on, 0)
         layout = on.lay_out(csr, survey, cut, window, tried)
-    if coding is None:
-        coding = _coding(survey, dtype)
     counts = layout.slices, layout.steps, layout.full, layout.segment_steps
     known = choose.with_segments(tried.statistics[window], *counts) if tried else None
     tried = None
@@ -73,7 +70,6 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:
     if warps is None:
         slices = known or _count_slices(csr, survey, cut, layout, model, on)
         even = layout.slices == ceil_div(layout.positions, WARP)
-        code_bytes = choose.code_bytes(coding, dtype)
         warps = choose.choose_warps(slices, even, dtype, code_bytes, gathers, model)
     choice = Choice(model, steps, cut.segment_steps, window, warps, bool(options.narrow), options.mma)
     values, (rows, headers, bases, deltas) = on.store(csr, survey, order, layout, coding)
@@ -107,23 +103,18 @@ def _choose_window(
     survey: Survey,
     cut: Cut,
     windows: tuple[int, ...],
+    code_bytes: int,
     gathers: Gathers,
     model: CostModel,
     on: Primitives,
     tiles: int,
-) -> tuple[int, Tried, Coding]:
-    """Try sort windows, in some tiles or in all rows; return the best one, what was found, and the coding."""
+) -> tuple[int, Tried]:
+    """Try sort windows, in some tiles or in all rows; return the best one, and what each would give."""
     dtype, blocks = csr.data.dtype, _blocks(gathers, model)
     tried = on.try_windows(csr, survey, cut, windows, _sector_columns(csr), blocks, tiles)
-    coding = _coding(survey, dtype)
-    code_bytes, rows = choose.code_bytes(coding, dtype), csr.shape[0] - survey.long_rows
+    rows = csr.shape[0] - survey.long_rows
     window = choose.choose_window(tried.statistics, rows, dtype, code_bytes, gathers, model)
-    return window, tried, coding
-
-
-def _coding(survey: Survey, dtype: np.dtype[Any]) -> Coding:
-    """Return how values are to be stored."""
-    return choose.choose_coding(survey.values, dtype) if survey.values else Coding.PLAIN
+    return window, tried
 
 
 def _count_slices(
