@@ -23,7 +23,7 @@ KERNELS = HERE.parents[1] / "kernels"
 # The sanitizers' libraries are not linked: runtime.cpp defines what they call. The optimisations that
 # are off would merge or move accesses ahead of the checks.
 KERNEL_FLAGS = (
-    *("-O1", "-g1", "-std=c++17", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti", "-fno-gnu-unique"),
+    *("-Og", "-g1", "-std=c++17", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti", "-fno-gnu-unique"),
     *("-ffp-contract=off", "-fno-strict-aliasing"),
     "-fsanitize=thread,bounds,alignment,shift-exponent,signed-integer-overflow,integer-divide-by-zero",
     *("--param", "tsan-instrument-func-entry-exit=0"),
