@@ -21,7 +21,7 @@ import numpy as np
 from dasp.formats import device_cuda as backend
 from dasp.formats import product_cuda as product
 from dasp.formats.plan import arrays_of
-from dasp.formats.sell.cuda import beside, columns, dotted
+from dasp.formats.sell.cuda import beside, columns
 from dasp.formats.sell.cuda import product as sell
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.runtime.cuda import driver as _driver
@@ -130,7 +130,7 @@ class Gpu:
         monkeypatch.setattr(columns, "on_host", self.get)
         monkeypatch.setattr(columns, "zero_row", cache(columns.zero_row.__wrapped__))
         monkeypatch.setattr(beside, "primitives", lambda number: Primitives(_Packing(self)))
-        for module in (_driver, _launch, scratch, dotted):
+        for module in (_driver, _launch, scratch):
             monkeypatch.setattr(module, "driver", lambda: self)
         runtime = SimpleNamespace(
             getDevice=lambda: self.device,

@@ -62,3 +62,19 @@ def allow_shared(kernel: Any, nbytes: int) -> None:
         status = driver().cuFuncSetAttribute(handle, MOST_SHARED_BYTES, nbytes)
         check(status, f"a block cannot have {nbytes} bytes of shared memory")
         _shared_bytes[handle.value] = nbytes
+
+
+def count_resident_blocks(kernel: Any, threads: int) -> int:
+    """Return how many blocks of a compiled kernel a multiprocessor holds, without dynamic shared memory.
+
+    Raises
+    ------
+    RuntimeError
+        If the driver reports an error.
+    """
+    blocks = ctypes.c_int()
+    status = driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        ctypes.byref(blocks), handle_of(kernel), threads, ctypes.c_size_t(0)
+    )
+    check(status, "the blocks that a multiprocessor holds are not known")
+    return blocks.value

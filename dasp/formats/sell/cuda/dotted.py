@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import cache
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from dasp.formats.plan import Plan
 from dasp.formats.sell.cuda import vector
-from dasp.runtime.cuda.driver import check, driver, handle_of
+from dasp.runtime.cuda.driver import count_resident_blocks
 
 SIGNATURE = vector.SIGNATURE.extended("const X* w\n double* sums\n int run")
 
@@ -63,12 +62,7 @@ def resident_blocks(kernel: Any, threads: int, device: int) -> int:
     RuntimeError
         If the driver reports an error.
     """
-    found = ctypes.c_int()
-    status = driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        ctypes.byref(found), handle_of(kernel), threads, ctypes.c_size_t(0)
-    )
-    check(status, "the blocks that a multiprocessor holds are not known")
-    return max(1, found.value * _processors(device))
+    return max(1, count_resident_blocks(kernel, threads) * _processors(device))
 
 
 @cache
