@@ -7,6 +7,7 @@
 //     number.
 #pragma once
 
+#include "../header.cuh"
 #include "pack.cuh"
 
 // The number of this warp among all of a launch, which is that of its slice.
@@ -22,8 +23,8 @@ struct Packed {
     const unsigned char* deltas;
 
     __device__ __forceinline__ Packed(const uint4& header, const unsigned char* all)
-        : steps(header.w & 0xfff), full(header.w >> 12 & 0xfff), shift(header.w >> 24 & 7),
-          width(header.w >> 27 & 3), first_step(header.x), first(header.y), first_block(header.z),
+        : steps(steps_of(header)), full(full_of(header)), shift(shift_of(header)),
+          width(width_of(header)), first_step(header.x), first(header.y), first_block(header.z),
           deltas(all + 32ll * header.z)
     {
     }

@@ -2,6 +2,7 @@
 // each step.
 #pragma once
 
+#include "../header.cuh"
 #include "segments.cuh"
 
 // What the slices of a matrix are made from: see cut.cu and segments.cu.
@@ -20,7 +21,7 @@ struct Slice {
     int lane;                 // of this lane in its run
 
     __device__ __forceinline__ Slice(const uint4& header, const Rows& from, long long s)
-        : steps(header.w & 0xfff), full(header.w >> 12 & 0xfff), shift(header.w >> 24 & 7), width(header.w >> 27 & 3),
+        : steps(steps_of(header)), full(full_of(header)), shift(shift_of(header)), width(width_of(header)),
           first_step(header.x), start(0), length(0), lane(lane_id() & ((1 << shift) - 1))
     {
         const long long position = (long long)header.y + (lane_id() >> shift);
@@ -41,8 +42,8 @@ struct Slice {
     __device__ __forceinline__ long long place(int step) const { return ((long long)step << shift) + lane; }
 };
 
-// Tiles of slices whose deltas are summed up, and where the header says how wide they are.
-constexpr int TILE_SLICES = 64, WIDTH_SHIFT = 27;
+// Slices of a tile whose deltas are summed up.
+constexpr int TILE_SLICES = 64;
 
 // Blocks of deltas of a slice, from the last number of its header.
 __device__ __forceinline__ unsigned blocks_of(unsigned shape)

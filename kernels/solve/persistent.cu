@@ -45,10 +45,6 @@ constexpr int LOCAL = DASP_JACOBI ? 7 : 6;  // numbers of a row in shared memory
 constexpr int STEPS = 8;                    // of a chunk: gathers of a lane that wait together
 constexpr int VALUE_BYTES = DASP_CODING == CODING_EQUAL ? 0 : 32 * int(sizeof(Code));  // of a step
 
-__device__ __forceinline__ int steps_of(const uint4& header) { return header.w & 0xfff; }
-__device__ __forceinline__ int shift_of(const uint4& header) { return header.w >> 24 & 7; }
-__device__ __forceinline__ int width_of(const uint4& header) { return header.w >> 27 & 3; }
-
 // A place between two slices: how much of the plan lies before it.
 struct Place {
     int slice;

@@ -40,7 +40,7 @@ dasp_diagonal(const uint4* __restrict__ headers, const Index* __restrict__ bases
     const long long s = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / TILE;
     if (s >= count) return;
     const uint4 header = load_cached(headers + s);
-    const int steps = header.w & 0xfff, shift = header.w >> 24 & 7, width = header.w >> 27 & 3;
+    const int steps = steps_of(header), shift = shift_of(header), width = width_of(header);
     const long long r = s < segments ? (long long)segment_rows[header.y] : 0;
     const long long position = (long long)header.y + (lane_id() >> shift);
     long long row = PAD;

@@ -92,7 +92,7 @@ struct LaneSum {
 template <class Delta>
 __device__ __forceinline__ Sum sum_slice_of(const Slices& slices, const X* x, const uint4& header)
 {
-    const int steps = header.w & 0xfff, lanes = 1 << (header.w >> 24 & 7);
+    const int steps = steps_of(header), lanes = 1 << shift_of(header);
     const auto* deltas = reinterpret_cast<const Delta*>(slices.deltas + 32ll * header.z);
 #if DASP_MMA
     if (lanes == TILE_COLUMNS) return sum_slice(slices, x, header.x, steps, deltas, TileSum());
@@ -103,7 +103,7 @@ __device__ __forceinline__ Sum sum_slice_of(const Slices& slices, const X* x, co
 // The sum of a row of the slice that a header describes, in each of the row's lanes.
 __device__ __forceinline__ Sum sum_of_slice(const Slices& slices, const X* x, const uint4& header)
 {
-    switch (header.w >> 27 & 3) {
+    switch (width_of(header)) {
     case 0: return sum_slice_of<LaneDelta>(slices, x, header);
     case 1: return sum_slice_of<unsigned char>(slices, x, header);
     case 2: return sum_slice_of<unsigned short>(slices, x, header);

@@ -57,7 +57,7 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
 #endif
 
     const auto multiply = [&](long long s, const uint4& header) {
-        const int shift = header.w >> 24 & 7;
+        const int shift = shift_of(header);
         Index row = PAD, first = 0, last = 0;
         if (s < segments) {
             const Index r = load_cached(segment_rows + header.y);

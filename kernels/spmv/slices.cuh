@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../codings.cuh"
+#include "../header.cuh"
 #include "tile.cuh"
 
 #if DASP_CODING == CODING_SINGLE

@@ -97,7 +97,7 @@ struct Slots {
     // Those of a slice from its step `first` on.
     __device__ __forceinline__ void load(const Slices& slices, const uint4& header, int first)
     {
-        const int left = int(header.w & 0xfff) - first, width = header.w >> 27 & 3;
+        const int left = steps_of(header) - first, width = width_of(header);
         const long long step = (long long)header.x + first;
         const auto* deltas = slices.deltas + 32ll * header.z + 32 * first * (1 << width >> 1);
         switch (width) {
@@ -287,7 +287,7 @@ struct Sums {
 __device__ __forceinline__ void add_slice(Sums& sums, Chunk& chunk, int& loaded, const Slices& slices,
                                           const uint4& header, const XPanel& panel)
 {
-    const int steps = header.w & 0xfff, full = header.w >> 12 & 0xfff;
+    const int steps = steps_of(header), full = full_of(header);
 #pragma unroll 1
     for (int first = 0; first < steps; first += STEPS) {
         asm volatile("" : "+r"(loaded));  // else the compiler makes two loops of one
@@ -325,7 +325,7 @@ dasp_slices_columns(const uint4* __restrict__ headers, const Index* __restrict__
     const long long s = (blockIdx.x / parts * (long long)blockDim.x + threadIdx.x) / (32 * SHARE);
     if (s >= count) return;
     const uint4 header = load_cached(headers + s);
-    const int shift = header.w >> 24 & 7;
+    const int shift = shift_of(header);
     Index row = PAD;
     if (s >= segments && lane_id() < 32 >> shift) {
         const long long position = (long long)header.y + lane_id();
