@@ -21,9 +21,9 @@ import numpy as np
 from benchmarks.bench import machine, results, scaling
 from dasp import Policy, solvers
 from dasp.distributed import SpMatrix
-from dasp.distributed.exchange import Csr, Parts, Split
-from dasp.distributed.launch import leave, world
-from dasp.distributed.place import resolve
+from dasp.distributed.communicator import Communicator
+from dasp.distributed.launch import find_rank_device, find_world, leave
+from dasp.distributed.split import Csr, Parts, Split
 
 PLANES = 16
 """That are held to the stencil at once."""
@@ -66,7 +66,7 @@ extern "C" __global__ void entries(long long n, long long first, long long end, 
 
 
 def pieces(n: int, first: int, end: int) -> Split:
-    """A rank's whole planes, split as `dasp.distributed.exchange.split` does, which needs more memory."""
+    """A rank's whole planes, split as `dasp.distributed.split.split` does, which needs more memory."""
     import cupy
 
     module, count, plane = cupy.RawModule(code=SOURCE), end - first, n * n
@@ -129,20 +129,20 @@ def stencil_square(D: SpMatrix, n: int, x: Any, b: Any) -> float:
     return square
 
 
-def measure(n: int, comm: Any, engine: Any, rtol: float, most: int) -> dict[str, Any]:
+def measure(n: int, comm: Communicator, rtol: float, most: int) -> dict[str, Any]:
     """Make, plan, multiply, hold to bounds, solve."""
     import cupy
 
-    device = resolve(engine, "cuda")
+    device = find_rank_device(comm, "cuda")
     cupy.cuda.Device(int(device[5:])).use()
-    starts = np.array([n * k // engine.size * n**2 for k in range(engine.size + 1)], np.int64)
-    parts = Parts(starts, engine.rank)
+    starts = np.array([n * k // comm.size * n**2 for k in range(comm.size + 1)], np.int64)
+    parts = Parts(starts, comm.rank)
     first, end = parts.first, parts.first + parts.count
-    pool, clock = cupy.get_default_memory_pool(), scaling.Clock(engine, device)
+    pool, clock = cupy.get_default_memory_pool(), scaling.Clock(comm, device)
 
     def told(what: str) -> None:
         cupy.cuda.Device().synchronize()
-        if engine.rank == 0:
+        if comm.rank == 0:
             free, total = cupy.cuda.runtime.memGetInfo()
             print(
                 f"{time.perf_counter() - began:6.1f} s {what}; {(total - free) / 1e9:.1f} GB in use",
@@ -152,17 +152,17 @@ def measure(n: int, comm: Any, engine: Any, rtol: float, most: int) -> dict[str,
     began = time.perf_counter()
     rows = pieces(n, first, end)
     told("rows are made")
-    entries = sum(engine.gather(len(rows.interior.data) + len(rows.halo.data)))
+    entries = sum(comm.gather(len(rows.interior.data) + len(rows.halo.data)))
     seconds = time.perf_counter()
-    D = SpMatrix(engine, (parts, parts), rows, Policy(narrow=False), device)
+    D = SpMatrix(comm, (parts, parts), rows, Policy(narrow=False), device)
     cupy.cuda.Device().synchronize()
-    plan_s = max(engine.gather(time.perf_counter() - seconds))
+    plan_s = max(comm.gather(time.perf_counter() - seconds))
     del rows
     pool.free_all_blocks()
     told("planned")
     x, y = filled(lambda places: scaling.wave(places, cupy), first, end), cupy.full(end - first, cupy.nan)
     D.matvec(x, out=y)
-    wrong = sum(engine.gather(scaling.wrong_rows(y, n, first, cupy)))
+    wrong = sum(comm.gather(scaling.wrong_rows(y, n, first, cupy)))
     told(f"{wrong} rows are wrong of {n**3}")
     us = clock.best(partial(D.matvec, x, out=y), 2)
     inside = clock.best(partial(D.interior.matvec, x, out=y), 2)
@@ -173,12 +173,12 @@ def measure(n: int, comm: Any, engine: Any, rtol: float, most: int) -> dict[str,
     x, stats = solvers.cg(D, b, rtol=rtol, maxiter=most, workspace=workspace)
     held = pool.used_bytes()
     told(f"solved: {stats.reason}")
-    norm = sum(engine.gather(stencil_square(D, n, x, b))) ** 0.5
-    size = sum(engine.gather(float((b * b).sum()))) ** 0.5
+    norm = sum(comm.gather(stencil_square(D, n, x, b))) ** 0.5
+    size = sum(comm.gather(float((b * b).sum()))) ** 0.5
     return {
-        "matrix": f"poisson3d:{n}", "dtype": "float64", "ranks": engine.size, "rows": n**3,
+        "matrix": f"poisson3d:{n}", "dtype": "float64", "ranks": comm.size, "rows": n**3,
         "entries": entries,
-        "plan_bytes": sum(engine.gather(D.nbytes)), "held_bytes": sum(engine.gather(held)),
+        "plan_bytes": sum(comm.gather(D.nbytes)), "held_bytes": sum(comm.gather(held)),
         "plan_s": plan_s, "wrong_rows": wrong, "product_us": us, "interior_us": inside, "rtol": rtol,
         "iterations": stats.iterations, "converged": stats.converged, "solve_s": stats.seconds,
         "us_per_iteration": 1e6 * stats.seconds / stats.iterations,
@@ -196,12 +196,11 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=4000, help="iterations")
     parser.add_argument("--csv", type=Path)
     given = parser.parse_args()
-    started = world()
-    if started is None:
+    comm = find_world()
+    if comm is None:
         raise SystemExit("this process was started alone; ranks are needed")
-    comm, engine = started
-    row = measure(given.n, comm, engine, given.rtol, given.most)
-    if engine.rank == 0:
+    row = measure(given.n, comm, given.rtol, given.most)
+    if comm.rank == 0:
         print(row, flush=True)
         if given.csv is not None:
             results.append(given.csv, {**{k: str(v) for k, v in row.items()}, **machine.cuda_columns("")})

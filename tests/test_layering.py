@@ -312,7 +312,7 @@ def may_use_cupy(path: Path) -> bool:
         r"matrix/search\.py",
         r"solvers/cuda/device\.py",
         r"solvers/persistent/kernel\.py",
-        r"distributed/(cuda|nccl|peers)\.py",
+        r"distributed/(\w+_cuda|nccl|peers|peer_memory|transport)\.py",
     )
     return any(re.fullmatch(pattern, relative) for pattern in allowed)
 

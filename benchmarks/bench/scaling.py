@@ -21,12 +21,10 @@ from benchmarks.bench.report import Report
 from benchmarks.bench.rows import Row, number
 from dasp import solvers
 from dasp.cli.table import Table, significant
-from dasp.distributed.communicators import engine_of
-from dasp.distributed.engine import Engine, agree
-from dasp.distributed.launch import first_ranks, leave, world
+from dasp.distributed.communicator import Communicator, agree, find_communicator
+from dasp.distributed.launch import find_rank_device, find_world, leave
 from dasp.distributed.matrix import SpMatrix
-from dasp.distributed.nccl import NcclLinks
-from dasp.distributed.place import resolve
+from dasp.distributed.nccl import NcclTransport
 from dasp.runtime.cpu.threads import get_num_threads
 from dasp.runtime.cuda.graph import PriorityGraph, in_turn
 from dasp.runtime.cuda.stream import on_stream
@@ -152,8 +150,8 @@ def wrong_rows(y: Array, n: int, first: int, xp: Any) -> int:
 class Clock:
     """Times what a rank does on its device."""
 
-    def __init__(self, engine: Engine, device: str) -> None:
-        self._engine, self._device = engine, device
+    def __init__(self, comm: Communicator, device: str) -> None:
+        self._comm, self._device = comm, device
 
     def best(self, run: Callable[[], None], times: int = TIMES) -> float:
         """Return microseconds a run, of the slowest rank: on a GPU of a graph of many, replayed."""
@@ -168,10 +166,10 @@ class Clock:
             graph = PriorityGraph(stream.ptr, in_turn([run], times))
             begin, end = cupy.cuda.Event(), cupy.cuda.Event()
             zero = cupy.zeros(1)
-            meet = self._engine.links(self._device).sum(zero, zero)
+            meet = self._comm.transport(self._device).sum(zero, zero)
             best = math.inf
             for _ in range(REPEATS):
-                self._engine.gather(None)
+                self._comm.gather(None)
                 meet()  # hosts come later and earlier than that matters to GPUs
                 begin.record(stream)
                 graph.launch(stream.ptr)
@@ -187,7 +185,7 @@ class Clock:
     def _host(self, run: Callable[[], None], times: int) -> float:
         best = math.inf
         for _ in range(REPEATS):
-            self._engine.gather(None)
+            self._comm.gather(None)
             began = time.perf_counter()
             for _ in range(times):
                 run()
@@ -203,7 +201,7 @@ class Clock:
             cupy.cuda.Device().synchronize()
 
     def _slowest(self, value: float) -> float:
-        return float(max(self._engine.gather(value)))
+        return float(max(self._comm.gather(value)))
 
 
 class Scaling:
@@ -211,19 +209,17 @@ class Scaling:
 
     Parameters
     ----------
-    comm : communicator
+    comm : Communicator
         Of the ranks that take part.
-    engine : Engine
-        Its engine.
     device : str
         `auto`, `cpu` or `cuda`.
     path : pathlib.Path, optional
         Where rank 0 appends rows.
     """
 
-    def __init__(self, comm: Any, engine: Engine, device: str, path: Path | None = None) -> None:
-        self.comm, self.engine, self.device, self._path = comm, engine, resolve(engine, device), path
-        self.clock = Clock(engine, self.device)
+    def __init__(self, comm: Communicator, device: str, path: Path | None = None) -> None:
+        self.comm, self.device, self._path = comm, find_rank_device(comm, device), path
+        self.clock = Clock(comm, self.device)
         self.xp = libraries(self.device)[0]
         if self.device != "cpu":
             self.xp.cuda.Device(int(self.device.partition(":")[2])).use()
@@ -231,13 +227,13 @@ class Scaling:
 
     def keep(self, kernel: str, name: str, **figures: Any) -> None:
         """Keep a row."""
-        if self.engine.rank != 0:
+        if self.comm.rank != 0:
             return
-        kind = type(self.comm).__module__.partition(".")[0]
+        kind = "mpi4py" if hasattr(self.comm, "mpi") else "torch"
         row = {"matrix": name, "dtype": "float64", "device": self.device.partition(":")[0], "kernel": kernel}
         study = "".join(f", {figures[name]}" for name in ("study", "links") if name in figures)
-        row["policy"] = f"{self.engine.size} ranks{study}"
-        row |= {"engine": "mpi4py" if kind == "mpi4py" else "torch", "ranks": str(self.engine.size)}
+        row["policy"] = f"{self.comm.size} ranks{study}"
+        row |= {"engine": "mpi4py" if kind == "mpi4py" else "torch", "ranks": str(self.comm.size)}
         row |= {
             key: f"{value:.6g}" if isinstance(value, float) else str(value) for key, value in figures.items()
         }
@@ -251,10 +247,12 @@ class Scaling:
 
         Where GPUs write in each other's memory, of NCCL too, which would join them to other machines.
         """
-        links = self.engine.links(self.device)
-        kinds = {"": links} if self.device == "cpu" else {links.name: links}
+        kinds: dict[str, Any] = {"": self.comm}
+        if self.device != "cpu":
+            transport = self.comm.transport(self.device)
+            kinds = {transport.name: transport}
         if "peers" in kinds:
-            kinds["nccl"] = NcclLinks(self.engine, self.device)
+            kinds["nccl"] = NcclTransport(self.comm, self.device)
         for name, each in kinds.items():
             self._measure_links(name, each, sizes)
 
@@ -271,9 +269,9 @@ class Scaling:
                 us=self.clock.best(add),
                 called_us=self.clock.called(add),
             )
-        if self.engine.size == 1:
+        if self.comm.size == 1:
             return
-        after, before = (self.engine.rank + 1) % self.engine.size, (self.engine.rank - 1) % self.engine.size
+        after, before = (self.comm.rank + 1) % self.comm.size, (self.comm.rank - 1) % self.comm.size
         for size in sizes:
             count, source, target = size // 8, xp.zeros(size // 8), xp.zeros(size // 8)
             if self.device == "cpu":
@@ -296,15 +294,15 @@ class Scaling:
 
     def build(self, one: Case) -> tuple[SpMatrix, Array, float]:
         """Return the matrix, this rank's part of x, and the seconds that planning took."""
-        total, size, rank = one.n**3, self.engine.size, self.engine.rank
+        total, size, rank = one.n**3, self.comm.size, self.comm.rank
         first, end = total * rank // size, total * (rank + 1) // size
         local = local_rows(one.n, first, end, self.device)
         self.clock.settle()
-        self.engine.gather(None)
+        self.comm.gather(None)
         began = time.perf_counter()
         D = SpMatrix.from_local_rows(local, self.comm, device=self.device)
         self.clock.settle()
-        seconds = max(self.engine.gather(time.perf_counter() - began))
+        seconds = max(self.comm.gather(time.perf_counter() - began))
         return D, wave(self.xp.arange(first, end, dtype=np.int64), self.xp), float(seconds)
 
     def measure(self, one: Case) -> bool:
@@ -312,11 +310,11 @@ class Scaling:
         D, x, plan = self.build(one)
         out = self.xp.full(D.local_shape[0], np.nan)
         D.matvec(x, out=out)
-        wrong = sum(self.engine.gather(wrong_rows(out, one.n, D.rows.first, self.xp)))
-        sent = max(self.engine.gather(sum(one[0] for one in D.neighbours.values())))
+        wrong = sum(self.comm.gather(wrong_rows(out, one.n, D.rows.first, self.xp)))
+        sent = max(self.comm.gather(sum(one[0] for one in D.neighbours.values())))
         shared = {
             "study": one.study, "n": one.n, "rows": one.n**3, "halo": sent,
-            "neighbours": max(self.engine.gather(len(D.neighbours))), "verified": "no" if wrong else "yes",
+            "neighbours": max(self.comm.gather(len(D.neighbours))), "verified": "no" if wrong else "yes",
         }  # fmt: skip
         if wrong:
             self.keep("product", one.name, **shared)
@@ -331,7 +329,7 @@ class Scaling:
         forms: dict[str, tuple[Any, bool]] = {FORMS[0]: (D, False)}
         if self.device != "cpu":
             forms[FORMS[1]] = (D, True)
-        if self.engine.size == 1:
+        if self.comm.size == 1:
             forms["cg alone"] = (D.interior, False)  # the same as a matrix that knows of no ranks
         for name, (A, hidden) in forms.items():
             D.hidden_sums = hidden
@@ -346,9 +344,9 @@ class Scaling:
         residual = math.nan
         for _ in range(3):
             for most in (WARM, WARM + MEASURED):
-                self.engine.gather(None)
+                self.comm.gather(None)
                 _, stats = solvers.cg(A, b, rtol=0.0, maxiter=most, workspace=workspace)
-                told = max(self.engine.gather(stats.seconds))
+                told = max(self.comm.gather(stats.seconds))
                 seconds[most] = min(seconds.get(most, math.inf), told)
                 residual = stats.residual
         return 1e6 * (seconds[WARM + MEASURED] - seconds[WARM]) / MEASURED, residual / math.sqrt(A.shape[0])
@@ -358,6 +356,16 @@ class Scaling:
 def machine_columns(device: str) -> Row:
     """Return what rows say of the machine."""
     return machine.host_columns(get_num_threads()) if device == "cpu" else machine.cuda_columns("")
+
+
+def first_ranks(comm: Communicator, size: int) -> Any:
+    """Make a communicator of the first ranks; all ranks call this, and those left out must not use it."""
+    mpi = getattr(comm, "mpi", None)
+    if mpi is not None:
+        return mpi.Split(int(comm.rank >= size), comm.rank)
+    import torch.distributed as dist
+
+    return dist.new_group(list(range(size)))
 
 
 def run(
@@ -389,11 +397,11 @@ def run(
     list of Row
         On rank 0; elsewhere none.
     """
-    whole, rows = engine_of(comm), []
+    whole, rows = find_communicator(comm), []
     for count in counts:
-        part = first_ranks(comm, count)
+        part = first_ranks(whole, count)
         if whole.rank < count:
-            bench = Scaling(part, engine_of(part), device, path)
+            bench = Scaling(find_communicator(part), device, path)
             bench.measure_links()
             for edge in weak:
                 bench.measure(case(weak_edge(edge, count), "weak"))
@@ -416,25 +424,24 @@ def main(
     ValueError
         If the rows cannot be kept there.
     """
-    started = world()
-    if started is None:
+    comm = find_world()
+    if comm is None:
         raise RuntimeError(
             "this process was started alone; ranks are needed, as in "
             "mpirun -n 2 python -m benchmarks.bench scaling"
         )
-    comm, engine = started
 
     def check() -> None:
-        if max(ranks) > engine.size:
-            raise RuntimeError(f"--ranks asks for {max(ranks)} and {engine.size} were started; start as many")
+        if max(ranks) > comm.size:
+            raise RuntimeError(f"--ranks asks for {max(ranks)} and {comm.size} were started; start as many")
         if path is not None:
             results.check(path)
 
-    agree(engine, check)
+    agree(comm, check)
     rows = run(comm, ranks, weak=weak, strong=strong, device=device, path=path)
-    if engine.rank == 0:
+    if comm.rank == 0:
         print(report(rows).text(), flush=True)
-    wrong = any(engine.gather(any(row.get("verified") == "no" for row in rows)))
+    wrong = any(comm.gather(any(row.get("verified") == "no" for row in rows)))
     leave()
     return int(wrong)
 

@@ -28,8 +28,8 @@ from dasp.cli.systems import (
     tolerance,
     write_vector,
 )
-from dasp.distributed.engine import Engine
-from dasp.distributed.launch import leave, world
+from dasp.distributed.communicator import Communicator
+from dasp.distributed.launch import find_world, leave
 from dasp.distributed.partition import collect, is_partition
 from dasp.io.matrices import load_matrix
 from dasp.matrix.policy import Policy
@@ -41,48 +41,47 @@ USER_ERROR = 2
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `dasp solve` on all ranks; rank 0 prints."""
-    started = world()
-    assert started is not None
-    comm, engine = started
+    comm = find_world()
+    assert comm is not None
     try:
-        status = _solve(arguments, comm, engine)
+        status = _solve(arguments, comm)
     except (TypeError, ValueError, RuntimeError, OSError, MemoryError, ImportError) as error:
         if told_everywhere(error):
-            if engine.rank == 0:
+            if comm.rank == 0:
                 raise
             return USER_ERROR
-        print(f"dasp: rank {engine.rank}: error: {error}", file=sys.stderr, flush=True)
-        engine.abort(str(error))
+        print(f"dasp: rank {comm.rank}: error: {error}", file=sys.stderr, flush=True)
+        comm.abort(str(error))
         return USER_ERROR
     leave()
     return status
 
 
-def _solve(arguments: argparse.Namespace, comm: Any, engine: Engine) -> int:
-    policy, seed = distributed.agree(engine, partial(_check, arguments))
-    folder = engine.gather(is_partition(arguments.matrix))[0]
+def _solve(arguments: argparse.Namespace, comm: Communicator) -> int:
+    policy, seed = distributed.agree(comm, partial(_check, arguments))
+    folder = comm.gather(is_partition(arguments.matrix))[0]
     began = time.perf_counter()
-    D, method = _matrix(arguments, comm, engine, folder, policy, seed)
+    D, method = _matrix(arguments, comm, folder, policy, seed)
     planning = time.perf_counter() - began
-    distributed.agree(engine, partial(check_shape, arguments.matrix, D.shape))
+    distributed.agree(comm, partial(check_shape, arguments.matrix, D.shape))
     rtol = tolerance(arguments, D.dtype)
     title = method if arguments.precond == "none" else f"{method} with {_title(arguments.precond)}"
-    speaks = engine.rank == 0
+    speaks = comm.rank == 0
     if speaks and not arguments.json:
         devices = D.device if D.device == "cpu" else f"{D.device} and so on"
-        announce(arguments, D.shape[0], D.nnz, f"{engine.size} ranks ({devices})", title, rtol)
+        announce(arguments, D.shape[0], D.nnz, f"{comm.size} ranks ({devices})", title, rtol)
     order = distributed.read_order(arguments.matrix) if folder else np.arange(D.shape[0])
-    b = _right_hand_side(arguments.rhs, seed, D, engine, order)
+    b = _right_hand_side(arguments.rhs, seed, D, comm, order)
     began = time.perf_counter()
     M = _preconditioner(arguments, D)
     setup = time.perf_counter() - began
     x, stats = solve(method, D, b, M, rtol=rtol, maxiter=arguments.maxiter)
-    far, norm = _norms(engine, b - D @ x, b)
+    far, norm = _norms(comm, b - D @ x, b)
     residual = far / (norm or 1.0)
     problem = "" if stats.converged and residual <= 10 * rtol else stats.reason
     ours = Outcome(f"dasp {title}", stats.iterations, setup, stats.seconds, residual, problem)
     if arguments.out:
-        whole = collect(engine, x if isinstance(x, np.ndarray) else x.get(), D.rows)
+        whole = collect(comm, x if isinstance(x, np.ndarray) else x.get(), D.rows)
         if speaks:
             found = np.empty(D.shape[0], x.dtype)
             found[order] = whole
@@ -91,7 +90,7 @@ def _solve(arguments: argparse.Namespace, comm: Any, engine: Engine) -> int:
         residuals = [one / (norm or 1.0) for one in stats.residuals]
         draw_residuals(Path(arguments.plot), title, residuals, rtol)
     if speaks and arguments.json:
-        print(as_json(arguments, D, engine.size, planning, rtol, [ours], stats))
+        print(as_json(arguments, D, comm.size, planning, rtol, [ours], stats))
     elif speaks:
         tell(ours, [], planning)
     return int(bool(problem))
@@ -110,25 +109,24 @@ def _title(kind: str) -> str:
 
 
 def _right_hand_side(
-    given: str, seed: int, D: distributed.SpMatrix, engine: Engine, order: np.ndarray[Any, Any]
+    given: str, seed: int, D: distributed.SpMatrix, comm: Communicator, order: np.ndarray[Any, Any]
 ) -> Any:
     """Return this rank's part of b, where D lies; `order` says which row of the file each row of D is."""
     mine = order[D.rows.first : D.rows.first + D.rows.count]
-    b = distributed.agree(engine, partial(right_hand_side, given, D.shape[0], seed))[mine]
+    b = distributed.agree(comm, partial(right_hand_side, given, D.shape[0], seed))[mine]
     b = b if b.dtype.kind == "c" else b.astype(D.dtype)
     return b if D.device == "cpu" else _on_device(b)
 
 
-def _norms(engine: Engine, *vectors: Any) -> list[float]:
+def _norms(comm: Communicator, *vectors: Any) -> list[float]:
     """Return the norms of vectors that lie over the ranks."""
-    squares = engine.gather([float(abs(vector * vector).sum()) for vector in vectors])
+    squares = comm.gather([float(abs(vector * vector).sum()) for vector in vectors])
     return [float(np.sqrt(sum(values))) for values in zip(*squares, strict=True)]
 
 
 def _matrix(
     arguments: argparse.Namespace,
-    comm: Any,
-    engine: Engine,
+    comm: Communicator,
     folder: bool,
     policy: Policy | None,
     seed: int,
@@ -140,15 +138,15 @@ def _matrix(
         return D, arguments.method or "bicgstab"
 
     def load() -> tuple[Any, str]:
-        if engine.rank:
+        if comm.rank:
             return None, ""
         matrix = load_matrix(arguments.matrix, seed=seed)
         if arguments.method or matrix.shape[0] != matrix.shape[1]:
             return matrix, arguments.method or "bicgstab"
         return matrix, "cg" if looks_positive_definite(matrix) else "bicgstab"
 
-    matrix, method = distributed.agree(engine, load)
-    return distributed.SpMatrix.from_scipy(matrix, comm, **options), engine.gather(method)[0]
+    matrix, method = distributed.agree(comm, load)
+    return distributed.SpMatrix.from_scipy(matrix, comm, **options), comm.gather(method)[0]
 
 
 def _preconditioner(arguments: argparse.Namespace, D: distributed.SpMatrix) -> Any:

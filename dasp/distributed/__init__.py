@@ -7,19 +7,18 @@ On each of the ranks of `mpirun -n 4 python program.py`:
 """
 
 from dasp.distributed import preconditioners
-from dasp.distributed.communicators import engine_of
-from dasp.distributed.engine import Engine, RankError, agree
-from dasp.distributed.exchange import Parts
+from dasp.distributed.communicator import Communicator, RankError, agree, find_communicator
 from dasp.distributed.matrix import SpMatrix
 from dasp.distributed.partition import read_order, write_parts
+from dasp.distributed.split import Parts
 
 __all__ = [
-    "Engine",
+    "Communicator",
     "Parts",
     "RankError",
     "SpMatrix",
     "agree",
-    "engine_of",
+    "find_communicator",
     "preconditioners",
     "read_order",
     "write_parts",

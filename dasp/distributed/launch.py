@@ -1,16 +1,27 @@
-"""The ranks that a launcher started this process as: mpirun (and srun with MPI), or torchrun."""
+"""The ranks that a launcher started (mpirun, srun with MPI, torchrun), and the device of each."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from dasp.distributed.communicators import engine_of
-from dasp.distributed.engine import Engine
+from dasp.distributed.communicator import Communicator, find_communicator
+from dasp.formats import devices
+from dasp.runtime import check as _check
 from dasp.runtime.launcher import started
 
+LOCAL_RANKS = (
+    "LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "SLURM_LOCALID",
+    "PALS_LOCAL_RANKID",
+)
+"""Environment variables in which launchers tell a process its number on its machine."""
 
-def world(timeout: float | None = None) -> tuple[Any, Engine] | None:
-    """Return the communicator of all ranks and its engine, or None for a process that was started alone.
+
+def find_world(timeout: float | None = None) -> Communicator | None:
+    """Return the communicator of all ranks, or None for a process that was started alone.
 
     Raises
     ------
@@ -24,7 +35,7 @@ def world(timeout: float | None = None) -> tuple[Any, Engine] | None:
         if kind == "mpi":
             from mpi4py import MPI
 
-            return MPI.COMM_WORLD, engine_of(MPI.COMM_WORLD, timeout=timeout)
+            return find_communicator(MPI.COMM_WORLD, timeout=timeout)
         import torch.distributed as dist
     except ImportError as error:
         library = "mpi4py" if kind == "mpi" else "torch"
@@ -33,7 +44,7 @@ def world(timeout: float | None = None) -> tuple[Any, Engine] | None:
         ) from error
     if not dist.is_initialized():
         dist.init_process_group("gloo")
-    return dist.group.WORLD, engine_of(dist.group.WORLD, timeout=timeout)
+    return find_communicator(dist.group.WORLD, timeout=timeout)
 
 
 def leave() -> None:
@@ -41,19 +52,48 @@ def leave() -> None:
     if started() == "torch":
         import torch.distributed as dist
 
-        from dasp.distributed.process_group import forget_engines
+        from dasp.distributed.torch import forget_groups
 
         if dist.is_initialized():
             dist.barrier()  # so that nobody's connections break before all are done
-            forget_engines()
+            forget_groups()
             dist.destroy_process_group()
 
 
-def first_ranks(comm: Any, size: int) -> Any:
-    """Return a communicator of the first ranks; all ranks call this, and those left out must not use it."""
-    if hasattr(comm, "Split"):
-        rank = comm.Get_rank()
-        return comm.Split(int(rank >= size), rank)
-    import torch.distributed as dist
+def find_rank_device(comm: Communicator, device: str, local: Any = None) -> str:
+    """Return the device of a rank, `cpu` or `cuda:N`: on a machine with several GPUs, its own.
 
-    return dist.new_group(list(range(size)))
+    Parameters
+    ----------
+    comm : Communicator
+    device : str
+        `auto` is the GPU that holds `local`, else that of this rank's number on its machine, else the CPU;
+        `cuda` never the CPU.
+    local : matrix, optional
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        If it is no device, or does not work.
+    """
+    name = _check.device_name(device)
+    if name == "cpu":
+        return name
+    number = getattr(getattr(getattr(local, "data", None), "device", None), "id", None)
+    if number is not None:
+        if name not in ("auto", "cuda", f"cuda:{number}"):
+            raise ValueError(f"local lies on cuda:{number} and device is {name!r}; they must be the same GPU")
+        return f"cuda:{number}"
+    if ":" not in name and devices.find("cuda").available()[0]:
+        name = f"cuda:{find_local_rank(comm.rank) % devices.find('cuda').count()}"
+    resolved: str | None = devices.find("cuda").resolve(name)
+    return "cpu" if resolved is None else resolved
+
+
+def find_local_rank(rank: int) -> int:
+    """Return the number of this process on its machine, as a launcher tells it; else the rank."""
+    for name in LOCAL_RANKS:
+        text = os.environ.get(name, "")
+        if text.isdecimal():
+            return int(text)
+    return rank

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import importlib
-import math
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import scipy.sparse
 
 from dasp.distributed import partition
-from dasp.distributed.communicators import engine_of
-from dasp.distributed.engine import Engine, agree
-from dasp.distributed.exchange import Csr, HostMover, Mover, Parts, Split, find_route, split
-from dasp.distributed.place import resolve
-from dasp.distributed.transpose import Adjoint, BackMover, HostBackMover, Transposed
+from dasp.distributed.communicator import Communicator, agree, find_communicator
+from dasp.distributed.halo import HaloExchange, HostHalo, HostTransposedHalo, find_pattern
+from dasp.distributed.launch import find_rank_device
+from dasp.distributed.split import Csr, Parts, Split, find_parts, read_rows, split
+from dasp.distributed.transpose import Adjoint, Transposed
 from dasp.formats import devices
-from dasp.formats.csr import matrix as whole
+from dasp.formats.csr.matrix import Csr as WholeCsr
 from dasp.matrix.matrix import SpMatrix as LocalMatrix
 from dasp.matrix.planning import Request, pack
 from dasp.matrix.policy import Policy
@@ -27,9 +26,7 @@ from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 
-Array = Any
-
-SPACES = {"cpu": "dasp.distributed.space", "cuda": "dasp.distributed.cuda"}
+SPACES = {"cpu": "dasp.distributed.space", "cuda": "dasp.distributed.space_cuda"}
 """The module that makes the space of a kind of device."""
 
 SMALL_ROWS = 500_000
@@ -73,7 +70,7 @@ class SpMatrix:
         The columns, rising, in which this rank's rows have entries and whose x other ranks hold.
     device : str
         `cpu` or `cuda:N`, of this rank.
-    engine : Engine
+    comm : Communicator
 
     Examples
     --------
@@ -93,43 +90,43 @@ class SpMatrix:
 
     def __init__(
         self,
-        engine: Engine,
+        comm: Communicator,
         parts: tuple[Parts, Parts],
         pieces: Split,
         policy: Policy | None,
         device: str,
     ) -> None:
         """Plan what a rank has; `from_local_rows` is the usual way."""
-        self.engine, self.device = engine, device
+        self.comm, self.device = comm, device
         if device != "cpu":
             devices.find(device).use(device)
         self.rows, self.columns = parts
         needed = pieces.columns
-        self._route = find_route(engine, self.columns, needed)
-        rows, columns = self.rows.count, self.columns.count
+        self._pattern = find_pattern(comm, self.columns, needed)
         self._own, self._halo_rows, self.halo_columns = pieces.own, pieces.rows, needed
 
         def plan() -> tuple[LocalMatrix, LocalMatrix]:
-            whole = _planned(pieces.interior, (rows, columns), policy, device)
-            halo = _planned(pieces.halo, (len(pieces.rows), len(needed)), policy, device)
-            return whole, halo
+            halo_shape = len(pieces.rows), len(needed)
+            return (
+                _plan(pieces.interior, self.local_shape, policy, device),
+                _plan(pieces.halo, halo_shape, policy, device),
+            )
 
-        self.interior, self.halo = agree(engine, plan, lambda two: {"dtype": two[0].dtype.name})
-        self.nnz = sum(engine.gather(self.interior.nnz + self.halo.nnz))
+        self.interior, self.halo = agree(comm, plan, lambda two: {"dtype": two[0].dtype.name})
+        self.nnz = sum(comm.gather(self.interior.nnz + self.halo.nnz))
         self._warn_if_small()
         self._backend = devices.find(device)
-        self._movers: dict[tuple[Any, ...], Mover] = {}
-        self._back_movers: dict[tuple[Any, ...], BackMover] = {}
+        self._exchanges: dict[tuple[object, ...], HaloExchange] = {}
         self._transposed: Transposed | None = None
         self._array: type | None = None
         self._hidden_sums: bool | None = None
 
     def _warn_if_small(self) -> None:
         """Say once, on rank 0, that one GPU would be faster."""
-        small = self.shape[0] < SMALL_ROWS * self.engine.size and self.device != "cpu"
-        if small and self.engine.size > 1 and self.engine.rank == 0:
+        small = self.shape[0] < SMALL_ROWS * self.comm.size and self.device != "cpu"
+        if small and self.comm.size > 1 and self.comm.rank == 0:
             warnings.warn(
-                f"A has {self.shape[0]:,} rows on {self.engine.size} GPUs; below about {SMALL_ROWS:,} rows "
+                f"A has {self.shape[0]:,} rows on {self.comm.size} GPUs; below about {SMALL_ROWS:,} rows "
                 "a GPU one alone is faster",
                 stacklevel=4,
             )
@@ -160,7 +157,7 @@ class SpMatrix:
             `auto` and `cuda` take the GPU that holds `local`, else that of the rank's number among those of
             its machine. A rank's GPU becomes CuPy's current device.
         timeout : float, optional
-            See `engine_of`.
+            See `find_communicator`.
 
         Returns
         -------
@@ -171,21 +168,30 @@ class SpMatrix:
         TypeError, ValueError, RankError
             On all ranks the same: if one is given something that is no matrix, or they do not fit together.
         """
-        engine = engine_of(comm, timeout=timeout)
-        with engine.call:
-            return cls._from_rows(local, engine, columns, policy, device)
+        comm = find_communicator(comm, timeout=timeout)
+        with comm.call:
+            return cls._from_rows(local, comm, columns, policy, device)
 
     @classmethod
     def _from_rows(
-        cls, local: Any, engine: Engine, columns: int | None, policy: Policy | None, device: str
+        cls, local: Any, comm: Communicator, columns: int | None, policy: Policy | None, device: str
     ) -> Self:
-        place = agree(engine, lambda: resolve(engine, device, local), lambda p: {"kind of device": p[:3]})
-        taken = agree(engine, lambda: _take(local, columns, place), lambda one: {"columns of A": one[1]})
-        arrays, n, held = taken
-        counts = engine.gather((len(arrays.indptr) - 1, held))
-        parts = agree(engine, lambda: _parts(engine, counts, n))
-        pieces = agree(engine, lambda: split(arrays, parts[1]))
-        return cls(engine, parts, pieces, policy, place)
+        place = agree(
+            comm, lambda: find_rank_device(comm, device, local), lambda name: {"kind of device": name[:3]}
+        )
+
+        def read() -> tuple[Csr, int]:
+            if columns is not None and (
+                isinstance(columns, bool) or not isinstance(columns, (int, np.integer))
+            ):
+                raise TypeError(f"columns is {columns!r}; an int is needed")
+            return read_rows(local, place), int(local.shape[1])
+
+        arrays, n = agree(comm, read, lambda result: {"columns of A": result[1]})
+        counts = comm.gather((len(arrays.indptr) - 1, columns))
+        parts = agree(comm, lambda: find_parts(counts, n, comm.rank))
+        pieces = agree(comm, lambda: split(arrays, parts[1]))
+        return cls(comm, parts, pieces, policy, place)
 
     @classmethod
     def from_scipy(
@@ -223,17 +229,17 @@ class SpMatrix:
         TypeError, ValueError, RankError
             On all ranks the same.
         """
-        engine = engine_of(comm, timeout=timeout)
-        with engine.call:
-            local = partition.scatter(engine, A, root, rows)
+        comm = find_communicator(comm, timeout=timeout)
+        with comm.call:
+            local = partition.scatter(comm, A, root, rows)
 
-            def held() -> int | None:
+            def count_columns() -> int | None:
                 if columns is None:
                     return None
-                starts = partition.starts_from("columns", columns, engine.size, local.shape[1])
-                return int(starts[engine.rank + 1] - starts[engine.rank])
+                starts = partition.starts_from("columns", columns, comm.size, local.shape[1])
+                return int(starts[comm.rank + 1] - starts[comm.rank])
 
-            return cls._from_rows(local, engine, agree(engine, held), policy, device)
+            return cls._from_rows(local, comm, agree(comm, count_columns), policy, device)
 
     @classmethod
     def from_files(
@@ -265,14 +271,14 @@ class SpMatrix:
         MatrixFileError
             On all ranks the same: if a file is missing, damaged, or the partition is for other ranks.
         """
-        engine = engine_of(comm, timeout=timeout)
-        with engine.call:
+        comm = find_communicator(comm, timeout=timeout)
+        with comm.call:
             local = agree(
-                engine,
-                lambda: partition.read_part(folder, engine.rank, engine.size),
+                comm,
+                lambda: partition.read_part(folder, comm.rank, comm.size),
                 lambda part: {"partition": part.stamp},
             )
-            return cls._from_rows(local.rows, engine, None, policy, device)
+            return cls._from_rows(local.rows, comm, None, policy, device)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -292,14 +298,14 @@ class SpMatrix:
 
     @property
     def hidden_sums(self) -> bool:
-        """Whether `cg` makes one sum an iteration, beside the product, where there is no preconditioner.
+        """True if `cg` makes one sum an iteration, beside the product, where there is no preconditioner.
 
         By itself it does on GPUs for up to so many rows a rank (`HIDDEN_SUMS_ROWS`): that form (Ghysels and
         Vanroose) carries three vectors more. Set it, on all ranks alike, to have it so or not.
         """
         if self._hidden_sums is not None:
             return self._hidden_sums
-        return self.shape[0] <= HIDDEN_SUMS_ROWS[self.device.partition(":")[0]] * self.engine.size
+        return self.shape[0] <= HIDDEN_SUMS_ROWS[self.device.partition(":")[0]] * self.comm.size
 
     @hidden_sums.setter
     def hidden_sums(self, wanted: bool | None) -> None:
@@ -313,8 +319,8 @@ class SpMatrix:
     @property
     def neighbours(self) -> dict[int, tuple[int, int]]:
         """For each rank that this one exchanges values with: the numbers sent, and received, in a product."""
-        sent = {rank: end - first for rank, first, end in self._route.sends}
-        received = {rank: end - first for rank, first, end in self._route.receives}
+        sent = {rank: end - first for rank, first, end in self._pattern.sends}
+        received = {rank: end - first for rank, first, end in self._pattern.receives}
         return {rank: (sent.get(rank, 0), received.get(rank, 0)) for rank in sorted({*sent, *received})}
 
     def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
@@ -345,22 +351,37 @@ class SpMatrix:
         For each row of n entries |error| <= gamma(n + 3) sum_j |alpha a_ij x_j| + 3 u |beta out_i| up to
         order u^2: the sums over interior and halo columns are rounded apart, and added.
         """
-        with self.engine.call:
-            return self._multiply(x, out, alpha, beta)
+        return self.multiply(x, out, alpha, beta)
 
-    def _multiply(self, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
-        mover = self._movers.get(_key(x))
-        if mover is None:
-            mover, x, out = self._first_product(x, out, beta)
-        elif x.shape[0] != self.columns.count or type(x) is not self._array or type(beta) is not float:
+    def multiply(self, x: Any, out: Any, alpha: Any, beta: Any, way: str = "") -> Any:
+        """Return this rank's part of alpha A x + beta out, or of its transpose (way `T` or `H`).
+
+        `matvec` of A, A.T and A.H is the usual way.
+        """
+        with self.comm.call:
+            return self._multiply(x, out, alpha, beta, way)
+
+    def _multiply(self, x: Any, out: Any, alpha: Any, beta: Any, way: str) -> Any:
+        exchange = self._exchanges.get((way, *_key(x)))
+        if exchange is None:
+            exchange, x, out = self._prepare_exchange(x, out, beta, way)
+        elif way or x.shape[0] != self.columns.count or type(x) is not self._array or type(beta) is not float:
             # The interior's product holds everything else to what it must be.
-            x, out = self._checked(x, out, beta, self.local_shape)
-            self._array = type(x)
-        mover.start(x)
-        y = self.interior.matvec(x, out=out, alpha=alpha, beta=beta)
-        mover.multiply(self.halo, alpha)
-        mover.add(y)
+            x, out = self._check_vectors(x, out, beta, way)
+            if not way:
+                self._array = type(x)
+        interior, halo = self._find_matrices(way)
+        exchange.start(x, halo, alpha)
+        y = interior.matvec(x, out=out, alpha=alpha, beta=beta)
+        exchange.multiply(halo, alpha)
+        exchange.add(y)
         return y
+
+    def _find_matrices(self, way: str) -> tuple[LocalMatrix, LocalMatrix]:
+        """Return the interior and the halo, or their transposes, which the first call plans."""
+        if not way:
+            return self.interior, self.halo
+        return getattr(self.interior, way), getattr(self.halo, way)
 
     def prepare_with_dot(
         self, x: Any, out: Any, w: Any, *, square: bool = False
@@ -373,19 +394,22 @@ class SpMatrix:
         """
         if self.device == "cpu":
             return None
-        mover: Any = self._movers.get(_key(x)) or self._first_product(x, out, 0.0)[0]
-        run = RUN if self.shape[0] < LONG_RUN_ROWS * self.engine.size else LONG_RUN
+        from dasp.distributed.halo_cuda import DeviceHalo
+
+        exchange = self._exchanges.get(("", *_key(x))) or self._prepare_exchange(x, out, 0.0, "")[0]
+        assert isinstance(exchange, DeviceHalo)
+        run = RUN if self.shape[0] < LONG_RUN_ROWS * self.comm.size else LONG_RUN
         prepare = getattr(self.interior.__dasp_product__, "prepare_with_dot", None)
         own = None if prepare is None else prepare(x, out, w, square=square, run=run)
-        if not all(self.engine.gather(own is not None)) or own is None:
+        if not all(self.comm.gather(own is not None)) or own is None:
             return None
         multiply, left = own
-        add, sums = mover.adds_with_dot(out, w, left, square=square)
+        add, sums = exchange.prepare_add_with_dot(out, w, left, square=square)
 
         def call() -> None:
-            mover.start(x)
+            exchange.start(x, self.halo, 1.0)
             multiply()
-            mover.multiply(self.halo, 1.0)
+            exchange.multiply(self.halo, 1.0)
             add()
 
         return call, sums
@@ -405,25 +429,6 @@ class SpMatrix:
         """The conjugate transpose; of a real matrix its transpose."""
         return Adjoint(self) if self.dtype.kind == "c" else self.T
 
-    def multiply_transposed(self, x: Any, out: Any, alpha: Any, beta: Any, name: str = "T") -> Any:
-        """Return this rank's part of alpha A.T x + beta out, or of A.H x; `A.T.matvec` is the usual way."""
-        with self.engine.call:
-            return self._multiply_transposed(x, out, alpha, beta, name)
-
-    def _multiply_transposed(self, x: Any, out: Any, alpha: Any, beta: Any, name: str) -> Any:
-        shape = self.local_shape[::-1]
-        mover = self._back_movers.get((name, *_key(x)))
-        if mover is None:
-            x, out = agree(self.engine, lambda: self._checked(x, out, beta, shape), _alike)
-            agree(self.engine, lambda: (getattr(self.interior, name), getattr(self.halo, name)))
-            mover = self._back_movers[name, *_key(x)] = self._make_mover("Back", x, out)
-        else:
-            x, out = self._checked(x, out, beta, shape)
-        mover.start(x, getattr(self.halo, name), alpha)
-        y = getattr(self.interior, name).matvec(x, out=out, alpha=alpha, beta=beta)
-        mover.add(y)
-        return y
-
     def halo_values(self, x: Any) -> Any:
         """Return the elements of x, of other ranks, that this rank's rows need; all ranks call it.
 
@@ -441,37 +446,41 @@ class SpMatrix:
         TypeError, ValueError, RankError
             As `matvec` does.
         """
-        with self.engine.call:
-            mover = self._movers.get(_key(x))
-            if mover is None:
-                mover, x, _ = self._first_product(x, None, 0.0)
+        with self.comm.call:
+            exchange = self._exchanges.get(("", *_key(x)))
+            if exchange is None:
+                exchange, x, _ = self._prepare_exchange(x, None, 0.0, "")
             else:
-                x = self._operand(x, self.local_shape)
-            mover.start(x)
-            mover.arrive()
-            return mover.received
+                x = self._as_operand(x, self.local_shape)
+            exchange.start(x, self.halo, 1.0)
+            exchange.arrive()
+            return exchange.received
 
-    def _first_product(self, x: Any, out: Any, beta: Any) -> tuple[Mover, Any, Any]:
-        """Agree with the other ranks on what is multiplied, and prepare the exchange."""
-        x, out = agree(self.engine, lambda: self._checked(x, out, beta, self.local_shape), _alike)
-        self._array = type(x)
-        if _key(x) not in self._movers:
-            self._movers[_key(x)] = self._make_mover("", x, out)
-        return self._movers[_key(x)], x, out
+    def _prepare_exchange(self, x: Any, out: Any, beta: Any, way: str) -> tuple[HaloExchange, Any, Any]:
+        """Agree with the other ranks on the vectors, and prepare the exchange of their kind."""
+        x, out = agree(self.comm, lambda: self._check_vectors(x, out, beta, way), _compare)
+        key = (way, *_key(x))
+        if way:
+            agree(self.comm, lambda: self._find_matrices(way))
+        else:
+            self._array = type(x)
+        if key not in self._exchanges:
+            arguments = self._pattern, self._halo_rows, x.shape[1:], x.dtype, out.dtype
+            if self.device == "cpu":
+                host = HostTransposedHalo if way else HostHalo
+                self._exchanges[key] = host(self.comm, *arguments)
+            else:
+                from dasp.distributed.halo_cuda import DeviceHalo, DeviceTransposedHalo
 
-    def _make_mover(self, way: str, x: Any, out: Any) -> Any:
-        """Return what moves vectors of this kind: `Back` for the transpose."""
-        links = self.engine.links(self.device)
-        arguments = links, self._route, self._halo_rows, x.shape[1:], x.dtype, out.dtype
-        if self.device == "cpu":
-            return (HostBackMover if way else HostMover)(*arguments)
-        from dasp.distributed.cuda import DeviceBackMover, DeviceMover
+                on_gpu = DeviceTransposedHalo if way else DeviceHalo
+                transport = self.comm.transport(self.device)
+                self._exchanges[key] = on_gpu(transport, *arguments, device=self.device)
+        return self._exchanges[key], x, out
 
-        return (DeviceBackMover if way else DeviceMover)(*arguments, device=self.device)
-
-    def _checked(self, x: Any, out: Any, beta: Any, local: tuple[int, int]) -> tuple[Any, Any]:
-        """Return x, and where its product goes, or say what is wrong with them."""
-        x = self._operand(x, local)
+    def _check_vectors(self, x: Any, out: Any, beta: Any, way: str) -> tuple[Any, Any]:
+        """Return x, and the array for its product, or raise an error that says what is wrong with them."""
+        local = self.local_shape[::-1] if way else self.local_shape
+        x = self._as_operand(x, local)
         dtype = _dtypes.arithmetic(self.dtype, x.dtype).y
         _check.scale("beta", beta, dtype)
         shape = (local[0], *x.shape[1:])
@@ -483,7 +492,7 @@ class SpMatrix:
             out = self._backend.empty(shape, dtype, self.device, _arrays.order(x))
         return x, out
 
-    def _operand(self, x: Any, local: tuple[int, int]) -> Any:
+    def _as_operand(self, x: Any, local: tuple[int, int]) -> Any:
         x = self._backend.as_operand(x, self.device)
         _check.operand(local, x)
         return x
@@ -500,7 +509,7 @@ class SpMatrix:
         """Return this rank's part of x A, whose x is cut as the rows are; all ranks call it."""
         return (self.T @ x.T).T if hasattr(x, "T") else self.T @ x
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         """Say what to take in place of what SciPy's matrices have and one over ranks has not."""
         remedy = ""
         if not name.startswith("_") and hasattr(scipy.sparse.csr_array, name):
@@ -535,14 +544,14 @@ class SpMatrix:
                 )
             return self.interior.with_values(values[self._own]), self.halo.with_values(values[~self._own])
 
-        with self.engine.call:
-            made = agree(self.engine, work, lambda two: {"dtype of data": two[0].dtype.name})
+        with self.comm.call:
+            made = agree(self.comm, work, lambda two: {"dtype of data": two[0].dtype.name})
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.interior, other.halo = made
         other._transposed = None
         if other.dtype != self.dtype:
-            other._movers, other._back_movers = {}, {}
+            other._exchanges = {}
         return other
 
     def local_rows(self) -> scipy.sparse.csr_array:
@@ -568,14 +577,14 @@ class SpMatrix:
     def solver_space(self, dtype: np.dtype[Any]) -> Any:
         """Return the space in which solvers add and measure vectors: dot products are summed over ranks."""
         name = SPACES[self.device.partition(":")[0]]
-        return importlib.import_module(name).make_space(self.engine, self.device, dtype)
+        return importlib.import_module(name).make_space(self.comm, self.device, dtype)
 
     @property
     def call(self) -> AbstractContextManager[None]:
-        """A context for what all ranks do together, as one call: see `Engine.call`."""
-        return self.engine.call
+        """A context for work that all ranks do together, as one call: see `Communicator.call`."""
+        return self.comm.call
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse to be pickled or copied.
 
         Raises
@@ -589,8 +598,8 @@ class SpMatrix:
         )
 
     def agree(self, work: Any, alike: Any = None) -> Any:
-        """Do some work on every rank; return its result, or raise on all what one of them raised."""
-        return agree(self.engine, work, alike)
+        """Do some work on every rank; return its result, or raise the error of one rank on all."""
+        return agree(self.comm, work, alike)
 
     def __repr__(self) -> str:
         """Return the whole's size, and what this rank has."""
@@ -598,69 +607,30 @@ class SpMatrix:
         sent = sum(one[0] for one in self.neighbours.values())
         received = sum(one[1] for one in self.neighbours.values())
         return (
-            f"<distributed SpMatrix {m} x {n}, {self.nnz} entries, {self.dtype}, on {self.engine.size} "
-            f"ranks; rank {self.engine.rank}, on {self.device}: rows {self.rows.first} to "
+            f"<distributed SpMatrix {m} x {n}, {self.nnz} entries, {self.dtype}, on {self.comm.size} "
+            f"ranks; rank {self.comm.rank}, on {self.device}: rows {self.rows.first} to "
             f"{self.rows.first + self.rows.count}, {self.interior.nnz} entries in its columns and "
             f"{self.halo.nnz} in {received} of others; sends {sent} numbers, "
             f"{len(self.neighbours)} neighbours>"
         )
 
 
-def _alike(two: tuple[Any, Any]) -> dict[str, Any]:
-    """Return what must be equal on all ranks of x and y."""
+def _compare(two: tuple[Any, Any]) -> dict[str, Any]:
+    """Return the properties of x and y that must be equal on all ranks."""
     columns = two[0].shape[1] if two[0].ndim == 2 else "none"
     return {"dtype of x": two[0].dtype.name, "columns of x": columns, "dtype of y": two[1].dtype.name}
 
 
-def _key(x: Any) -> tuple[Any, ...]:
+def _key(x: Any) -> tuple[object, ...]:
     """Return the type and the columns of x, by which exchanges are kept; nothing of what is no array."""
     return (x.dtype, x.shape[1:]) if hasattr(x, "dtype") and hasattr(x, "shape") else ()
 
 
-def _take(local: Any, columns: int | None, device: str) -> tuple[Csr, int, int | None]:
-    """Return a rank's rows as arrays where they are planned, the number of columns, and that of its x."""
-    if columns is not None and (isinstance(columns, bool) or not isinstance(columns, (int, np.integer))):
-        raise TypeError(f"columns is {columns!r}; an int is needed")
-    if type(local).__module__.startswith("cupyx.scipy.sparse") and hasattr(local, "get"):
-        if device != "cpu" and local.format == "csr":
-            arrays = Csr(*devices.find(device).as_csr(local))
-            return arrays, int(local.shape[1]), columns
-        local = local.get()
-    if not scipy.sparse.issparse(local):
-        raise TypeError(
-            f"local is {_check.kind_of(local)}; a scipy.sparse matrix of this rank's rows is needed"
-        )
-    taken = _arrays.sparse_matrix(local, checks=True)
-    if isinstance(taken, _arrays.Coordinates):
-        order = np.argsort(taken.rows, kind="stable")
-        indptr = np.searchsorted(taken.rows[order], np.arange(local.shape[0] + 1))
-        taken = _arrays.Compressed(indptr, taken.columns[order], taken.data[order])
-    return Csr(*taken), int(local.shape[1]), columns
-
-
-def _parts(engine: Engine, counts: list[tuple[int, int | None]], n: int) -> tuple[Parts, Parts]:
-    """Return which rank has which rows and which elements of x."""
-    rows = np.concatenate([[0], np.cumsum([count for count, _ in counts])]).astype(np.int64)
-    given = [held for _, held in counts if held is not None]
-    if not given:
-        even = np.array([math.floor(n * k / engine.size) for k in range(engine.size + 1)], np.int64)
-        starts = rows if rows[-1] == n else even
-    elif len(given) < len(counts):
-        raise ValueError(
-            f"columns is given on {len(given)} of {len(counts)} ranks; all ranks or none are needed"
-        )
-    else:
-        starts = np.concatenate([[0], np.cumsum(given)]).astype(np.int64)
-        if starts[-1] != n or min(given) < 0:
-            raise ValueError(f"columns are {given}; A has {n}, which must be their sum, and none negative")
-    return Parts(rows, engine.rank), Parts(starts, engine.rank)
-
-
-def _planned(arrays: Csr, shape: tuple[int, int], policy: Policy | None, device: str) -> LocalMatrix:
+def _plan(arrays: Csr, shape: tuple[int, int], policy: Policy | None, device: str) -> LocalMatrix:
     """Plan a piece where its arrays lie, if it can be packed there."""
     request = Request.make(device, policy, progress=False)
     if _arrays.is_cupy(arrays.data) and len(arrays.data) and request.packing_device(shape) == device:
-        return LocalMatrix(pack(whole.Csr(shape, *arrays), None, request), device=device)
+        return LocalMatrix(pack(WholeCsr(shape, *arrays), None, request), device=device)
     matrix = scipy.sparse.csr_array(
         (_arrays.to_host(arrays.data), *map(_arrays.to_host, (arrays.indices, arrays.indptr))), shape=shape
     )

@@ -1,6 +1,6 @@
-"""Ranks of MPI, through mpi4py: messages of the host's memory; those of GPUs by NCCL (nccl.py).
+"""Ranks of MPI, through mpi4py: messages of the host's memory.
 
-Every operation is one that does not block, and is waited for with an end: a rank that is gone is noticed.
+No operation blocks, and none is awaited for ever: a rank that is gone is noticed.
 Sums are gathered and added in the order of ranks, because MPI promises neither one order nor the same bits
 on all ranks for its own.
 """
@@ -12,11 +12,10 @@ import time
 from functools import cache
 from typing import Any
 
-import numpy as np
-
-from dasp.distributed.engine import RankError
-from dasp.distributed.host import HostEngine
-from dasp.distributed.waiting import is_freed
+from dasp.distributed.communicator import RankError
+from dasp.distributed.messages import HostCommunicator
+from dasp.distributed.split import Numbers
+from dasp.distributed.watching import make_freed_error
 
 SPIN = 2e-3
 """Seconds for which a rank asks without pause whether something has arrived; then it sleeps between."""
@@ -30,63 +29,69 @@ MOST_BYTES = 2**30
 """Of a message: MPI counts them in an int. Longer ones go in pieces, which arrive in their order."""
 
 
-def mpi_engine(comm: Any, timeout: float) -> MpiEngine:
-    """Return the engine of a communicator, the one that was made first: it has a communicator of its own."""
-    key = _key()
-    found: MpiEngine | None = comm.Get_attr(key)
-    if found is None:
-        found = MpiEngine(comm, timeout)
-        comm.Set_attr(key, found)
-    found.timeout = timeout
-    return found
+def find_mpi_communicator(comm: Any, timeout: float) -> MpiCommunicator:
+    """Return the communicator that was made first of one of MPI, which it duplicates."""
+    key = _make_key()
+    own: MpiCommunicator | None = comm.Get_attr(key)
+    if own is None:
+        own = MpiCommunicator(comm, timeout)
+        comm.Set_attr(key, own)
+    own.timeout = timeout
+    return own
 
 
 @cache
-def _key() -> int:
+def _make_key() -> int:
     from mpi4py import MPI
 
-    return int(MPI.Comm.Create_keyval(delete_fn=_freed))
+    return int(MPI.Comm.Create_keyval(delete_fn=_close))
 
 
-def _freed(comm: Any, key: int, engine: MpiEngine) -> None:
-    """Let go of the engine of a communicator that is freed, which all its ranks do together."""
-    engine.close()
+def _close(comm: Any, key: int, own: MpiCommunicator) -> None:
+    """Let go of our communicator with the one of MPI, which all its ranks free together."""
+    own.close()
 
 
-class MpiEngine(HostEngine):
-    """All that ranks of MPI do together; see `dasp.distributed.engine.Engine`."""
+class MpiCommunicator(HostCommunicator):
+    """All that ranks of MPI do together; see `dasp.distributed.communicator.Communicator`.
+
+    Attributes
+    ----------
+    mpi : mpi4py.MPI.Comm
+        A duplicate of the caller's, for its messages alone.
+    """
 
     def __init__(self, comm: Any, timeout: float) -> None:
         if comm.Is_inter():
             raise TypeError("comm joins two groups of ranks; a communicator within one group is needed")
-        self.comm = comm.Dup()
-        super().__init__(int(self.comm.Get_rank()), int(self.comm.Get_size()), timeout)
+        self.mpi = comm.Dup()
+        super().__init__(int(self.mpi.Get_rank()), int(self.mpi.Get_size()), timeout)
         self._aborts = False
 
-    def open_comm(self) -> Any:
-        """Return the communicator.
+    def check_mpi(self) -> Any:
+        """Return the communicator of MPI.
 
         Raises
         ------
         RankError
             If it has been freed.
         """
-        if not self.comm:
-            raise is_freed(self)
-        return self.comm
+        if not self.mpi:
+            raise make_freed_error(self)
+        return self.mpi
 
-    def send(self, rank: int, array: np.ndarray[Any, Any]) -> list[Any]:
+    def send(self, rank: int, array: Numbers) -> list[Any]:
         """Begin to send bytes."""
-        comm = self.open_comm()
-        return [comm.Isend(piece, dest=rank, tag=TAG) for piece in _pieces(array)]
+        mpi = self.check_mpi()
+        return [mpi.Isend(piece, dest=rank, tag=TAG) for piece in _cut(array)]
 
-    def receive(self, rank: int, array: np.ndarray[Any, Any]) -> list[Any]:
+    def receive(self, rank: int, array: Numbers) -> list[Any]:
         """Begin to receive bytes."""
-        comm = self.open_comm()
-        return [comm.Irecv(piece, source=rank, tag=TAG) for piece in _pieces(array)]
+        mpi = self.check_mpi()
+        return [mpi.Irecv(piece, source=rank, tag=TAG) for piece in _cut(array)]
 
     def is_done(self, request: list[Any]) -> bool:
-        """Whether all pieces are sent, or have come.
+        """Return True once all pieces are sent, or have come.
 
         Raises
         ------
@@ -110,16 +115,13 @@ class MpiEngine(HostEngine):
         """
         waited = time.monotonic() - began
         if waited > self.timeout:
-            raise RankError(self._gone("another rank"))
+            self.let_go()
+            raise RankError(
+                f"rank {self.rank} of {self.size} waited {self.timeout:g} s for another rank, in vain; it "
+                "has ended, failed, or works on something else; set DASP_RANK_TIMEOUT to wait longer"
+            )
         if waited > SPIN:
             time.sleep(PAUSE)
-
-    def _gone(self, what: str) -> str:
-        self.let_go()
-        return (
-            f"rank {self.rank} of {self.size} waited {self.timeout:g} s for {what}, in vain; another rank "
-            "has ended, failed, or works on something else; set DASP_RANK_TIMEOUT to wait longer"
-        )
 
     def let_go(self) -> None:
         """End all ranks with this one: MPI_Finalize would wait for the rank that is gone, for ever."""
@@ -128,17 +130,17 @@ class MpiEngine(HostEngine):
             atexit.register(self.abort, "a rank did not answer")
 
     def close(self) -> None:
-        """Let go of what GPUs hold of each other's, and of the communicator that is the engine's own."""
+        """Leave the memory of other GPUs, and free the duplicate."""
         super().close()
         if not self._aborts:
-            self.comm.Free()
+            self.mpi.Free()
 
     def abort(self, reason: str) -> None:
         """End every rank of the job."""
-        self.comm.Abort(1)
+        self.mpi.Abort(1)
 
 
-def _pieces(array: np.ndarray[Any, Any]) -> list[list[Any]]:
+def _cut(array: Numbers) -> list[list[Any]]:
     """Return bytes as buffers of MPI, none too long for its counts."""
     from mpi4py import MPI
 

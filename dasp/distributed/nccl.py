@@ -1,7 +1,7 @@
-"""Messages and sums between GPUs: NCCL, through CuPy, started by whatever engine the ranks have.
+"""Messages and sums between GPUs: NCCL, through CuPy, started by whatever comm the ranks have.
 
 Every call works on CuPy's current stream and can be captured in a CUDA graph. Around messages kernels tell
-the host how far they have come, and what came of messages that were given up is NaN: see nccl_watch.py.
+the host how far they have come, and what came of messages that were given up is NaN: see watching.py.
 """
 
 from __future__ import annotations
@@ -11,22 +11,29 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dasp.distributed.engine import Engine, Message, RankError, agree
-from dasp.distributed.exchange import Span, runs
-from dasp.distributed.nccl_watch import Watch
-from dasp.distributed.packing import grid, packs
-from dasp.distributed.processes import watch
-from dasp.distributed.waiting import LAST_SECONDS, at_the_end, await_event
+from dasp.distributed.communicator import Communicator, RankError, agree
+from dasp.distributed.halo import Span, find_runs
+from dasp.distributed.halo_cuda import count_blocks, prepare_packing
+from dasp.distributed.transport import DeviceArray
+from dasp.distributed.watching import (
+    LAST_SECONDS,
+    Event,
+    NcclWatch,
+    await_event,
+    end_with_process,
+    watch_processes,
+)
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.device import shared_with_host
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.solvers.cuda.passes import THREADS
 
-Array = Any
+if TYPE_CHECKING:
+    from dasp.distributed.space_cuda import RanksDevice
 
 ALIGNMENT = 16
 """Bytes of an address that NCCL reads in its widest loads; elsewhere it moves byte by byte."""
@@ -74,7 +81,7 @@ class NcclExchange:
         self,
         communicator: Any,
         sends: Sequence[tuple[int, int, int]],
-        receives: Sequence[Message],
+        receives: Sequence[tuple[int, DeviceArray]],
         kept: Any = None,
     ) -> None:
         from cupy.cuda import get_current_stream, nccl
@@ -111,33 +118,37 @@ class NcclRows:
 
     def __init__(
         self,
-        links: NcclLinks,
+        transport: NcclTransport,
         sends: Sequence[Span],
-        places: Array | None,
+        places: DeviceArray | None,
         receives: Sequence[Span],
-        received: Array,
+        received: DeviceArray,
     ) -> None:
         import cupy
 
-        self._links, self._stream, communicator = links, cupy.cuda.get_current_stream, links.messages
-        self._begin, self._end = links.around(received, self)
+        self._transport, self._stream, communicator = (
+            transport,
+            cupy.cuda.get_current_stream,
+            transport.messages,
+        )
+        self._begin, self._end = transport.around(received, self)
         came = [(rank, received[first:end]) for rank, first, end in receives]
         row_bytes = received.dtype.itemsize * int(np.prod(received.shape[1:], dtype=int))
         count = max((end for _, _, end in sends), default=0)
         places = cupy.arange(count, dtype=np.int64) if places is None else places
-        found, self._runs = runs(sends, places.get()) if received.ndim == 1 else None, None
-        if found is not None and not any(row_bytes * first % ALIGNMENT for _, first, _ in found):
-            pieces = [(rank, row_bytes * first, row_bytes * rows) for rank, first, rows in found]
+        runs, self._runs = find_runs(sends, places.get()) if received.ndim == 1 else None, None
+        if runs is not None and not any(row_bytes * first % ALIGNMENT for _, first, _ in runs):
+            pieces = [(rank, row_bytes * first, row_bytes * rows) for rank, first, rows in runs]
             self._runs = NcclExchange(communicator, pieces, came)
         packed = cupy.zeros((count, *received.shape[1:]), received.dtype)
-        self._pack = packs(received.dtype, places, packed)
+        self._pack = prepare_packing(received.dtype, places, packed)
         pieces = [(rank, packed[first:end].data.ptr, packed[first:end].nbytes) for rank, first, end in sends]
         self._packed = NcclExchange(communicator, pieces, came, packed)
 
-    def start(self, x: Array) -> None:
+    def start(self, x: DeviceArray) -> None:
         """Send rows of x, and receive, on the current stream."""
         stream = self._stream().ptr
-        with self._links.calls():
+        with self._transport.calls():
             self._begin(stream)
             if self._runs is not None and x.flags.c_contiguous and x.data.ptr % ALIGNMENT == 0:
                 self._runs.start(x.data.ptr)
@@ -147,8 +158,8 @@ class NcclRows:
             self._end(stream)
 
 
-class NcclLinks:
-    """What moves arrays between the GPUs of ranks; see `dasp.distributed.engine.Links`.
+class NcclTransport:
+    """What moves arrays between the GPUs of ranks; see `dasp.distributed.transport.Transport`.
 
     Messages and sums have a communicator each, because they are on different streams.
 
@@ -164,36 +175,38 @@ class NcclLinks:
     """
 
     name = "nccl"
-    on: Any = None
+    solver_device: RanksDevice | None = None
     count = 0
 
-    def __init__(self, engine: Engine, device: str) -> None:
+    def __init__(self, comm: Communicator, device: str) -> None:
         import cupy
         from cupy.cuda import nccl
 
-        self._engine, self._device = engine, cupy.cuda.Device(int(device.partition(":")[2]))
+        self._comm, self._device = comm, cupy.cuda.Device(int(device.partition(":")[2]))
 
         def begin() -> list[Any]:
             if not nccl.available:
                 raise RuntimeError(
                     "CuPy finds no NCCL; GPUs of several ranks need it; pip install nvidia-nccl-cu13"
                 )
-            return [nccl.get_unique_id() for _ in range(2)] if engine.rank == 0 else []
+            return [nccl.get_unique_id() for _ in range(2)] if comm.rank == 0 else []
 
-        keys = engine.gather(agree(engine, begin))[0]
+        keys = comm.gather(agree(comm, begin))[0]
         with self._device:
-            self._sums, self.messages = (nccl.NcclCommunicator(engine.size, key, engine.rank) for key in keys)
+            self._sums, self.messages = (nccl.NcclCommunicator(comm.size, key, comm.rank) for key in keys)
             self._event = cupy.cuda.Event(disable_timing=True)
         self._cupy, self._nccl, self._current = cupy, nccl, cupy.cuda.get_current_stream
         self._given_up, host = shared_with_host(self._device, 1, np.uint32)
         host[:] = 0
-        self._free: list[tuple[Array, Any, Array]] = []
-        self._watch = Watch(engine, (self._sums, self.messages), host, partial(_group, nccl))
+        self._free: list[tuple[DeviceArray, Any, DeviceArray]] = []
+        self._watch = NcclWatch(comm, (self._sums, self.messages), host, partial(_group, nccl))
         self._watch.start()
-        watch(engine, weakref.WeakMethod(self._watch.ended))
-        at_the_end(self)
+        watch_processes(comm, weakref.WeakMethod(self._watch.note_end))
+        end_with_process(self)
 
-    def around(self, received: Array, holder: Any) -> tuple[Callable[[int], None], Callable[[int], None]]:
+    def around(
+        self, received: DeviceArray, holder: Any
+    ) -> tuple[Callable[[int], None], Callable[[int], None]]:
         """Return what is launched on a stream before and behind messages that come to an array.
 
         What they tell is told somewhere for as long as an object lives.
@@ -206,10 +219,10 @@ class NcclLinks:
             begin = Launch(_kernel(BEGIN), BEGIN, {}, taken, blocks=1, threads=1)
             lying = received.reshape(-1).view(np.uint8)
             taken |= {"received": lying, "nbytes": lying.size, "given_up": self._given_up}
-            blocks = min(grid(lying.size), MOST_BLOCKS)
+            blocks = min(count_blocks(lying.size), MOST_BLOCKS)
             return begin, Launch(_kernel(END), END, {}, taken, blocks=blocks, threads=THREADS)
 
-    def _new_told(self) -> tuple[Array, Any, Array]:
+    def _new_told(self) -> tuple[DeviceArray, Any, DeviceArray]:
         """Return two numbers in the host's memory, as kernels and as the host sees them, and what counts."""
         told, host = shared_with_host(self._device, 2, np.uint32)
         host[:] = 0
@@ -232,14 +245,14 @@ class NcclLinks:
         except self._nccl.NcclError as error:
             self._watch.give_up()
             raise RankError(
-                f"rank {self._engine.rank}: NCCL says {error}; another rank has ended, failed or is late"
+                f"rank {self._comm.rank}: NCCL says {error}; another rank has ended, failed or is late"
             ) from error
 
     def check(self) -> None:
         """Raise RankError if this rank has given up waiting for another."""
         self._watch.check()
 
-    def sum(self, numbers: Array, totals: Array) -> Callable[[], None]:
+    def sum(self, numbers: DeviceArray, totals: DeviceArray) -> Callable[[], None]:
         """Prepare a sum over all ranks, on the current stream; all ranks call this."""
         copy = numbers.copy()
         self._add(copy, copy)  # the first sum of a size connects ranks, which cannot be captured
@@ -247,18 +260,22 @@ class NcclLinks:
         self.wait(self._event)
         return partial(self._add, numbers, totals)
 
-    def _add(self, numbers: Array, totals: Array) -> None:
+    def _add(self, numbers: DeviceArray, totals: DeviceArray) -> None:
         nccl, places = self._nccl, (numbers.data.ptr, totals.data.ptr)
         with self.calls():
             self._sums.allReduce(*places, numbers.size, nccl.NCCL_FLOAT64, nccl.NCCL_SUM, self._current().ptr)
 
     def rows(
-        self, sends: Sequence[Span], places: Array | None, receives: Sequence[Span], received: Array
+        self,
+        sends: Sequence[Span],
+        places: DeviceArray | None,
+        receives: Sequence[Span],
+        received: DeviceArray,
     ) -> NcclRows:
-        """Prepare to send rows of arrays that come later; see `dasp.distributed.cuda.DeviceLinks`."""
+        """Prepare to send rows of arrays that come later; see `dasp.distributed.transport.Transport`."""
         return NcclRows(self, sends, places, receives, received)
 
-    def wait(self, event: Any = None) -> None:
+    def wait(self, event: Event) -> None:
         """Wait on the host for an event.
 
         Raises
@@ -270,11 +287,11 @@ class NcclLinks:
         began = time.monotonic()
 
         def look() -> None:
-            if self._watch.in_vain(began, time.monotonic()):
+            if self._watch.is_in_vain(began, time.monotonic()):
                 self._watch.give_up()
             self.check()
 
-        await_event(self._engine, event, self._watch.give_up, look=look)
+        await_event(self._comm, event, self._watch.give_up, look=look)
         self.check()
 
     def give_up(self) -> None:
@@ -286,7 +303,7 @@ class NcclLinks:
 
     def end(self) -> None:
         """Wait for what is still on its way, which other ranks may wait for; not for long."""
-        self._watch.hurry(min(self._engine.timeout, LAST_SECONDS))
+        self._watch.hurry(min(self._comm.timeout, LAST_SECONDS))
         with contextlib.suppress(RuntimeError):
             self._device.synchronize()
         self._watch.hurry()

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from dasp.distributed.engine import Engine, agree
-from dasp.distributed.exchange import Parts
+from dasp.distributed.communicator import Communicator, agree
+from dasp.distributed.split import Numbers, Parts, sort_by_rows
 from dasp.io.files import MatrixFileError, one_line_errors, open_regular
 from dasp.runtime import check as _check
 
@@ -27,7 +27,7 @@ MANIFEST, ORDER = "partition.json", "order.npy"
 ARRAYS = "indptr", "indices", "data"
 
 
-def cut_rows(indptr: np.ndarray[Any, Any], ranks: int) -> np.ndarray[Any, Any]:
+def cut_rows(indptr: Numbers, ranks: int) -> Numbers:
     """Return where each rank's rows begin, so that entries (and rows, which cost one entry) are balanced.
 
     Parameters
@@ -52,7 +52,7 @@ def cut_rows(indptr: np.ndarray[Any, Any], ranks: int) -> np.ndarray[Any, Any]:
     return np.concatenate([[0], np.maximum.accumulate(inner), [len(indptr) - 1]]).astype(np.int64)
 
 
-def cut_graph(matrix: Any, ranks: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def cut_graph(matrix: Any, ranks: int) -> tuple[Numbers, Numbers]:
     """Return the rows in an order in which each rank's follow each other, few columns cut, and their starts.
 
     Raises
@@ -83,7 +83,7 @@ def cut_graph(matrix: Any, ranks: int) -> tuple[np.ndarray[Any, Any], np.ndarray
     return order, np.concatenate([[0], np.cumsum(np.bincount(labels, minlength=ranks))]).astype(np.int64)
 
 
-def scatter(engine: Engine, A: Any, root: int, rows: Any = None) -> scipy.sparse.csr_array:
+def scatter(comm: Communicator, A: Any, root: int, rows: Any = None) -> scipy.sparse.csr_array:
     """Send each rank its rows of a matrix that one holds, from `rows[rank]` on; else balanced by entries.
 
     Raises
@@ -93,40 +93,41 @@ def scatter(engine: Engine, A: Any, root: int, rows: Any = None) -> scipy.sparse
     """
 
     def cut() -> tuple[Any, Any]:
-        if not 0 <= root < engine.size:
-            raise ValueError(f"root is {root}; there are {engine.size} ranks, numbered from 0")
-        if engine.rank != root:
+        if not 0 <= root < comm.size:
+            raise ValueError(f"root is {root}; there are {comm.size} ranks, numbered from 0")
+        if comm.rank != root:
             return None, None
         if not scipy.sparse.issparse(A):
             raise TypeError(f"A is {_check.kind_of(A)}; a scipy.sparse matrix is needed on rank {root}")
         matrix = _rows_of(A)
         if rows is None:
-            return matrix, cut_rows(matrix.indptr, engine.size)
-        return matrix, starts_from("rows", rows, engine.size, matrix.shape[0])
+            return matrix, cut_rows(matrix.indptr, comm.size)
+        return matrix, starts_from("rows", rows, comm.size, matrix.shape[0])
 
-    matrix, starts = agree(engine, cut, lambda _: {"root": root})
-    told = engine.gather(None if matrix is None else _heads(matrix, starts))[root]
-    shape, kinds, sizes = told
+    matrix, starts = agree(comm, cut, lambda _: {"root": root})
+    heads = comm.gather(None if matrix is None else _heads(matrix, starts))[root]
+    assert heads is not None
+    shape, kinds, sizes = heads
 
     def make_room() -> tuple[dict[int, Any], list[Any]]:
-        ranks = range(engine.size) if matrix is not None else ()
-        mine = [np.empty(size, kind) for size, kind in zip(sizes[engine.rank], kinds, strict=True)]
+        ranks = range(comm.size) if matrix is not None else ()
+        mine = [np.empty(size, kind) for size, kind in zip(sizes[comm.rank], kinds, strict=True)]
         return {rank: _piece(matrix, starts, rank) for rank in ranks}, mine
 
-    pieces, mine = agree(engine, make_room)
+    pieces, mine = agree(comm, make_room)
     for k, target in enumerate(mine):
-        if engine.rank == root:
+        if comm.rank == root:
             target[...] = pieces[root][k]
-            exchange = engine.exchange([(r, pieces[r][k]) for r in pieces if r != root], [])
+            exchange = comm.exchange([(r, pieces[r][k]) for r in pieces if r != root], [])
         else:
-            exchange = engine.exchange([], [(root, target)])
+            exchange = comm.exchange([], [(root, target)])
         exchange.start()
         exchange.finish()
     indptr, indices, data = mine
     return scipy.sparse.csr_array((data, indices, indptr), shape=(len(indptr) - 1, shape[1]))
 
 
-def starts_from(name: str, given: Any, ranks: int, total: int) -> np.ndarray[Any, Any]:
+def starts_from(name: str, given: Any, ranks: int, total: int) -> Numbers:
     """Return where each rank's share begins, as it was given, and where the last one ends.
 
     Raises
@@ -142,15 +143,15 @@ def starts_from(name: str, given: Any, ranks: int, total: int) -> np.ndarray[Any
     return starts.astype(np.int64)
 
 
-def collect(engine: Engine, part: np.ndarray[Any, Any], parts: Parts, root: int = 0) -> Any:
+def collect(comm: Communicator, part: Numbers, parts: Parts, root: int = 0) -> Any:
     """Return on one rank the whole vector of which each holds a part, elsewhere None; all ranks call this."""
-    whole = np.empty(parts.total, part.dtype) if engine.rank == root else None
+    whole = np.empty(parts.total, part.dtype) if comm.rank == root else None
     if whole is None:
-        exchange = engine.exchange([(root, part)], [])
+        exchange = comm.exchange([(root, part)], [])
     else:
         whole[parts.first : parts.first + parts.count] = part
-        ends = [(rank, *map(int, parts.starts[rank : rank + 2])) for rank in range(engine.size)]
-        exchange = engine.exchange([], [(rank, whole[a:b]) for rank, a, b in ends if rank != root])
+        ends = [(rank, *map(int, parts.starts[rank : rank + 2])) for rank in range(comm.size)]
+        exchange = comm.exchange([], [(rank, whole[a:b]) for rank, a, b in ends if rank != root])
     exchange.start()
     exchange.finish()
     return whole
@@ -160,9 +161,8 @@ def _rows_of(A: Any) -> scipy.sparse.csr_array:
     """Return a matrix by rows with every entry kept; SciPy sums the duplicates of coordinates."""
     if A.format != "coo":
         return scipy.sparse.csr_array(A.tocsr())
-    order = np.argsort(A.coords[0], kind="stable")
-    indptr = np.searchsorted(A.coords[0][order], np.arange(A.shape[0] + 1))
-    return scipy.sparse.csr_array((A.data[order], A.coords[1][order], indptr), shape=A.shape)
+    rows = sort_by_rows(A.coords[0], A.coords[1], A.data, A.shape[0])
+    return scipy.sparse.csr_array((rows.data, rows.indices, rows.indptr), shape=A.shape)
 
 
 def _piece(matrix: Any, starts: Any, rank: int) -> tuple[Any, Any, Any]:
@@ -293,7 +293,7 @@ def _digest(path: Path) -> str:
 
 
 def is_partition(path: Any) -> bool:
-    """Whether this is a folder that `write_parts` made."""
+    """Return True if this is a folder that `write_parts` made."""
     return (Path(path) / MANIFEST).is_file()
 
 
@@ -349,7 +349,7 @@ def read_part(folder: Any, rank: int, ranks: int) -> Part:
     return Part(rows, hashlib.sha256(json.dumps(told).encode()).hexdigest())
 
 
-def read_order(folder: Any) -> np.ndarray[Any, Any]:
+def read_order(folder: Any) -> Numbers:
     """Return which row of the matrix each row of the partition was, all ranks' one after the other.
 
     Raises
@@ -361,5 +361,5 @@ def read_order(folder: Any) -> np.ndarray[Any, Any]:
     if not path.exists():
         return np.arange(told["shape"][0])
     with one_line_errors(path):
-        order: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
+        order: Numbers = np.load(path, allow_pickle=False)
     return order

@@ -1,6 +1,6 @@
 """Messages and sums between GPUs of one machine that write in each other's memory.
 
-The engine of the ranks tells where that memory is (CUDA's handles for other processes); kernels do the rest:
+The comm of the ranks tells where that memory is (CUDA's handles for other processes); kernels do the rest:
 kernels/distributed/peer_rows.cu and peer_sums.cu. Every call works on CuPy's current stream and can be
 captured in a CUDA graph. Ranks make the same calls in the same order, as NCCL too wants it.
 
@@ -10,40 +10,41 @@ Source: CUDA Runtime API, cudaIpcGetMemHandle and cudaIpcOpenMemHandle.
 from __future__ import annotations
 
 import contextlib
-import os
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dasp.distributed.engine import Engine, RankError, agree
-from dasp.distributed.exchange import Span
-from dasp.distributed.nccl import NcclLinks
-from dasp.distributed.packing import defines, steps
-from dasp.distributed.processes import machine, watch
-from dasp.distributed.waiting import LAST_SECONDS, at_the_end, await_event, has_given_up, is_freed
+from dasp.distributed.communicator import Communicator
+from dasp.distributed.halo import Span
+from dasp.distributed.halo_cuda import define_scalar, find_steps
+from dasp.distributed.peer_memory import LEFT, Block, align, count_left_bytes, give_back_all
+from dasp.distributed.transport import DeviceArray
+from dasp.distributed.watching import (
+    LAST_SECONDS,
+    Event,
+    await_event,
+    end_with_process,
+    make_freed_error,
+    make_given_up_error,
+    watch_processes,
+)
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.device import shared_with_host
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch, Signature
 from dasp.runtime.integers import ceil_div
 from dasp.solvers.cuda.passes import THREADS
 
-Array = Any
-
-LINKS_VARIABLE = "DASP_RANK_LINKS"
-"""The environment variable that says `nccl` where GPUs must not write in each other's memory."""
+if TYPE_CHECKING:
+    from dasp.distributed.space_cuda import RanksDevice
 
 MOST_BLOCKS = 128
 """Of a launch that brings rows: one for each multiprocessor, so that the product beside it keeps its own."""
 
 IN_FLIGHT = 4
 """Elements that a thread of it reads at once."""
-
-ALIGNMENT = 256
-"""Bytes, of what lies in the same memory."""
 
 LEAST_BYTES = 2**21
 """Of memory that other processes see: less would lie in one piece with what is not theirs."""
@@ -98,7 +99,7 @@ SUM = Signature(
 )
 
 
-def neighbour_table(
+def make_neighbour_table(
     rank: int, places: Sequence[int], told: Sequence[Any], sends: Sequence[Span], receives: Sequence[Span]
 ) -> list[list[int]]:
     """Return what `dasp_bring_rows` takes for each neighbour.
@@ -115,7 +116,7 @@ def neighbour_table(
     """
     sent = {other: (first, end) for other, first, end in sends}
     received = {other: (first, end) for other, first, end in receives}
-    flags = flag_bytes(len(places))
+    flags = count_flag_bytes(len(places))
     table = []
     for other in sorted({*sent, *received}):
         row_bytes, slot_bytes, firsts = told[other]
@@ -126,218 +127,130 @@ def neighbour_table(
     return table
 
 
-def flag_bytes(ranks: int) -> int:
+def count_flag_bytes(ranks: int) -> int:
     """Return the bytes that a rank's flags take, before its two slots."""
-    return _whole(4 * MOST_BLOCKS * ranks)
+    return align(4 * MOST_BLOCKS * ranks)
 
 
-def left_bytes(ranks: int) -> int:
-    """Return the bytes behind a rank's memory in which others say that they have left it."""
-    return _whole(4 * ranks)
-
-
-def power_of_two(number: int) -> int:
+def find_power_of_two(number: int) -> int:
     """Return the least power of two that is not below a number."""
     return 1 << (number - 1).bit_length()
 
 
-def _whole(nbytes: int) -> int:
-    return ceil_div(nbytes, ALIGNMENT) * ALIGNMENT
-
-
-class Block:
-    """Memory of every rank, as much on each, that all ranks write in.
-
-    Behind it each rank has a word for every rank, 1 once that one has left.
-
-    Attributes
-    ----------
-    nbytes : int
-        Of each rank.
-    places : list of int
-        Where the part of each rank begins, in bytes from `memory`.
-    memory : cupy.ndarray of uint8
-        At the lowest address.
-    """
-
-    def __init__(self, engine: Engine, device: Any, nbytes: int) -> None:
-        import cupy
-
-        self.nbytes, self._rank, self._device, self._runtime = nbytes, engine.rank, device, cupy.cuda.runtime
-        address, handle = agree(engine, partial(self._own, engine.size))
-        handles = engine.gather(handle)
-
-        def reach() -> list[int]:
-            lazy = self._runtime.cudaIpcMemLazyEnablePeerAccess
-            return [
-                address if rank == engine.rank else int(self._runtime.ipcOpenMemHandle(one, lazy))
-                for rank, one in enumerate(handles)
-            ]
-
-        self._addresses = agree(engine, reach)
-        base = min(self._addresses)
-        self.places = [one - base for one in self._addresses]
-        held = cupy.cuda.UnownedMemory(base, 1, self, device.id)
-        self.memory = cupy.ndarray((1,), np.uint8, cupy.cuda.MemoryPointer(held, 0))
-
-    def _own(self, ranks: int) -> tuple[int, bytes]:
-        """Return this rank's part, and what opens it for others."""
-        address = self._runtime.malloc(self.nbytes + left_bytes(ranks))
-        self._runtime.memset(address, 0, self.nbytes + left_bytes(ranks))
-        return address, bytes(self._runtime.ipcGetMemHandle(address))
-
-    def clear(self) -> None:
-        """Set this rank's part to 0."""
-        self._runtime.memset(self._addresses[self._rank], 0, self.nbytes)
-
-    def leave(self) -> None:
-        """Say that this rank writes here no more, and close what it has opened."""
-        one, to_device = np.ones(1, np.uint32), self._runtime.memcpyHostToDevice
-        for rank, address in enumerate(self._addresses):
-            if rank != self._rank:
-                mine = address + self.nbytes + one.nbytes * self._rank
-                self._runtime.memcpy(mine, one.ctypes.data, one.nbytes, to_device)
-                self._runtime.ipcCloseMemHandle(address)
-
-    def give_back(self) -> bool:
-        """Give this rank's part back if all others have left it; whether it has."""
-        left, address = np.zeros(len(self._addresses), np.uint32), self._addresses[self._rank]
-        with self._device:
-            to_host = self._runtime.memcpyDeviceToHost
-            self._runtime.memcpy(left.ctypes.data, address + self.nbytes, left.nbytes, to_host)
-            left[self._rank] = 1
-            if left.all():
-                self._runtime.free(address)
-        return bool(left.all())
-
-
-_LEFT: deque[Block] = deque()
-"""Memory that this rank has left, and others may not have."""
-
-
-def _give_back() -> None:
-    """Give back what all ranks have left, when they have all come here since."""
-    for _ in range(len(_LEFT)):
-        with contextlib.suppress(IndexError):  # ranks that are threads share this
-            block = _LEFT.popleft()
-            if not block.give_back():
-                _LEFT.append(block)
-
-
 class PeerRows:
-    """Messages between neighbours, as one launch; see `PeerLinks.rows`."""
+    """Messages between neighbours, as one launch; see `PeerTransport.rows`."""
 
     def __init__(
         self,
-        links: PeerLinks,
+        transport: PeerTransport,
         sends: Sequence[Span],
-        places: Array | None,
+        places: DeviceArray | None,
         receives: Sequence[Span],
-        received: Array,
+        received: DeviceArray,
     ) -> None:
         import cupy
 
-        engine, dtype, columns = links.engine, received.dtype, int(np.prod(received.shape[1:], dtype=int))
+        comm, dtype, columns = transport.comm, received.dtype, int(np.prod(received.shape[1:], dtype=int))
         row_bytes = dtype.itemsize * columns
-        slot_bytes = _whole(row_bytes * len(received))
+        slot_bytes = align(row_bytes * len(received))
         facts = row_bytes, slot_bytes, {rank: first for rank, first, _ in receives}
         elements = columns * sum(end - first for _, first, end in sends)
-        answers = engine.gather((facts, elements))
+        answers = comm.gather((facts, elements))
         most = max(one for _, one in answers)
         blocks = max(1, min(ceil_div(most, THREADS * IN_FLIGHT), MOST_BLOCKS))
-        room = links.room(flag_bytes(engine.size) + 2 * slot_bytes, self)
-        table = neighbour_table(engine.rank, room.places, [one for one, _ in answers], sends, receives)
-        self._links, self._stream = links, cupy.cuda.get_current_stream
+        room = transport.room(count_flag_bytes(comm.size) + 2 * slot_bytes, self)
+        table = make_neighbour_table(comm.rank, room.places, [one for one, _ in answers], sends, receives)
+        self._transport, self._stream = transport, cupy.cuda.get_current_stream
         arguments = {
             "memory": room.memory, "neighbours": cupy.asarray(np.array(table, np.int64).reshape(-1)),
-            "count": len(table), "own": room.places[engine.rank] + flag_bytes(engine.size),
+            "count": len(table), "own": room.places[comm.rank] + count_flag_bytes(comm.size),
             "own_step": slot_bytes, "places": places, "columns": columns,
-            "turns": cupy.zeros(blocks, np.uint32), "received": received, **links.patience,
+            "turns": cupy.zeros(blocks, np.uint32), "received": received, **transport.patience,
         }  # fmt: skip
-        kernel = _source.load(BRING.source, defines(dtype)).get_function(BRING.entry)
+        kernel = _source.load(BRING.source, define_scalar(dtype)).get_function(BRING.entry)
         varying = "x", "row", "column"
         self._launch = Launch(
             kernel, BRING, {"Scalar": dtype}, arguments, varying, blocks=blocks, threads=THREADS
         )
-        links.settle()
+        transport.settle()
 
-    def start(self, x: Array) -> None:
+    def start(self, x: DeviceArray) -> None:
         """Send rows of x, and wait for what comes, on the current stream."""
-        self._links.check()
-        self._links.count += 1
-        self._launch(self._stream().ptr, x.data.ptr, *steps(x))
+        self._transport.check()
+        self._transport.count += 1
+        self._launch(self._stream().ptr, x.data.ptr, *find_steps(x))
 
 
-class PeerLinks:
-    """What moves arrays between GPUs of one machine; see `dasp.distributed.cuda.DeviceLinks`.
+class PeerTransport:
+    """What moves arrays between GPUs of one machine; see `dasp.distributed.transport.Transport`.
 
     Attributes
     ----------
     name : str
         `peers`.
-    engine : Engine
+    comm : Communicator
     patience : dict
         What kernels take that says how long they wait for other ranks; see kernels/distributed/peers.cuh.
     """
 
     name = "peers"
-    on: Any = None
+    solver_device: RanksDevice | None = None
     count = 0
 
-    def __init__(self, engine: Engine, device: Any) -> None:
+    def __init__(self, comm: Communicator, device: Any) -> None:
         import cupy
 
-        self.engine, self._device, self._cupy = engine, device, cupy
+        self.comm, self._device, self._cupy = comm, device, cupy
         self._current = cupy.cuda.get_current_stream
         self._overlaps = int(device.compute_capability) >= OVERLAPPING
         self._blocks: dict[int, Block] = {}
         self._released: list[int] = []
-        limit, self._limit = shared_with_host(device, ENDED + engine.size, np.int32)
+        limit, self._limit = shared_with_host(device, ENDED + comm.size, np.int32)
         self._limit[:] = 0
         self._seconds, self._capacity, self._tried, self._made, self._closed = 0.0, 0, False, 0, False
-        self._wait_for(engine.timeout)
+        self._wait_for(comm.timeout)
         with device:
             self.patience = {"limit": limit, "lost": cupy.zeros(1, np.uint32)}
             self._event = cupy.cuda.Event(disable_timing=True)
             self._grow(NUMBERS)
-        at_the_end(self)
-        watch(engine, weakref.WeakMethod(self._ended))
+        end_with_process(self)
+        watch_processes(comm, weakref.WeakMethod(self._note_end))
 
     def _wait_for(self, seconds: float) -> None:
         """Have kernels wait so long for other ranks, those too that wait already."""
         self._seconds = seconds
         self._limit[0] = int(min(1000 * seconds, np.iinfo(np.int32).max))
 
-    def _ended(self, rank: int) -> None:
+    def _note_end(self, rank: int) -> None:
         """Have kernels wait no longer for a rank whose process has ended."""
         self._limit[ENDED + rank] = 1
 
     def check(self) -> None:
         """Raise RankError if another rank did not answer before."""
         if self._closed:
-            raise is_freed(self.engine)
+            raise make_freed_error(self.comm)
         if self._limit[GAVE_UP]:
             self._let_go()
-            raise has_given_up(self.engine, np.flatnonzero(self._limit[ENDED:]))
-        if self._seconds != self.engine.timeout:
-            self._wait_for(self.engine.timeout)
+            raise make_given_up_error(self.comm, np.flatnonzero(self._limit[ENDED:]))
+        if self._seconds != self.comm.timeout:
+            self._wait_for(self.comm.timeout)
 
     @property
     def nbytes(self) -> int:
         """Bytes of this rank's memory that others write in, in use or kept for later."""
-        return sum(block.nbytes + left_bytes(self.engine.size) for block in self._blocks.values())
+        return sum(block.nbytes + count_left_bytes(self.comm.size) for block in self._blocks.values())
 
     def settle(self) -> None:
         """Wait until all ranks are here, and their GPUs have done what was asked of them."""
         self._device.synchronize()
-        self.engine.gather(None)
+        self.comm.gather(None)
 
     def room(self, nbytes: int, holder: Any) -> Block:
         """Return memory of every rank for as long as an object of each lives, all 0; all ranks call this."""
         with self._device:
             self._device.synchronize()  # what had this memory before is done with it
-            answers = self.engine.gather((nbytes, set(self._released)))
-            most, behind = max(one for one, _ in answers), left_bytes(self.engine.size)
+            answers = self.comm.gather((nbytes, set(self._released)))
+            most, behind = max(one for one, _ in answers), count_left_bytes(self.comm.size)
             free = set.intersection(*(released for _, released in answers))
             fitting = [k for k in free if self._blocks[k].nbytes >= most]
             if fitting:
@@ -345,9 +258,9 @@ class PeerLinks:
                 self._released.remove(number)
             else:
                 self._drop(sorted(free))
-                size, number = power_of_two(max(LEAST_BYTES, most + behind)), self._made
+                size, number = find_power_of_two(max(LEAST_BYTES, most + behind)), self._made
                 self._made += 1
-                self._blocks[number] = Block(self.engine, self._device, size - behind)
+                self._blocks[number] = Block(self.comm, self._device, size - behind)
             self._blocks[number].clear()
             self.settle()
         weakref.finalize(holder, self._released.append, number).atexit = False
@@ -358,28 +271,28 @@ class PeerLinks:
         for number in numbers:
             self._released.remove(number)
             self._blocks[number].leave()
-            _LEFT.append(self._blocks.pop(number))
-        self.engine.gather(None)
-        _give_back()
+            LEFT.append(self._blocks.pop(number))
+        self.comm.gather(None)
+        give_back_all()
 
     def _grow(self, numbers: int) -> None:
         """Have mailboxes for so many numbers; those of before stay, for graphs that hold them."""
-        self._capacity = power_of_two(numbers)
-        ranks = self.engine.size
+        self._capacity = find_power_of_two(numbers)
+        ranks = self.comm.size
         room = self.room(32 * ranks * self._capacity, self)
         self._mailboxes = {
             "memory": room.memory, "mailboxes": self._cupy.asarray(np.array(room.places, np.int64)),
-            "ranks": ranks, "rank": self.engine.rank, "capacity": self._capacity,
+            "ranks": ranks, "rank": self.comm.rank, "capacity": self._capacity,
             "turns": self._cupy.zeros(self._capacity, np.uint32), **self.patience,
         }  # fmt: skip
         self._device.synchronize()  # sums may be on any stream
 
-    def sum(self, numbers: Array, totals: Array) -> Callable[[], None]:
+    def sum(self, numbers: DeviceArray, totals: DeviceArray) -> Callable[[], None]:
         """Prepare a sum over all ranks, on the current stream; all ranks call this."""
         with self._device:
             return partial(self._add, self._prepare_sum(numbers, totals))
 
-    def _prepare_sum(self, numbers: Array, totals: Array) -> Launch:
+    def _prepare_sum(self, numbers: DeviceArray, totals: DeviceArray) -> Launch:
         count = int(numbers.size)
         if count > self._capacity:
             self._grow(count)
@@ -394,13 +307,17 @@ class PeerLinks:
         launch(self._current().ptr)
 
     def rows(
-        self, sends: Sequence[Span], places: Array | None, receives: Sequence[Span], received: Array
+        self,
+        sends: Sequence[Span],
+        places: DeviceArray | None,
+        receives: Sequence[Span],
+        received: DeviceArray,
     ) -> PeerRows:
-        """Prepare to send rows of arrays that come later; see `dasp.distributed.cuda.DeviceLinks`."""
+        """Prepare to send rows of arrays that come later; see `dasp.distributed.transport.Transport`."""
         with self._device:
             return PeerRows(self, sends, places, receives, received)
 
-    def wait(self, event: Any = None) -> None:
+    def wait(self, event: Event) -> None:
         """Wait on the host for an event.
 
         Raises
@@ -408,7 +325,7 @@ class PeerLinks:
         RankError
             If time is up, for the host or for a kernel: no GPU of this rank waits for another after that.
         """
-        await_event(self.engine, event, self.give_up)
+        await_event(self.comm, event, self.give_up)
         self.check()
 
     def give_up(self) -> None:
@@ -418,16 +335,16 @@ class PeerLinks:
 
     def _let_go(self) -> None:
         if self._tried:  # a trial in vain leaves the job as it is
-            self.engine.let_go()
+            self.comm.let_go()
 
     def works(self) -> bool:
-        """Whether messages and sums come as they should on all ranks; all ranks call this."""
+        """Return True if messages and sums come as they should on all ranks; all ranks call this."""
         with self._device:
             self._tried = self._works()
         return self._tried
 
     def _works(self) -> bool:
-        xp, rank, size = self._cupy, self.engine.rank, self.engine.size
+        xp, rank, size = self._cupy, self.comm.rank, self.comm.size
         others = [(other, 3 * other, 3 * other + 3) for other in range(size) if other != rank]
         sent = xp.arange(3 * size, dtype=np.float64) + 100 * rank
         came, total = (xp.full(3 * size, np.nan) for _ in range(2))
@@ -439,7 +356,7 @@ class PeerLinks:
                 rows.start(sent)
                 add()
             self._event.record(self._current())
-            await_event(self.engine, self._event, self.give_up, TRIAL)
+            await_event(self.comm, self._event, self.give_up, TRIAL)
             good = [(came[first:end].get() == own + 100 * other).all() for other, first, end in others]
             return bool(all(good) and (total.get() == want).all())
 
@@ -447,7 +364,7 @@ class PeerLinks:
             good = right()
         except RuntimeError:  # of this module or of CUDA's
             good = False
-        return all(self.engine.gather(good))
+        return all(self.comm.gather(good))
 
     def end(self) -> None:
         """Wait for what is still on its way, which other ranks may wait for; not for long."""
@@ -468,57 +385,5 @@ class PeerLinks:
             self._device.synchronize()
             for block in self._blocks.values():
                 block.leave()
-            _LEFT.extend(self._blocks.values())
+            LEFT.extend(self._blocks.values())
         self._blocks.clear()
-
-
-def reachable(engine: Engine, device: Any) -> bool:
-    """Whether all ranks are on one machine, and their GPUs can write in each other's memory."""
-    import cupy
-
-    runtime = cupy.cuda.runtime
-    mine = machine()[:2], runtime.deviceGetPCIBusId(device.id)
-    every = engine.gather(mine)
-
-    def reaches(bus: str) -> bool:
-        try:
-            number = runtime.deviceGetByPCIBusId(bus)
-        except runtime.CUDARuntimeError:
-            return True  # not visible to this process, as where each rank sees its own alone: the trial tells
-        return number == device.id or bool(runtime.deviceCanAccessPeer(device.id, number))
-
-    def can() -> bool:
-        together = all(one == mine[0] for one, _ in every) and os.name != "nt"
-        return together and all(reaches(bus) for _, bus in every)
-
-    return all(engine.gather(can()))
-
-
-def device_links(engine: Engine, device: str) -> PeerLinks | NcclLinks:
-    """Return what moves arrays between GPUs, on all ranks alike: their own memory where that goes, else NCCL.
-
-    Raises
-    ------
-    ValueError
-        On all ranks, if the environment variable DASP_RANK_LINKS is not `auto` or `nccl`, or differs.
-    RankError
-        On all ranks, if NCCL is needed and one of them has none.
-    """
-    import cupy
-
-    def read() -> str:
-        told = os.environ.get(LINKS_VARIABLE, "auto")
-        if told not in ("auto", "nccl"):
-            raise ValueError(f"{LINKS_VARIABLE} is {told!r}; auto or nccl is needed")
-        return told
-
-    wanted = agree(engine, read, lambda told: {LINKS_VARIABLE: told})
-    own = cupy.cuda.Device(int(device.partition(":")[2] or 0))
-    if engine.size > 1 and wanted == "auto" and reachable(engine, own):
-        try:
-            links = PeerLinks(engine, own)
-            if links.works():
-                return links
-        except RankError:  # on all ranks the same: memory that cannot be shared
-            pass
-    return NcclLinks(engine, device)

@@ -215,10 +215,11 @@ class RankMultigrid(Multigrid):
 
         names = ("d", "step", "q", "r")
         Preconditioner.__init__(self, matrix.local_shape[0], dtype, matrix.device, names, again)
-        self._options, self._engine, self._root = options, matrix.engine, root
+        self._options, self._comm, self._root = options, matrix.comm, root
         levels = matrix.agree(lambda: _facts(hierarchy, options, matrix.shape) if self._is_root else None)
-        facts = self._engine.gather(None if levels is None else [one.told for one in levels])[root]
-        starts = [matrix.rows.starts, *(_starts(rows, self._engine.size) for rows, _ in facts[1:])]
+        facts = self._comm.gather(None if levels is None else [one.told for one in levels])[root]
+        assert facts is not None
+        starts = [matrix.rows.starts, *(_starts(rows, self._comm.size) for rows, _ in facts[1:])]
         self._levels, self._P, self._R = [], [], []
         for k, (_, radius) in enumerate(facts[:-1]):
             mine = None if levels is None else levels[k]
@@ -236,7 +237,7 @@ class RankMultigrid(Multigrid):
                 piece = self._spread(mine and getattr(mine, name), rows, columns)
                 kept.append(as_operator(piece, self.device))
         last = starts[-1]
-        rank = self._engine.rank
+        rank = self._comm.rank
         below = self.space.vectors(int(last[rank + 1] - last[rank]), "b", "x")
         self._coarsest = below if self._levels else self.vectors
         dense = self._spread(levels and levels[-1].A, last, last)
@@ -244,13 +245,13 @@ class RankMultigrid(Multigrid):
 
     @property
     def _is_root(self) -> bool:
-        return self._engine.rank == self._root
+        return self._comm.rank == self._root
 
     def _spread(self, matrix: Any, rows: Any, columns: Any) -> SpMatrix:
         """Return a matrix of the root cut as is said; its columns too."""
         A = None if matrix is None else matrix.astype(entry_type(matrix, self.dtype))
         return SpMatrix.from_scipy(
-            A, self._engine, root=self._root, rows=rows, columns=columns, device=self.device
+            A, self._comm, root=self._root, rows=rows, columns=columns, device=self.device
         )
 
 
@@ -324,16 +325,16 @@ def multigrid(
             raise ValueError(f"smoother is {smoother!r}; chebyshev or jacobi is needed on several ranks")
         if cycle not in CYCLES:
             raise ValueError(f"cycle is {cycle!r}; one of {', '.join(CYCLES)} is needed")
-        if not 0 <= root < D.engine.size:
-            raise ValueError(f"root is {root}; there are {D.engine.size} ranks, numbered from 0")
+        if not 0 <= root < D.comm.size:
+            raise ValueError(f"root is {root}; there are {D.comm.size} ranks, numbered from 0")
         if sweeps < 1 or degree < 1:
             raise ValueError(f"sweeps is {sweeps} and degree {degree}; at least 1 of each is needed")
-        computed = cycle_type(levels_of(ml), dtype) if D.engine.rank == root else None
+        computed = cycle_type(levels_of(ml), dtype) if D.comm.rank == root else None
         return Options(smoother, cycle, sweeps, degree), computed
 
     _check_ranks(D)
     asked = {"smoother": smoother, "cycle": cycle, "sweeps": sweeps, "degree": degree, "root": root}
     with D.call:
         options, mine = D.agree(check, lambda _: {**asked, "dtype": dtype and np.dtype(dtype).name})
-        computed = D.engine.gather(mine)[root]
+        computed = D.comm.gather(mine)[root]
         return RankPreconditioner(D, RankMultigrid(D, ml, options, computed, root))

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dasp.distributed.engine import Engine, largest
+from dasp.distributed.communicator import Communicator, find_largest
+from dasp.distributed.split import Numbers
 from dasp.solvers.cpu.arnoldi import CpuArnoldi
 from dasp.solvers.cpu.space import CpuSpace
 from dasp.solvers.cpu.vectors import CpuVectors
@@ -17,11 +18,11 @@ from dasp.solvers.space import Fused, parse_dot
 class RanksFused:
     """A pass over a rank's parts whose dot products are summed over the ranks, all of them at once."""
 
-    def __init__(self, engine: Engine, own: Fused, whole: list[bool]) -> None:
-        """Take which dot products are complex numbers; their parts travel as two real ones."""
+    def __init__(self, comm: Communicator, own: Fused, whole: list[bool]) -> None:
+        """Prepare the sum; `whole` marks complex dot products, whose parts travel as two real numbers."""
         self._own, self._whole = own, whole
         self._sums = np.zeros(len(whole), np.complex128 if any(whole) else np.float64)
-        self._add = engine.sum(self._sums.view(np.float64))
+        self._add = comm.sum(self._sums.view(np.float64))
 
     def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
         """Make the pass and return its dot products."""
@@ -35,39 +36,39 @@ class RanksFused:
 class RanksVectors(CpuVectors):
     """Vectors on the CPUs of several ranks."""
 
-    def __init__(self, engine: Engine, n: int, names: tuple[str, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(self, comm: Communicator, n: int, names: tuple[str, ...], dtype: np.dtype[Any]) -> None:
         super().__init__(n, names, dtype)
-        self._engine = engine
+        self._comm = comm
 
-    def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Any:
+    def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
         """Prepare a pass."""
         own = super().fuse(*updates, dots=dots)
         if not dots:
             return own
         complex = self.block.dtype.kind == "c"
-        return RanksFused(self._engine, own, [complex and parse_dot(dot).whole for dot in dots])
+        return RanksFused(self._comm, own, [complex and parse_dot(dot).whole for dot in dots])
 
 
 class RanksSpace(CpuSpace):
     """Vectors on the CPUs of several ranks; see `dasp.solvers.space.Space`."""
 
-    def __init__(self, engine: Engine, dtype: np.dtype[Any]) -> None:
+    def __init__(self, comm: Communicator, dtype: np.dtype[Any]) -> None:
         super().__init__(dtype)
-        self._engine = engine
+        self._comm = comm
 
     def vectors(self, n: int, *names: str) -> RanksVectors:
         """Return vectors of which this rank has n zeros."""
-        return RanksVectors(self._engine, n, names, self.dtype)
+        return RanksVectors(self._comm, n, names, self.dtype)
 
     def arnoldi(self, vectors: CpuVectors, names: list[str]) -> CpuArnoldi:
         """Return a Krylov basis; its coefficients come from passes, so they are of all ranks."""
         return CpuArnoldi(vectors, names)
 
-    def largest(self, array: np.ndarray[Any, Any]) -> float:
+    def largest(self, array: Numbers) -> float:
         """Return the largest absolute value on any rank."""
-        return largest(self._engine, super().largest(array))
+        return find_largest(self._comm, super().largest(array))
 
 
-def make_space(engine: Engine, device: str, dtype: np.dtype[Any]) -> RanksSpace:
+def make_space(comm: Communicator, device: str, dtype: np.dtype[Any]) -> RanksSpace:
     """Return the space of the CPUs of ranks for vectors of this type."""
-    return RanksSpace(engine, dtype)
+    return RanksSpace(comm, dtype)

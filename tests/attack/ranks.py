@@ -22,14 +22,14 @@ from dasp.distributed import RankError, SpMatrix
 from tests.attack._cases import Counts, attack_with
 from tests.attack._command import attack_by_command
 from tests.support import reference
-from tests.support.ranks import ThreadEngine, run_ranks
+from tests.support.ranks import ThreadCommunicator, run_ranks
 
 SECONDS = 30.0
 """That a rank waits for another; nothing here takes so long."""
 
 TYPES = "f4", "f8", "c8", "c16"
 
-Work = Callable[[ThreadEngine, Any], None]
+Work = Callable[[ThreadCommunicator, Any], None]
 
 
 def starts(rng: random.Random, n: int, ranks: int) -> list[int]:
@@ -72,11 +72,11 @@ class System:
             found = found + 1j * self.draw.standard_normal(shape)
         return np.asarray(found, kind)
 
-    def matrix(self, engine: ThreadEngine) -> SpMatrix:
+    def matrix(self, comm: ThreadCommunicator) -> SpMatrix:
         root = self.ranks - 1
-        given = self.A if engine.rank == root else None
+        given = self.A if comm.rank == root else None
         ends = {"rows": self.rows, "columns": self.columns}
-        return SpMatrix.from_scipy(given, engine, root=root, policy=self.policy, device="cpu", **ends)
+        return SpMatrix.from_scipy(given, comm, root=root, policy=self.policy, device="cpu", **ends)
 
 
 def held(A: Any, ranks: int, D: SpMatrix, way: str, x: Any, y: Any) -> None:
@@ -97,20 +97,20 @@ def _span(parts: Any) -> tuple[int, int]:
     return parts.first, parts.first + parts.count
 
 
-def _raised(engine: ThreadEngine, call: Callable[[], Any]) -> None:
+def _raised(comm: ThreadCommunicator, call: Callable[[], Any]) -> None:
     """Hold a call to raise the same on all ranks."""
     told = "nothing", ""
     try:
         call()
     except (TypeError, ValueError, RankError) as error:
         told = type(error).__name__, str(error)
-    every = engine.gather(told)
+    every = comm.gather(told)
     assert len(set(every)) == 1, every
     assert told[0] != "nothing"
     assert "in vain" not in told[1], told
 
 
-def _multiply(system: System, engine: ThreadEngine, D: SpMatrix, plan: dict[str, Any]) -> None:
+def _multiply(system: System, comm: ThreadCommunicator, D: SpMatrix, plan: dict[str, Any]) -> None:
     way, x = plan["way"], plan["x"]
     of_rows = bool(way)
     mine = x[slice(*_span(D.rows if of_rows else D.columns))]
@@ -126,7 +126,7 @@ def _multiply(system: System, engine: ThreadEngine, D: SpMatrix, plan: dict[str,
         assert out.tobytes() == y.tobytes()
 
 
-def _values(system: System, engine: ThreadEngine, D: SpMatrix, plan: dict[str, Any]) -> None:
+def _values(system: System, comm: ThreadCommunicator, D: SpMatrix, plan: dict[str, Any]) -> None:
     """Multiply by other values of the same pattern."""
     other = plan["matrix"]
     part = slice(*other.indptr[list(_span(D.rows))])
@@ -137,7 +137,7 @@ def _values(system: System, engine: ThreadEngine, D: SpMatrix, plan: dict[str, A
     held(system.A, system.ranks, D, "", x, D @ x[slice(*_span(D.columns))])
 
 
-def _solve(system: System, engine: ThreadEngine, D: SpMatrix, plan: dict[str, Any]) -> None:
+def _solve(system: System, comm: ThreadCommunicator, D: SpMatrix, plan: dict[str, Any]) -> None:
     """Solve, or say why not; all ranks alike."""
     if D.shape[0] != D.shape[1]:
         return
@@ -149,12 +149,12 @@ def _solve(system: System, engine: ThreadEngine, D: SpMatrix, plan: dict[str, An
     else:
         told = "solved", (stats.iterations, stats.converged, stats.residual, stats.reason)
         assert x.shape == b.shape
-    assert len(set(map(repr, engine.gather(told)))) == 1, told
+    assert len(set(map(repr, comm.gather(told)))) == 1, told
 
 
-def _wrong(system: System, engine: ThreadEngine, D: SpMatrix, plan: dict[str, Any]) -> None:
+def _wrong(system: System, comm: ThreadCommunicator, D: SpMatrix, plan: dict[str, Any]) -> None:
     """Give one rank what does not fit."""
-    bad = engine.rank == plan["rank"]
+    bad = comm.rank == plan["rank"]
     k = 7 + plan["rank"]  # columns that nobody has multiplied before
     rows, columns = D.local_shape
     b: Any = np.ones(rows + bad)
@@ -166,8 +166,8 @@ def _wrong(system: System, engine: ThreadEngine, D: SpMatrix, plan: dict[str, An
         lambda: D.with_values(np.ones(D.interior.nnz + D.halo.nnz + bad)),
         lambda: solvers.cg(D, b),
         lambda: solvers.gmres(D, "b" if bad else np.ones(rows)),
-        lambda: SpMatrix.from_local_rows(7 if bad else sp.eye_array(rows).tocsr(), engine, device="cpu"),
-        lambda: SpMatrix.from_files("/nowhere", engine, device="cpu"),
+        lambda: SpMatrix.from_local_rows(7 if bad else sp.eye_array(rows).tocsr(), comm, device="cpu"),
+        lambda: SpMatrix.from_files("/nowhere", comm, device="cpu"),
         lambda: distributed.preconditioners.block_jacobi(D, block=0 if bad else 2),
         lambda: distributed.preconditioners.chebyshev(D, degree=0 if bad else 3),
         lambda: solvers.cg(D, np.ones(rows), rtol=2e-3 if bad else 1e-3, maxiter=-1),
@@ -178,11 +178,11 @@ def _wrong(system: System, engine: ThreadEngine, D: SpMatrix, plan: dict[str, An
             root = plan["rank"]
             given = {"rows": system.rows, "columns": system.columns} | {name: wrong if bad else starts}
             A = system.A if bad else None
-            calls.append(partial(SpMatrix.from_scipy, A, engine, root=root, device="cpu", **given))
+            calls.append(partial(SpMatrix.from_scipy, A, comm, root=root, device="cpu", **given))
     if system.ranks > 1:
         calls.append(lambda: D @ np.ones((columns, k), "f4" if bad else "f8"))
         calls.append(lambda: D @ np.ones((columns, k + bad)))
-    _raised(engine, calls[plan["which"] % len(calls)])
+    _raised(comm, calls[plan["which"] % len(calls)])
 
 
 def _plan(system: System, rng: random.Random) -> tuple[Work, dict[str, Any]]:
@@ -213,11 +213,11 @@ def chain(rng: random.Random, counts: Counts) -> None:
         calls.append((which, *_plan(systems[which], rng)))
         counts[calls[-1][1].func.__name__.strip("_")] += 1  # type: ignore[attr-defined]
 
-    def run(engine: ThreadEngine) -> None:
-        engine.timeout = SECONDS
-        matrices = [system.matrix(engine) for system in systems]
+    def run(comm: ThreadCommunicator) -> None:
+        comm.timeout = SECONDS
+        matrices = [system.matrix(comm) for system in systems]
         for which, work, plan in calls:
-            work(engine, matrices[which], plan)  # type: ignore[call-arg]
+            work(comm, matrices[which], plan)  # type: ignore[call-arg]
 
     run_ranks(ranks, run, leave=True)
 

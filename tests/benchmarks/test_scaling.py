@@ -38,8 +38,8 @@ def test_rows_of_all_kinds_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(scaling, "REPEATS", 1)
     monkeypatch.setattr(scaling, "TIMES", 1)
 
-    def work(engine: Any) -> list[Any]:
-        bench = scaling.Scaling(engine, engine, "cpu", tmp_path / "rows.csv")
+    def work(comm: Any) -> list[Any]:
+        bench = scaling.Scaling(comm, "cpu", tmp_path / "rows.csv")
         bench.measure_links((8, 64))
         assert bench.measure(scaling.case(6, "weak"))
         return bench.rows

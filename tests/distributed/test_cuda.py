@@ -15,9 +15,18 @@ import scipy.sparse as sp
 
 from dasp import solvers
 from dasp.distributed import SpMatrix
-from dasp.distributed import cuda as ranks_cuda
-from dasp.distributed.cuda import ADD_DOT, RanksCudaSpace, RanksDevice, _Sums
-from dasp.distributed.packing import ADD, PACK, adds, defines, grid, packs, steps
+from dasp.distributed import space_cuda as ranks_cuda
+from dasp.distributed.halo_cuda import (
+    ADD,
+    ADD_DOT,
+    PACK,
+    count_blocks,
+    define_scalar,
+    find_steps,
+    prepare_addition,
+    prepare_packing,
+)
+from dasp.distributed.space_cuda import RanksCudaSpace, RanksDevice, _Sums
 from dasp.models import generate
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.solvers.arguments import make_limits
@@ -77,10 +86,10 @@ def test_halo_values_are_packed_and_products_added(dtype: str, shape: tuple[int,
     packed = np.full((700, *shape[1:]), np.nan, dtype)
     on, types = EmulatedDevice(), {"Scalar": np.dtype(dtype)}
     fixed = {"places": places, "count": 700, "columns": columns, "packed": packed}
-    row, column = steps(x)
+    row, column = find_steps(x)
     base = np.lib.stride_tricks.as_strided(x, (1 + 499 * row + (columns - 1) * column,), (x.itemsize,))
     arguments = fixed | {"x": base, "row": row, "column": column}
-    on.launch(PACK, defines(np.dtype(dtype)), arguments, 3, THREADS, types)()
+    on.launch(PACK, define_scalar(np.dtype(dtype)), arguments, 3, THREADS, types)()
     np.testing.assert_array_equal(packed, x[places])
 
     rows = rng.permutation(500)[:200]
@@ -88,11 +97,11 @@ def test_halo_values_are_packed_and_products_added(dtype: str, shape: tuple[int,
     y = rng.standard_normal(shape).astype(dtype)
     want = y.copy()
     want[rows] += product
-    over, beside = steps(product)
+    over, beside = find_steps(product)
     fixed = {"rows": rows, "count": 200, "columns": columns, "from_row": over, "from_column": beside}
     flat = product.reshape(-1, order="A")
-    arguments = fixed | {"product": flat, "y": y, "row": steps(y)[0], "column": steps(y)[1]}
-    on.launch(ADD, defines(np.dtype(dtype)), arguments, grid(200 * columns), THREADS, types)()
+    arguments = fixed | {"product": flat, "y": y, "row": find_steps(y)[0], "column": find_steps(y)[1]}
+    on.launch(ADD, define_scalar(np.dtype(dtype)), arguments, count_blocks(200 * columns), THREADS, types)()
     np.testing.assert_array_equal(y, want)
 
 
@@ -110,7 +119,7 @@ def test_what_is_added_counts_in_dot_products(dtype: str, count: int, before: in
     arguments = {"rows": rows, "count": count, "product": product, "y": y, "w": w}
     arguments |= {"left": left, "before": before, "sums": sums}
     types = {"Scalar": np.dtype(dtype)}
-    constants = defines(np.dtype(dtype)) | {"DASP_DOT": str(dots)}
+    constants = define_scalar(np.dtype(dtype)) | {"DASP_DOT": str(dots)}
     EmulatedDevice().launch(ADD_DOT, constants, arguments, 5, THREADS, types)()
     np.testing.assert_array_equal(y, want)
     more = [float(w[rows].astype(float) @ product.astype(float)), float(y.astype(float) @ y - was @ was)]
@@ -126,9 +135,9 @@ def test_places_may_be_beyond_what_32_bits_hold() -> None:
     x[rows], y[rows] = cupy.asarray([1, 2, 3, 4], np.float16), np.float16(8)
     cupy.cuda.Device().synchronize()
     packed, stream = cupy.zeros(4, np.float16), cupy.cuda.get_current_stream().ptr
-    packs(np.dtype("f2"), rows, packed)(stream, x)
+    prepare_packing(np.dtype("f2"), rows, packed)(stream, x)
     np.testing.assert_array_equal(packed.get(), [1, 2, 3, 4])
-    adds(np.dtype("f2"), rows, packed)(stream, y)
+    prepare_addition(np.dtype("f2"), rows, packed)(stream, y)
     np.testing.assert_array_equal(y[rows].get(), [9, 10, 11, 12])
 
 
@@ -147,9 +156,9 @@ def solve_emulated(
 ) -> Any:
     """Solve with traced passes in the emulator; return x, and what each rank answered."""
 
-    def run(engine: Any) -> Any:
-        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
-        space = RanksCudaSpace(engine, "cpu", b.dtype, SharedDevice(), engine)
+    def run(comm: Any) -> Any:
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
+        space = RanksCudaSpace(comm, "cpu", b.dtype, SharedDevice(), comm)
         operator = D if wrap is None else wrap(D)
         system = System(operator, None, b.dtype, "cpu", make, names, space, loop)
         load(system.vectors["b"], b[D.rows.first : D.rows.first + D.rows.count], space)
@@ -222,9 +231,9 @@ def test_traced_complex_iterations_sum_over_ranks(name: str) -> None:
 def test_ranks_with_few_rows_take_turns_as_long_as_those_with_many() -> None:
     """Else one would go on alone, and wait for the others for ever."""
 
-    def run(engine: Any) -> Any:
-        space = RanksCudaSpace(engine, "cpu", np.dtype(float), SharedDevice(2 + engine.rank), engine)
-        rows = 100_000 + engine.rank
+    def run(comm: Any) -> Any:
+        space = RanksCudaSpace(comm, "cpu", np.dtype(float), SharedDevice(2 + comm.rank), comm)
+        rows = 100_000 + comm.rank
         return space.turn(rows, 1), space.turn(10, 1), space.turn(rows, 2), space.turn(10, 9), space.blocks(7)
 
     alone = CudaSpace("cpu", np.dtype(float), EmulatedDevice())
@@ -261,7 +270,7 @@ def fake_device(log: list[str]) -> Any:
     device._device, device._seen = contextlib.nullcontext(), np.full(2, np.nan)
     device._looked = [SimpleNamespace(record=lambda on, k=k: log.append(f"look {k}")) for k in range(2)]
     wait = {id(event): f"wait {k}" for k, event in enumerate(device._looked)}
-    device._links = SimpleNamespace(wait=lambda event: log.append(wait[id(event)]), check=int, count=0)
+    device._transport = SimpleNamespace(wait=lambda event: log.append(wait[id(event)]), check=int, count=0)
     stream = contextlib.nullcontext(SimpleNamespace(ptr=7))
     cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=1), Stream=lambda **_: stream)
     device._cupy = SimpleNamespace(cuda=cuda)

@@ -20,14 +20,15 @@ import dasp
 from dasp import solvers
 from dasp.cli import main as cli
 from dasp.distributed import Parts, RankError, SpMatrix, preconditioners, read_order, write_parts
-from dasp.distributed.exchange import Csr, runs, split
+from dasp.distributed.halo import find_runs
+from dasp.distributed.launch import find_rank_device
 from dasp.distributed.partition import collect, cut_rows
-from dasp.distributed.place import resolve
+from dasp.distributed.split import Csr, split
 from dasp.io.files import MatrixFileError
 from dasp.models import generate
 from tests.solvers.test_complex import helmholtz, hermitian, in_field, numbers
 from tests.support import gallery, reference
-from tests.support.ranks import ThreadEngine, run_ranks
+from tests.support.ranks import ThreadCommunicator, run_ranks
 
 pytestmark = pytest.mark.ranks
 
@@ -47,10 +48,10 @@ def rows_of(matrix: Any, starts: Any, rank: int) -> sp.csr_array:
 def product(matrix: Any, starts: Any, x: Any, cuts: Any = None, **options: Any) -> np.ndarray:
     """The product, put together of what each rank has."""
 
-    def work(engine: Any) -> np.ndarray:
-        held = None if cuts is None else int(cuts[engine.rank + 1] - cuts[engine.rank])
-        local = rows_of(matrix, starts, engine.rank)
-        D = SpMatrix.from_local_rows(local, engine, columns=held, device="cpu")
+    def work(comm: Any) -> np.ndarray:
+        held = None if cuts is None else int(cuts[comm.rank + 1] - cuts[comm.rank])
+        local = rows_of(matrix, starts, comm.rank)
+        D = SpMatrix.from_local_rows(local, comm, columns=held, device="cpu")
         assert D.shape == matrix.shape
         assert D.nnz == matrix.nnz
         return D.matvec(x[D.columns.first : D.columns.first + D.columns.count], **options)
@@ -120,9 +121,9 @@ def test_out_alpha_and_beta() -> None:
     x = np.random.default_rng(4).standard_normal(81)
     kept = np.arange(81.0)
 
-    def work(engine: Any) -> Any:
-        D = SpMatrix.from_local_rows(rows_of(matrix, starts, engine.rank), engine, device="cpu")
-        mine = slice(starts[engine.rank], starts[engine.rank + 1])
+    def work(comm: Any) -> Any:
+        D = SpMatrix.from_local_rows(rows_of(matrix, starts, comm.rank), comm, device="cpu")
+        mine = slice(starts[comm.rank], starts[comm.rank + 1])
         out = np.full(D.local_shape[0], np.nan)
         assert D.matvec(x[mine], out=out) is out
         assert out.tobytes() == (D @ x[mine]).tobytes() == D.dot(x[mine]).tobytes()
@@ -144,9 +145,9 @@ def test_not_a_number_reaches_only_rows_that_use_its_column() -> None:
 def test_only_neighbours_exchange_and_only_what_they_lack() -> None:
     matrix = generate("poisson3d:6")
 
-    def work(engine: Any) -> Any:
-        D = SpMatrix.from_scipy(matrix if engine.rank == 1 else None, engine, root=1, device="cpu")
-        assert f"on {engine.size} ranks; rank {engine.rank}" in repr(D)
+    def work(comm: Any) -> Any:
+        D = SpMatrix.from_scipy(matrix if comm.rank == 1 else None, comm, root=1, device="cpu")
+        assert f"on {comm.size} ranks; rank {comm.rank}" in repr(D)
         return D.neighbours, D.local_shape
 
     found = run_ranks(4, work)
@@ -163,8 +164,8 @@ def test_halo_values_are_those_of_their_columns() -> None:
     matrix = gallery.from_lengths(np.full(30, 4), 30, seed=13)
     x = np.random.default_rng(14).standard_normal((30, 2))
 
-    def work(engine: Any) -> None:
-        D = SpMatrix.from_local_rows(rows_of(matrix, [0, 8, 21, 30], engine.rank), engine, device="cpu")
+    def work(comm: Any) -> None:
+        D = SpMatrix.from_local_rows(rows_of(matrix, [0, 8, 21, 30], comm.rank), comm, device="cpu")
         for _ in range(2):
             mine = x[D.columns.first : D.columns.first + D.columns.count]
             np.testing.assert_array_equal(D.halo_values(mine), x[D.halo_columns])
@@ -176,7 +177,7 @@ def test_halo_values_are_those_of_their_columns() -> None:
 @pytest.mark.parametrize(("size", "device", "told"), [(2, "cuda:0", 1), (1, "cuda:0", 0), (2, "cpu", 0)])
 def test_small_systems_on_several_gpus_are_warned_of(size: int, device: str, told: int) -> None:
     D = object.__new__(SpMatrix)
-    D.engine, D.device = ThreadEngine(0, size, {}), device
+    D.comm, D.device = ThreadCommunicator(0, size, {}), device
     D.rows = D.columns = Parts(np.array([0, 5, 36]), 0)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -190,18 +191,18 @@ def test_rows_come_back_and_take_other_values() -> None:
     starts = [0, 5, 5, 32]
     x = np.random.default_rng(7).standard_normal(32)
 
-    def work(engine: Any) -> Any:
-        local = rows_of(matrix, starts, engine.rank)
-        D = SpMatrix.from_local_rows(local, engine, device="cpu")
+    def work(comm: Any) -> Any:
+        local = rows_of(matrix, starts, comm.rank)
+        D = SpMatrix.from_local_rows(local, comm, device="cpu")
         reference.assert_same_entries(D.local_rows(), local)
         other = D.with_values(-3.0 * local.data)
         part, quadruple = x[D.columns.first :][: D.columns.count], D.with_values(4.0 * local.data)
-        y, gather = D @ part, engine.gather
-        engine.gather = None  # nothing is left to agree on
+        y, gather = D @ part, comm.gather
+        comm.gather = None  # nothing is left to agree on
         np.testing.assert_array_equal(quadruple @ part, 4.0 * y)
-        engine.gather = gather
+        comm.gather = gather
         with pytest.raises(ValueError, match="this rank has"):
-            D.with_values(np.ones(len(local.data) + (engine.rank == 2)))
+            D.with_values(np.ones(len(local.data) + (comm.rank == 2)))
         return other @ part
 
     scaled = sp.csr_array((-3.0 * matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
@@ -227,11 +228,11 @@ def test_any_transposed_product_is_that_of_one_rank(data: st.DataObject) -> None
     x = np.random.default_rng(1).standard_normal(m if k is None else (m, k))
     size = len(starts) - 1
 
-    def work(engine: Any) -> tuple[np.ndarray, np.ndarray]:
-        D = SpMatrix.from_local_rows(rows_of(matrix, starts, engine.rank), engine, device="cpu")
+    def work(comm: Any) -> tuple[np.ndarray, np.ndarray]:
+        D = SpMatrix.from_local_rows(rows_of(matrix, starts, comm.rank), comm, device="cpu")
         assert D.T.T is D
         assert D.T.shape == (n, m)
-        mine = x[starts[engine.rank] : starts[engine.rank + 1]]
+        mine = x[starts[comm.rank] : starts[comm.rank + 1]]
         first = D.T @ mine
         assert (D.T @ mine).tobytes() == first.tobytes()
         return first, D.T.matvec(mine, out=first.copy(), alpha=2.0, beta=1.0)
@@ -260,8 +261,8 @@ def test_least_squares_over_ranks(method: str) -> None:
     b = rng.standard_normal(90)
     alone, told = getattr(solvers, method)(sp.csr_array(matrix), b, rtol=1e-10)
 
-    def work(engine: Any) -> Any:
-        D = SpMatrix.from_scipy(sp.csr_array(matrix), engine, device="cpu")
+    def work(comm: Any) -> Any:
+        D = SpMatrix.from_scipy(sp.csr_array(matrix), comm, device="cpu")
         mine = b[D.rows.first : D.rows.first + D.rows.count]
         return getattr(solvers, method)(D, mine, rtol=1e-10)
 
@@ -284,8 +285,8 @@ def solved(size: int, method: str, work: Any = None, matrix: Any = None, **optio
     A = generate("poisson2d:24") if matrix is None else matrix
     b = np.random.default_rng(9).standard_normal(A.shape[0])
 
-    def run(engine: Any) -> Any:
-        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+    def run(comm: Any) -> Any:
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
         made = options if work is None else options | work(D)
         mine = b[D.rows.first : D.rows.first + D.rows.count]
         return getattr(solvers, method)(D, mine, rtol=1e-9, **made)
@@ -354,9 +355,9 @@ def iterations_with_multigrid(A: Any, b: Any, ml: Any, options: dict[str, Any]) 
     alone = dasp.preconditioners.multigrid(ml, device="cpu", **options)
     want = alone @ b
 
-    def run(engine: Any) -> Any:
-        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
-        M = preconditioners.multigrid(D, ml if engine.rank == 0 else None, **options)
+    def run(comm: Any) -> Any:
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
+        M = preconditioners.multigrid(D, ml if comm.rank == 0 else None, **options)
         mine = b[D.rows.first : D.rows.first + D.rows.count]
         _, stats = solvers.cg(D, mine, rtol=1e-8, M=M)
         assert stats.converged
@@ -384,8 +385,8 @@ def test_multigrid_is_that_of_one_rank(options: dict[str, Any], monkeypatch: pyt
 def test_a_hierarchy_that_does_not_fit_is_told_on_all_ranks() -> None:
     A = generate("poisson2d:6")
 
-    def work(engine: Any, **options: Any) -> None:
-        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+    def work(comm: Any, **options: Any) -> None:
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
         preconditioners.multigrid(D, "levels", **options)
 
     everywhere(2, work, TypeError, "ml is a str; a hierarchy of PyAMG is needed")
@@ -399,8 +400,8 @@ def test_a_hierarchy_that_does_not_fit_is_told_on_all_ranks() -> None:
 def complex_solved(size: int, method: str, A: Any, b: Any, make: Any = lambda D: None, **options: Any) -> Any:
     """x of all ranks put together, the statistics, and the relative residual; the same bits twice."""
 
-    def run(engine: Any) -> Any:
-        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+    def run(comm: Any) -> Any:
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
         mine, M = b[D.rows.first : D.rows.first + D.rows.count], make(D)
         more = {} if M is None else {"M": M}
         found = [getattr(solvers, method)(D, mine, **more, **options) for _ in range(2)]
@@ -474,8 +475,8 @@ def test_complex_preconditioners_over_ranks(name: str) -> None:
 
 
 def test_a_matrix_over_ranks_that_is_not_hermitian_is_told() -> None:
-    def run(engine: Any) -> Any:
-        D = SpMatrix.from_scipy(helmholtz(8) if engine.rank == 0 else None, engine, device="cpu")
+    def run(comm: Any) -> Any:
+        D = SpMatrix.from_scipy(helmholtz(8) if comm.rank == 0 else None, comm, device="cpu")
         return [getattr(solvers, one)(D, numbers(D.local_shape[0]))[1].reason for one in ("cg", "minres")]
 
     found = run_ranks(2, run)
@@ -486,10 +487,10 @@ def test_a_matrix_over_ranks_that_is_not_hermitian_is_told() -> None:
 def test_all_ranks_say_so_where_one_has_a_complex_b() -> None:
     A = generate("poisson2d:6")
 
-    def work(engine: Any) -> None:
-        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+    def work(comm: Any) -> None:
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
         b = np.ones(D.local_shape[0])
-        solvers.cg(D, b * 1j if engine.rank == 1 else b)
+        solvers.cg(D, b * 1j if comm.rank == 1 else b)
 
     everywhere(2, work, ValueError, "type of the system is float64 on rank 0 and complex128 on rank 1")
 
@@ -513,8 +514,8 @@ def test_transposes_of_complex_matrices(name: str) -> None:
     )
     x = numbers(30)
 
-    def work(engine: Any) -> Any:
-        D = SpMatrix.from_scipy(matrix if engine.rank == 0 else None, engine, device="cpu")
+    def work(comm: Any) -> Any:
+        D = SpMatrix.from_scipy(matrix if comm.rank == 0 else None, comm, device="cpu")
         turned = getattr(D, name)
         assert getattr(turned, name) is D
         assert f"<{name} of" in repr(turned)
@@ -539,8 +540,8 @@ def test_transposes_of_complex_matrices(name: str) -> None:
 
 
 def test_the_adjoint_of_a_real_matrix_is_its_transpose() -> None:
-    def run(engine: Any) -> None:
-        D = SpMatrix.from_scipy(generate("poisson2d:6") if engine.rank == 0 else None, engine, device="cpu")
+    def run(comm: Any) -> None:
+        D = SpMatrix.from_scipy(generate("poisson2d:6") if comm.rank == 0 else None, comm, device="cpu")
         assert D.H is D.T
 
     run_ranks(2, run)
@@ -552,10 +553,10 @@ def test_sums_are_counted() -> None:
     made = {}
     for hidden in (False, True):
 
-        def run(engine: Any, hidden: bool = hidden) -> int:
-            D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+        def run(comm: Any, hidden: bool = hidden) -> int:
+            D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
             D.hidden_sums = hidden
-            count, prepare = [0], engine.sum
+            count, prepare = [0], comm.sum
 
             def counted(array: Any) -> Any:
                 add = prepare(array)
@@ -566,7 +567,7 @@ def test_sums_are_counted() -> None:
 
                 return call
 
-            engine.sum = counted
+            comm.sum = counted
             _, stats = solvers.cg(D, np.ones(D.local_shape[0]), rtol=1e-8)
             return count[0] - stats.iterations * (1 if hidden else 2)
 
@@ -578,8 +579,8 @@ def test_sums_are_counted() -> None:
 def test_what_goes_wrong_is_told_on_all_ranks(hidden: bool) -> None:
     A = sp.csr_array(generate("poisson2d:10") - 3.0 * sp.eye_array(100))
 
-    def run(engine: Any) -> Any:
-        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+    def run(comm: Any) -> Any:
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
         D.hidden_sums = hidden
         return solvers.cg(D, np.ones(D.local_shape[0]), rtol=1e-10)[1]
 
@@ -593,8 +594,8 @@ def test_the_plain_form_goes_on_for_no_more_iterations_than_are_left() -> None:
     """On a matrix that is not symmetric the pipelined form stops after a few, and the plain one may not."""
     turned = sp.csr_array(np.roll(np.eye(52), 1, axis=0))
 
-    def run(engine: Any) -> Any:
-        D = SpMatrix.from_scipy(turned if engine.rank == 0 else None, engine, device="cpu")
+    def run(comm: Any) -> Any:
+        D = SpMatrix.from_scipy(turned if comm.rank == 0 else None, comm, device="cpu")
         D.hidden_sums = True
         b = np.zeros(52)
         b[0] = 1.0
@@ -610,9 +611,9 @@ def test_huge_and_tiny_right_hand_sides() -> None:
     A = generate("poisson2d:8")
     for size in (1e-250, 1e250):
 
-        def run(engine: Any, size: float = size) -> Any:
-            D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
-            b = np.full(D.local_shape[0], size if engine.rank == 1 else 0.0)
+        def run(comm: Any, size: float = size) -> Any:
+            D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
+            b = np.full(D.local_shape[0], size if comm.rank == 1 else 0.0)
             x, stats = solvers.cg(D, b, rtol=1e-8)
             assert stats.converged
             return x, b
@@ -632,8 +633,8 @@ def test_ranks_without_rows_solve_too() -> None:
 def test_methods_that_know_of_no_ranks_say_so() -> None:
     A = generate("poisson2d:6")
 
-    def run(engine: Any) -> None:
-        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+    def run(comm: Any) -> None:
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
         block = np.ones((D.local_shape[0], 2))
         with pytest.raises(TypeError, match="several ranks"):
             solvers.block_cg(D, block)
@@ -649,9 +650,9 @@ def test_methods_that_know_of_no_ranks_say_so() -> None:
 def everywhere(size: int, work: Any, kind: Any, words: str) -> None:
     """Hold that every rank raises the same."""
 
-    def run(engine: Any) -> str:
+    def run(comm: Any) -> str:
         with pytest.raises(kind, match=words) as caught:
-            work(engine)
+            work(comm)
         return str(caught.value)
 
     assert len(set(run_ranks(size, run))) == 1
@@ -660,11 +661,11 @@ def everywhere(size: int, work: Any, kind: Any, words: str) -> None:
 def test_ranks_that_do_not_fit_together_all_say_so() -> None:
     A = generate("poisson2d:6")
 
-    def local(engine: Any, **other: Any) -> None:
-        mine = rows_of(A, [0, 10, 36], engine.rank)
-        if engine.rank == 1:
+    def local(comm: Any, **other: Any) -> None:
+        mine = rows_of(A, [0, 10, 36], comm.rank)
+        if comm.rank == 1:
             mine = other.get("wrong", lambda m: m)(mine)
-        SpMatrix.from_local_rows(mine, engine, device="cpu")
+        SpMatrix.from_local_rows(mine, comm, device="cpu")
 
     everywhere(2, lambda e: local(e, wrong=lambda m: m.astype(np.float32)), ValueError, "dtype is float64 on")
     everywhere(2, lambda e: local(e, wrong=lambda m: m[:, :30]), ValueError, "columns of A is 36 on rank 0")
@@ -682,11 +683,11 @@ def test_ranks_that_do_not_fit_together_all_say_so() -> None:
 def test_vectors_that_do_not_fit_are_refused_on_all_ranks() -> None:
     A = generate("poisson2d:6")
 
-    def made(engine: Any) -> SpMatrix:
-        return SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+    def made(comm: Any) -> SpMatrix:
+        return SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
 
     def x(D: SpMatrix, more: int = 0, dtype: Any = np.float64) -> Any:
-        odd = D.engine.rank == 1
+        odd = D.comm.rank == 1
         return np.ones(D.local_shape[1] + more * odd, dtype if odd else np.float64)
 
     everywhere(2, lambda e: (lambda D: D @ x(D, more=1))(made(e)), ValueError, "rank 1: x has shape")
@@ -707,11 +708,11 @@ def test_vectors_that_do_not_fit_are_refused_on_all_ranks() -> None:
 def test_a_rank_that_leaves_is_noticed() -> None:
     A = generate("poisson2d:6")
 
-    def run(engine: Any) -> str:
-        engine.timeout = 0.5
-        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+    def run(comm: Any) -> str:
+        comm.timeout = 0.5
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
         D @ np.ones(D.local_shape[1])
-        if engine.rank == 1:
+        if comm.rank == 1:
             return "left"
         with pytest.raises(RankError, match="in vain"):
             D @ np.ones(D.local_shape[1])
@@ -728,7 +729,7 @@ def test_what_is_no_communicator_is_refused() -> None:
 @pytest.mark.parametrize("value", [0, -1.0, "soon", float("nan")])
 def test_a_timeout_is_a_positive_number(value: Any) -> None:
     with pytest.raises(ValueError, match="timeout is"):
-        dasp.distributed.engine_of(object(), timeout=value)
+        dasp.distributed.find_communicator(object(), timeout=value)
 
 
 # Partitions
@@ -758,8 +759,8 @@ def test_files_give_the_matrix_back(tmp_path: Path, by: str) -> None:
     assert sorted(order.tolist()) == list(range(60))
     x = np.random.default_rng(12).standard_normal(60)
 
-    def work(engine: Any) -> Any:
-        D = SpMatrix.from_files(tmp_path / "parts", engine, device="cpu")
+    def work(comm: Any) -> Any:
+        D = SpMatrix.from_files(tmp_path / "parts", comm, device="cpu")
         return D @ x[order][D.columns.first : D.columns.first + D.columns.count]
 
     got = np.empty(60)
@@ -770,25 +771,25 @@ def test_files_give_the_matrix_back(tmp_path: Path, by: str) -> None:
 
 def test_rows_on_a_gpu_say_which_one() -> None:
     """Else kernels of one GPU would read what lies on another."""
-    local, engine = (
+    local, comm = (
         SimpleNamespace(data=SimpleNamespace(device=SimpleNamespace(id=3))),
-        ThreadEngine(0, 1, {}),
+        ThreadCommunicator(0, 1, {}),
     )
-    assert resolve(engine, "auto", local) == resolve(engine, "cuda", local) == "cuda:3"
-    assert resolve(engine, "cuda:3", local) == "cuda:3"
+    assert find_rank_device(comm, "auto", local) == find_rank_device(comm, "cuda", local) == "cuda:3"
+    assert find_rank_device(comm, "cuda:3", local) == "cuda:3"
     with pytest.raises(
         ValueError, match="local lies on cuda:3 and device is 'cuda:1'; they must be the same"
     ):
-        resolve(engine, "cuda:1", local)
+        find_rank_device(comm, "cuda:1", local)
 
 
 @pytest.mark.parametrize("root", [0, 2])
 def test_parts_of_a_vector_are_collected(root: int) -> None:
     whole, starts = np.random.default_rng(3).standard_normal(20).astype(np.float32), np.array([0, 7, 7, 20])
 
-    def work(engine: Any) -> Any:
-        parts = Parts(starts, engine.rank)
-        return collect(engine, whole[parts.first : parts.first + parts.count], parts, root)
+    def work(comm: Any) -> Any:
+        parts = Parts(starts, comm.rank)
+        return collect(comm, whole[parts.first : parts.first + parts.count], parts, root)
 
     found = run_ranks(3, work)
     np.testing.assert_array_equal(found[root], whole)
@@ -799,8 +800,8 @@ def test_a_wrong_or_missing_partition_is_told_on_all_ranks(tmp_path: Path) -> No
     A, folder = generate("poisson2d:6"), tmp_path / "parts"
     write_parts(A, 2, folder)
 
-    def read(engine: Any) -> Any:
-        return SpMatrix.from_files(folder, engine, device="cpu")
+    def read(comm: Any) -> Any:
+        return SpMatrix.from_files(folder, comm, device="cpu")
 
     everywhere(3, read, (MatrixFileError, ValueError), "was cut for 2 ranks and there are 3")
     everywhere(2, lambda e: SpMatrix.from_files(tmp_path, e), ValueError, "holds no partition.json")
@@ -851,7 +852,7 @@ def test_a_partition_that_is_ended_leaves_nothing(tmp_path: Path, monkeypatch: p
 def test_a_group_of_nccl_gets_one_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made by all processes alike; where some are not in the group, the others would be out of step."""
     dist = pytest.importorskip("torch.distributed")
-    from dasp.distributed.process_group import GroupEngine
+    from dasp.distributed.torch import TorchCommunicator
 
     made: list[Any] = []
     monkeypatch.setattr(dist, "get_rank", lambda group: 1)
@@ -859,10 +860,10 @@ def test_a_group_of_nccl_gets_one_for_the_host(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(dist, "get_backend", lambda group: "nccl")
     monkeypatch.setattr(dist, "new_group", lambda **given: made.append(given) or "of the host")
     with pytest.raises(ValueError, match="of NCCL of 3 of 4 processes; one that moves the host's memory too"):
-        GroupEngine("all", 1.0)
+        TorchCommunicator("all", 1.0)
     assert not made
     monkeypatch.setattr(dist, "get_world_size", lambda group=None: 3)
-    assert GroupEngine("all", 1.0).group == "of the host"
+    assert TorchCommunicator("all", 1.0).group == "of the host"
     assert made == [{"backend": "gloo"}]
 
 
@@ -877,15 +878,15 @@ def test_columns_beyond_what_indices_hold_are_all_halo() -> None:
 def test_what_lies_together_in_x_is_sent_as_runs() -> None:
     """Slabs send planes; where one place is left out, everything is packed."""
     places = np.array([3, 4, 5, 0, 1, 9])
-    assert runs([(0, 0, 3), (2, 3, 5), (5, 5, 6)], places) == [(0, 3, 3), (2, 0, 2), (5, 9, 1)]
-    assert runs([(0, 0, 3), (2, 3, 6)], places) is None
-    assert runs([(0, 0, 4)], np.array([1, 3, 2, 4])) is None
-    assert runs([], np.zeros(0, np.int64)) == []
+    assert find_runs([(0, 0, 3), (2, 3, 5), (5, 5, 6)], places) == [(0, 3, 3), (2, 0, 2), (5, 9, 1)]
+    assert find_runs([(0, 0, 3), (2, 3, 6)], places) is None
+    assert find_runs([(0, 0, 4)], np.array([1, 3, 2, 4])) is None
+    assert find_runs([], np.zeros(0, np.int64)) == []
     A = generate("poisson3d:6")
 
-    def run(engine: Any) -> Any:
-        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, rows=[0, 72, 144, 216], device="cpu")
-        return runs(D._route.sends, D._route.places)
+    def run(comm: Any) -> Any:
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, rows=[0, 72, 144, 216], device="cpu")
+        return find_runs(D._pattern.sends, D._pattern.places)
 
     assert run_ranks(3, run) == [[(1, 36, 36)], [(0, 0, 36), (2, 36, 36)], [(1, 0, 36)]]
 
@@ -898,19 +899,19 @@ def test_what_lies_together_in_x_is_sent_as_runs() -> None:
 def test_wrong_cuts_of_one_rank_are_told_by_all_which_go_on(name: str, wrong: Any, kind: Any) -> None:
     A, cut = sp.csr_array(sp.eye_array(12)), [0, 3, 7, 12]
 
-    def run(engine: ThreadEngine) -> None:
-        given = {"rows": cut, "columns": cut} | ({name: wrong} if engine.rank == 1 else {})
+    def run(comm: ThreadCommunicator) -> None:
+        given = {"rows": cut, "columns": cut} | ({name: wrong} if comm.rank == 1 else {})
         with pytest.raises(kind, match=rf"rank 1: {name} is .*; 4 rising numbers from 0 to 12 are needed"):
-            SpMatrix.from_scipy(A if engine.rank == 1 else None, engine, root=1, device="cpu", **given)
-        D = SpMatrix.from_scipy(A if engine.rank == 1 else None, engine, root=1, rows=cut, device="cpu")
+            SpMatrix.from_scipy(A if comm.rank == 1 else None, comm, root=1, device="cpu", **given)
+        D = SpMatrix.from_scipy(A if comm.rank == 1 else None, comm, root=1, rows=cut, device="cpu")
         assert (D @ np.ones(D.local_shape[1]) == 1).all()
 
     run_ranks(3, run)
 
 
 def test_a_polynomial_over_ranks_computes_in_the_type_of_its_matrix() -> None:
-    def run(engine: ThreadEngine) -> None:
-        D = SpMatrix.from_scipy(generate("poisson2d:6") if engine.rank == 0 else None, engine, device="cpu")
+    def run(comm: ThreadCommunicator) -> None:
+        D = SpMatrix.from_scipy(generate("poisson2d:6") if comm.rank == 0 else None, comm, device="cpu")
         with pytest.raises(ValueError, match="asked to compute in float32; it computes in the matrix's type"):
             preconditioners.chebyshev(D).astype(np.float32)
         assert preconditioners.jacobi(D).astype(np.float32).dtype == np.float32
@@ -921,8 +922,8 @@ def test_a_polynomial_over_ranks_computes_in_the_type_of_its_matrix() -> None:
 def test_preconditioners_of_a_matrix_of_one_rank_are_refused() -> None:
     A = generate("poisson2d:6")
 
-    def run(engine: ThreadEngine) -> None:
-        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+    def run(comm: ThreadCommunicator) -> None:
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
         b, M = np.ones(D.local_shape[0]), dasp.preconditioners.jacobi(A, device="cpu")
         with pytest.raises(ValueError, match="M takes 36 numbers on a rank that has 18 rows of A"):
             solvers.cg(D, b, M=M)
@@ -943,8 +944,8 @@ def test_what_a_matrix_over_ranks_has_not_is_told() -> None:
     )
     x = np.random.default_rng(3).standard_normal((36, 2))
 
-    def run(engine: ThreadEngine) -> None:
-        D = SpMatrix.from_scipy(B if engine.rank == 0 else None, engine, device="cpu")
+    def run(comm: ThreadCommunicator) -> None:
+        D = SpMatrix.from_scipy(B if comm.rank == 0 else None, comm, device="cpu")
         mine = x[D.rows.first : D.rows.first + D.rows.count]
         with pytest.raises(
             AttributeError, match=r"has no attribute 'toarray'; D.local_rows\(\).toarray is that"

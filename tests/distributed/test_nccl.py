@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dasp.distributed import RankError, nccl_watch
-from dasp.distributed.nccl import BEGIN, END, NcclLinks, _group
-from dasp.distributed.nccl_watch import AFTER_END, Watch
+from dasp.distributed import RankError, watching
+from dasp.distributed.nccl import BEGIN, END, NcclTransport, _group
+from dasp.distributed.watching import AFTER_END, NcclWatch
 from dasp.solvers.cuda.passes import THREADS
 from tests.support.simt_device import EmulatedDevice
 
@@ -65,10 +65,10 @@ class Case:
 
     def __init__(self, timeout: float = 600.0) -> None:
         self.let_go, self.groups = 0, 0
-        self.engine: Any = SimpleNamespace(rank=2, size=4, timeout=timeout, let_go=self.count)
+        self.comm: Any = SimpleNamespace(rank=2, size=4, timeout=timeout, let_go=self.count)
         self.communicators = Communicator(), Communicator()
         self.given_up, self.told = np.zeros(1, np.uint32), np.zeros((2, 2), np.uint32)
-        self.watch = Watch(self.engine, self.communicators, self.given_up, self.together)
+        self.watch = NcclWatch(self.comm, self.communicators, self.given_up, self.together)
         for each in self.told:
             self.watch.add(each)
 
@@ -111,10 +111,10 @@ def test_messages_are_given_up_when_their_time_is_over() -> None:
 
 def test_nobody_waits_long_for_a_process_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case()
-    monkeypatch.setattr(nccl_watch.time, "monotonic", lambda: 50.0)
+    monkeypatch.setattr(watching.time, "monotonic", lambda: 50.0)
     case.told[0] = 3, 2
     assert not case.gives_up(49.0)
-    case.watch.ended(3)
+    case.watch.note_end(3)
     assert not case.gives_up(50.0 + AFTER_END)
     case.told[0] = 4, 3  # what it sent came
     assert not case.gives_up(60.0)
@@ -126,7 +126,7 @@ def test_nobody_waits_long_for_a_process_that_has_ended(monkeypatch: pytest.Monk
 
 def test_a_process_may_end_when_nobody_waits() -> None:
     case = Case()
-    case.watch.ended(1)
+    case.watch.note_end(1)
     assert not case.gives_up(1e9)
 
 
@@ -137,7 +137,7 @@ def test_what_nccl_says_is_enough() -> None:
 
 
 def test_the_watch_ends_with_what_it_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl_watch, "LOOK", 0.01)
+    monkeypatch.setattr(watching, "LOOK", 0.01)
     case = Case(timeout=0.05)
     thread = case.watch.start()
     thread.join(0.2)
@@ -155,7 +155,7 @@ def test_the_watch_ends_with_what_it_watches(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_watch_acts_at_once_where_another_thread_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl_watch, "LOOK", 1000.0)
+    monkeypatch.setattr(watching, "LOOK", 1000.0)
     case = Case()
     thread = case.watch.start()
     case.watch.give_up()
@@ -164,11 +164,11 @@ def test_the_watch_acts_at_once_where_another_thread_gives_up(monkeypatch: pytes
     assert case.groups == 1
 
 
-class Waiting(NcclLinks):
+class Waiting(NcclTransport):
     """Links without a GPU, as far as waiting goes."""
 
     def __init__(self, case: Case) -> None:
-        self._engine, self._watch, self._nccl = case.engine, case.watch, SimpleNamespace(NcclError=OSError)
+        self._comm, self._watch, self._nccl = case.comm, case.watch, SimpleNamespace(NcclError=OSError)
         self.may_end = threading.Event()
         self._device = SimpleNamespace(synchronize=lambda: self.may_end.wait(30))
 
@@ -179,7 +179,7 @@ def test_the_host_waits_no_longer_than_the_timeout_or_for_a_process_that_has_end
         Waiting(case).wait(SimpleNamespace(done=False))
     assert case.watch.has_given_up
     case = Case()
-    case.watch.ended(0)
+    case.watch.note_end(0)
     with pytest.raises(RankError, match=r"given up waiting for another rank \(ended: 0\)"):
         Waiting(case).wait(SimpleNamespace(done=False))
     with pytest.raises(RankError, match="given up"):
@@ -190,11 +190,11 @@ def test_the_host_waits_no_longer_than_the_timeout_or_for_a_process_that_has_end
 
 def test_an_error_of_a_call_is_that_of_a_rank() -> None:
     case = Case()
-    links = Waiting(case)
+    transport = Waiting(case)
     said = r"rank 2: NCCL says remote process exited; another rank has ended"
-    with pytest.raises(RankError, match=said), links.calls():
+    with pytest.raises(RankError, match=said), transport.calls():
         raise OSError("remote process exited")
-    with pytest.raises(RankError, match="has given up"), links.calls():
+    with pytest.raises(RankError, match="has given up"), transport.calls():
         raise AssertionError("nothing is called any more")
 
 
@@ -207,15 +207,15 @@ def test_a_group_of_calls_ends_after_an_error_too() -> None:
 
 
 def test_a_process_does_not_wait_at_its_end_for_what_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl_watch, "LOOK", 0.01)
+    monkeypatch.setattr(watching, "LOOK", 0.01)
     case = Case(timeout=0.05)
-    links = Waiting(case)
-    case.communicators[1].ended = links.may_end
+    transport = Waiting(case)
+    case.communicators[1].ended = transport.may_end
     case.watch.start()
-    links.end()
+    transport.end()
     assert case.watch.has_given_up
     case = Case()
-    links = Waiting(case)
-    links.may_end.set()
-    links.end()
+    transport = Waiting(case)
+    transport.may_end.set()
+    transport.end()
     assert not case.gives_up(1e9)

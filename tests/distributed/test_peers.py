@@ -21,17 +21,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dasp.distributed import RankError, peers, processes, waiting
-from dasp.distributed.exchange import Span
-from dasp.distributed.packing import defines, steps
+from dasp.distributed import RankError, nccl, peer_memory, peers, transport, watching
+from dasp.distributed.halo import Span
+from dasp.distributed.halo_cuda import define_scalar, find_steps
 from dasp.distributed.peers import (
     BRING,
     LEAST_BYTES,
     MOST_BLOCKS,
     SUM,
-    flag_bytes,
-    neighbour_table,
-    power_of_two,
+    count_flag_bytes,
+    find_power_of_two,
+    make_neighbour_table,
 )
 from dasp.solvers.cuda.passes import THREADS
 from tests.simt.launch import SimtError
@@ -61,7 +61,7 @@ class Ranks:
         if not packed:
             self.places = [np.arange(len(one)) for one in self.places]
         self.packed, self.slots = packed, [1 << 15, 1 << 14, 1 << 15]
-        self.order, self.size = order, flag_bytes(3) + (1 << 16)
+        self.order, self.size = order, count_flag_bytes(3) + (1 << 16)
         self.told = [
             (self.row_bytes, slot, {rank: first for rank, first, _ in one})
             for slot, one in zip(self.slots, self.receives, strict=True)
@@ -78,7 +78,7 @@ class Ranks:
         for rank, first, end in self.sends[source]:
             if rank == target:
                 rows = np.ascontiguousarray(self.fresh(source, turn)[self.places[source][first:end]])
-                at = begin + flag_bytes(3) + turn % 2 * self.slots[target]
+                at = begin + count_flag_bytes(3) + turn % 2 * self.slots[target]
                 at += self.told[target][2][source] * self.row_bytes
                 memory[at : at + rows.nbytes] = rows.reshape(-1).view(np.uint8)
         flags = memory[begin + 4 * MOST_BLOCKS * source :][: 4 * blocks]
@@ -90,19 +90,19 @@ class Ranks:
         """Launch what a rank does in a turn; return what it received."""
         lost = np.zeros(1, np.uint32) if lost is None else lost
         starts = [k * self.size for k in range(3)]
-        table = neighbour_table(rank, starts, self.told, self.sends[rank], self.receives[rank])
+        table = make_neighbour_table(rank, starts, self.told, self.sends[rank], self.receives[rank])
         x = self.fresh(rank, turn)
-        row, column = steps(x)
+        row, column = find_steps(x)
         received = np.full((self.receives[rank][-1][2], *self.shape), 77, self.dtype)
         arguments = {
             "memory": memory, "neighbours": np.array(table, np.int64).reshape(-1), "count": len(table),
-            "own": starts[rank] + flag_bytes(3), "own_step": self.slots[rank], "columns": self.columns,
+            "own": starts[rank] + count_flag_bytes(3), "own_step": self.slots[rank], "columns": self.columns,
             "places": self.places[rank] if self.packed else None, "received": received,
             "turns": np.full(blocks, (turn - 1) % 2**32, np.uint32),
             "limit": np.array([0, gave_up, 0, 0, 0], np.int32), "lost": lost,
             "x": x.reshape(-1, order="A"), "row": row, "column": column,
         }  # fmt: skip
-        constants, types = defines(self.dtype), {"Scalar": self.dtype}
+        constants, types = define_scalar(self.dtype), {"Scalar": self.dtype}
         EmulatedDevice().launch(BRING, constants, arguments, blocks, THREADS, types)()
         assert (arguments["turns"] == turn % 2**32).all()
         return received
@@ -123,7 +123,10 @@ def test_rows_are_written_in_the_memory_of_neighbours(
     dtype: str, shape: tuple[int, ...], packed: bool, order: str, blocks: int, before: int
 ) -> None:
     """Also where a turn is no longer what 31 or 32 bits hold."""
-    ranks, memory = Ranks(dtype, shape, packed, order), np.zeros(3 * (flag_bytes(3) + (1 << 16)), np.uint8)
+    ranks, memory = (
+        Ranks(dtype, shape, packed, order),
+        np.zeros(3 * (count_flag_bytes(3) + (1 << 16)), np.uint8),
+    )
     near = {0: (1, 2), 1: (0,), 2: (0,)}
     for rank, others in near.items():
         for other in others if before else ():
@@ -241,7 +244,7 @@ def test_a_sum_that_some_number_lacks_is_nan(gave_up: int, lost: int) -> None:
 
 
 def test_memory_is_asked_for_in_powers_of_two() -> None:
-    assert [power_of_two(k) for k in (1, 2, 3, 4096, 4097)] == [1, 2, 4, 4096, 8192]
+    assert [find_power_of_two(k) for k in (1, 2, 3, 4096, 4097)] == [1, 2, 4, 4096, 8192]
 
 
 @pytest.mark.parametrize(
@@ -262,26 +265,26 @@ def test_nccl_is_taken_where_gpus_cannot_write_in_each_others_memory(
     class Peers:
         name = "peers"
 
-        def __init__(self, engine: Any, device: Any) -> None:
+        def __init__(self, comm: Any, device: Any) -> None:
             if not made:
                 raise RankError("rank 1: no memory to share")
 
         def works(self) -> bool:
             return works
 
-    monkeypatch.setenv(peers.LINKS_VARIABLE, told)
-    monkeypatch.setattr(peers, "reachable", lambda engine, device: reached)
-    monkeypatch.setattr(peers, "PeerLinks", Peers)
-    monkeypatch.setattr(peers, "NcclLinks", lambda engine, device: SimpleNamespace(name="nccl"))
-    assert run_ranks(2, lambda engine: peers.device_links(engine, "cuda:0").name) == [want] * 2
-    assert run_ranks(1, lambda engine: peers.device_links(engine, "cuda:0").name) == ["nccl"]
+    monkeypatch.setenv(transport.TRANSPORT_VARIABLE, told)
+    monkeypatch.setattr(transport, "can_reach", lambda comm, device: reached)
+    monkeypatch.setattr(peers, "PeerTransport", Peers)
+    monkeypatch.setattr(nccl, "NcclTransport", lambda comm, device: SimpleNamespace(name="nccl"))
+    assert run_ranks(2, lambda comm: transport.find_transport(comm, "cuda:0").name) == [want] * 2
+    assert run_ranks(1, lambda comm: transport.find_transport(comm, "cuda:0").name) == ["nccl"]
 
 
 def test_other_words_for_links_are_refused_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cupy")
-    monkeypatch.setenv(peers.LINKS_VARIABLE, "wires")
+    monkeypatch.setenv(transport.TRANSPORT_VARIABLE, "wires")
     with pytest.raises(ValueError, match="rank 0: DASP_RANK_LINKS is 'wires'; auto or nccl is needed"):
-        run_ranks(2, lambda engine: peers.device_links(engine, "cuda:0"))
+        run_ranks(2, lambda comm: transport.find_transport(comm, "cuda:0"))
 
 
 class Hearer:
@@ -298,14 +301,14 @@ class Hearer:
 
 def start_watch(others: list[Any], hearer: Hearer) -> threading.Thread | None:
     """Watch processes as rank 0; the others are given as (process, when it began)."""
-    every = [(processes.machine(), *one) for one in others]
-    engine: Any = SimpleNamespace(rank=0, gather=lambda mine: [mine, *every])
-    return processes.watch(engine, weakref.WeakMethod(hearer.hear))
+    every = [(watching.find_machine(), *one) for one in others]
+    comm: Any = SimpleNamespace(rank=0, gather=lambda mine: [mine, *every])
+    return watching.watch_processes(comm, weakref.WeakMethod(hearer.hear))
 
 
 def test_a_process_that_has_ended_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its parent, this one, has not asked yet how it ended."""
-    monkeypatch.setattr(processes, "LOOK", 0.01)
+    monkeypatch.setattr(watching, "LOOK", 0.01)
     hearer = Hearer()
     command = [sys.executable, "-c", "print(flush=True); input()"]
     children = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
@@ -313,14 +316,14 @@ def test_a_process_that_has_ended_is_told_once(monkeypatch: pytest.MonkeyPatch) 
         for child in children:
             assert child.stdout is not None
             child.stdout.readline()
-        watching = start_watch([(child.pid, processes.began(child.pid)) for child in children], hearer)
-        assert watching is not None
+        thread = start_watch([(child.pid, watching.find_start(child.pid)) for child in children], hearer)
+        assert thread is not None
         assert not hearer.heard.wait(0.1)
         children[1].kill()
         assert hearer.heard.wait(30)
         assert hearer.ended == [2]
         children[0].kill()
-        watching.join(30)
+        thread.join(30)
         assert hearer.ended == [2, 1]
     finally:
         for child in children:
@@ -331,28 +334,29 @@ def test_a_process_that_has_ended_is_told_once(monkeypatch: pytest.MonkeyPatch) 
 def test_processes_that_cannot_be_told_apart_are_not_watched() -> None:
     """Of another machine, and numbers that another process has meanwhile."""
     hearer = Hearer()
-    assert processes.began(os.getpid())
+    assert watching.find_start(os.getpid())
     assert start_watch([(os.getpid(), "")], hearer) is None
-    assert start_watch([(os.getpid(), processes.began(os.getpid()) + "1")], hearer) is None
-    engine: Any = SimpleNamespace(
-        rank=0, gather=lambda mine: [mine, (("elsewhere", "", ""), os.getpid(), processes.began(os.getpid()))]
+    assert start_watch([(os.getpid(), watching.find_start(os.getpid()) + "1")], hearer) is None
+    comm: Any = SimpleNamespace(
+        rank=0,
+        gather=lambda mine: [mine, (("elsewhere", "", ""), os.getpid(), watching.find_start(os.getpid()))],
     )
-    assert processes.watch(engine, weakref.WeakMethod(hearer.hear)) is None
+    assert watching.watch_processes(comm, weakref.WeakMethod(hearer.hear)) is None
 
 
 def test_nobody_is_watched_for_links_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "LOOK", 0.01)
+    monkeypatch.setattr(watching, "LOOK", 0.01)
     hearer = Hearer()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        others = [(pid, processes.began(pid)) for pid in (child.pid, os.getpid())]
-        watching = start_watch(others, hearer)
-        assert watching is not None
+        others = [(pid, watching.find_start(pid)) for pid in (child.pid, os.getpid())]
+        thread = start_watch(others, hearer)
+        assert thread is not None
         child.kill()
         assert hearer.heard.wait(30)
     del hearer
     gc.collect()
-    watching.join(30)
-    assert not watching.is_alive()
+    thread.join(30)
+    assert not thread.is_alive()
 
 
 class Memory:
@@ -402,12 +406,12 @@ class Memory:
         return sum(map(len, self.blocks.values())), sum(self.opened.values())
 
 
-class Sharing(peers.PeerLinks):
+class Sharing(peers.PeerTransport):
     """Links without a GPU, as far as memory goes that ranks share."""
 
-    def __init__(self, engine: Any) -> None:
-        self.engine, self._released, self._blocks, self._made, self._closed = engine, [], {}, 0, False
-        self._limit, self._seconds = np.zeros(2 + engine.size, np.int32), 0.0
+    def __init__(self, comm: Any) -> None:
+        self.comm, self._released, self._blocks, self._made, self._closed = comm, [], {}, 0, False
+        self._limit, self._seconds = np.zeros(2 + comm.size, np.int32), 0.0
         self._device, self.patience = Here(), {"lost": np.zeros(1, np.uint32)}
 
 
@@ -425,7 +429,7 @@ def shared_memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     cupy = pytest.importorskip("cupy")
     memory = Memory()
     monkeypatch.setattr(cupy.cuda, "runtime", memory)
-    monkeypatch.setattr(peers, "_LEFT", deque())
+    monkeypatch.setattr(peer_memory, "LEFT", deque())
     return memory
 
 
@@ -437,8 +441,8 @@ def test_memory_of_matrices_that_are_gone_is_used_again_or_given_back(shared_mem
     """Whenever ranks notice that one is gone; and nobody frees what another still has open."""
     sizes, sums = [10, 3 << 20, 20, 9 << 20, 3 << 20, 1 << 10], []
 
-    def run(engine: Any) -> None:
-        links, rng, kept = Sharing(engine), np.random.default_rng(engine.rank), []
+    def run(comm: Any) -> None:
+        links, rng, kept = Sharing(comm), np.random.default_rng(comm.rank), []
         for turn in range(60):
             holder = Holder()
             kept.append((links.room(sizes[turn % 6], holder), holder))
@@ -448,17 +452,17 @@ def test_memory_of_matrices_that_are_gone_is_used_again_or_given_back(shared_mem
             if turn % 20 == 19:
                 kept.clear()
                 links.room(17 << 20 << turn // 20, Holder())  # more than any other: they go
-                engine.gather(None)
+                comm.gather(None)
                 sums.append((links.nbytes, *shared_memory.size))
-                engine.gather(None)
+                comm.gather(None)
         links.close()
         assert links.patience["lost"] == 1  # kernels that are launched nevertheless say nothing
         with pytest.raises(RankError, match=r"of rank . has been freed; make the matrix anew"):
             links.check()
-        engine.gather(None)
+        comm.gather(None)
         assert shared_memory.size[1] == 0
-        Sharing(engine).room(1, Holder())  # with later links all of it is given back
-        engine.gather(None)
+        Sharing(comm).room(1, Holder())  # with a later transport all of it is given back
+        comm.gather(None)
         assert shared_memory.size == (3 * LEAST_BYTES, 6)
 
     run_ranks(3, run)
@@ -466,31 +470,31 @@ def test_memory_of_matrices_that_are_gone_is_used_again_or_given_back(shared_mem
 
 
 def test_memory_is_not_given_back_while_a_rank_has_not_left_it(shared_memory: Memory) -> None:
-    def run(engine: Any) -> None:
-        links = Sharing(engine)
+    def run(comm: Any) -> None:
+        links = Sharing(comm)
         links.room(1, links)
-        engine.gather(None)
-        if engine.rank:
+        comm.gather(None)
+        if comm.rank:
             links.close()
-        engine.gather(None)
-        peers._give_back()
-        engine.gather(None)
+        comm.gather(None)
+        peer_memory.give_back_all()
+        comm.gather(None)
         assert shared_memory.size == (2 * LEAST_BYTES, 1)
-        engine.gather(None)
+        comm.gather(None)
         links.close()
-        engine.gather(None)
-        peers._give_back()
-        engine.gather(None)
+        comm.gather(None)
+        peer_memory.give_back_all()
+        comm.gather(None)
         assert shared_memory.size == (0, 0)
 
     run_ranks(2, run)
 
 
-class Waiting(peers.PeerLinks):
+class Waiting(peers.PeerTransport):
     """Links without a GPU, as far as waiting goes."""
 
     def __init__(self) -> None:
-        self.engine: Any = SimpleNamespace(rank=2, size=4, timeout=600.0, let_go=self.let_go)
+        self.comm: Any = SimpleNamespace(rank=2, size=4, timeout=600.0, let_go=self.let_go)
         self._limit, self._seconds, self.ends = np.zeros(2 + 4, np.int32), 0.0, 0
         self.let_go_of, self._tried, self._closed = 0, True, False
         self._device = SimpleNamespace(synchronize=self.synchronize)
@@ -507,10 +511,10 @@ def test_kernels_are_told_how_long_to_wait_and_for_whom() -> None:
     links.check()
     assert list(links._limit) == [600_000, 0, 0, 0, 0, 0]
     for seconds in (1e9, float("inf")):
-        links.engine.timeout = seconds
+        links.comm.timeout = seconds
         links.check()
         assert links._limit[0] == 2**31 - 1
-    links._ended(3)
+    links._note_end(3)
     assert list(links._limit[1:]) == [0, 0, 0, 0, 1]
     links.wait(SimpleNamespace(done=True))
     links._limit[peers.GAVE_UP] = 1  # as a kernel does
@@ -521,7 +525,7 @@ def test_kernels_are_told_how_long_to_wait_and_for_whom() -> None:
 
 def test_the_host_waits_no_longer_than_the_timeout() -> None:
     links = Waiting()
-    links.engine.timeout = 0.01
+    links.comm.timeout = 0.01
     with pytest.raises(RankError, match=r"rank 2 of 4 waited 0\.01 s for its GPU"):
         links.wait(SimpleNamespace(done=False))
     assert links.let_go_of == 1
@@ -543,9 +547,9 @@ def test_a_fork_leaves_the_gpu_alone_when_it_ends() -> None:
     """What is pinned is not there in a fork, and the GPU is not its own."""
     links = Waiting()
     links.check()
-    waiting._end(weakref.ref(links), os.getpid() + 1)
+    watching._end(weakref.ref(links), os.getpid() + 1)
     assert (links.ends, links._limit[0]) == (0, 600_000)
-    waiting._end(weakref.ref(links), os.getpid())
+    watching._end(weakref.ref(links), os.getpid())
     assert (links.ends, links._limit[0]) == (1, 10_000)
 
 
@@ -571,15 +575,21 @@ def test_gpus_that_a_process_does_not_see_may_be_reached(
         return int(bus[-1])
 
     known = threading.local()
+
+    def name() -> str:
+        return "here" if same else f"host {known.rank}"
+
     runtime = SimpleNamespace(
         CUDARuntimeError=Unseen, deviceGetPCIBusId=lambda _: f"bus {known.rank}",
         deviceGetByPCIBusId=number, deviceCanAccessPeer=lambda one, other: int(near),
     )  # fmt: skip
     monkeypatch.setattr(cupy.cuda, "runtime", runtime)
-    monkeypatch.setattr(peers, "machine", lambda: ("here" if same else f"host {known.rank}", "boot", "pids"))
+    monkeypatch.setattr(
+        transport, "find_machine", lambda: ("here" if same else f"host {known.rank}", "boot", "pids")
+    )
 
-    def run(engine: Any) -> bool:
-        known.rank = engine.rank
-        return peers.reachable(engine, SimpleNamespace(id=engine.rank))
+    def run(comm: Any) -> bool:
+        known.rank = comm.rank
+        return transport.can_reach(comm, SimpleNamespace(id=comm.rank))
 
     assert run_ranks(2, run) == [want] * 2

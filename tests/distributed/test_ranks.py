@@ -23,7 +23,7 @@ from tests.support.ranks_gpus import BY_NCCL, WAYS
 
 pytestmark = pytest.mark.ranks
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).find_rank_device().parents[2]
 PROGRAM = [sys.executable, "-m", "tests.support.ranks_program"]
 MOST = 5
 
@@ -130,15 +130,15 @@ def test_groups_between_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.cuda
 @pytest.mark.parametrize(
-    ("way", "links"), [*((way, "auto") for way in WAYS), *((way, "nccl") for way in BY_NCCL)]
+    ("way", "transport"), [*((way, "auto") for way in WAYS), *((way, "nccl") for way in BY_NCCL)]
 )
 def test_products_solvers_and_faults_on_several_gpus(
-    way: str, links: str, monkeypatch: pytest.MonkeyPatch
+    way: str, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What must hold when a rank is killed, late or multiplies something else; and of large matrices."""
     import cupy
 
-    monkeypatch.setenv("DASP_RANK_LINKS", links)
+    monkeypatch.setenv("DASP_RANK_LINKS", transport)
     runtime = cupy.cuda.runtime
     size = min(2 if way in LARGE else 4, runtime.getDeviceCount())
     if size < 2:

@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process: an engine for tests, quick enough for hypothesis."""
+"""Ranks that are threads of one process: an comm for tests, quick enough for hypothesis."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from dasp.distributed.engine import RankError
-from dasp.distributed.host import HostEngine
+from dasp.distributed.communicator import RankError
+from dasp.distributed.messages import HostCommunicator
 
 SECONDS = 60.0
 
 
-class ThreadEngine(HostEngine):
-    """The engine of one rank; `shared` is that of all."""
+class ThreadCommunicator(HostCommunicator):
+    """The comm of one rank; `shared` is that of all."""
 
     count = 0
 
@@ -52,7 +52,7 @@ class ThreadEngine(HostEngine):
             raise RankError(f"rank {self.rank} waited in vain")
 
     def sum(self, numbers: np.ndarray, totals: np.ndarray | None = None) -> Callable[[], None]:
-        """As an engine in place; as the links of a GPU into other numbers."""
+        """As an comm in place; as the transport of a GPU into other numbers."""
         target = numbers if totals is None else totals
 
         def add() -> None:
@@ -63,14 +63,14 @@ class ThreadEngine(HostEngine):
     def wait(self, event: Any = None) -> None:
         return None
 
-    def links(self, device: str) -> ThreadEngine:
+    def transport(self, device: str) -> Any:
         return self
 
     def abort(self, reason: str) -> None:
         self._shared["left"].set()
 
 
-def run_ranks(size: int, work: Callable[[ThreadEngine], Any], *, leave: bool = False) -> list[Any]:
+def run_ranks(size: int, work: Callable[[ThreadCommunicator], Any], *, leave: bool = False) -> list[Any]:
     """Return what each rank's work returned, or raise what the first one raised.
 
     Where a rank leaves early, messages may be left that nobody took.
@@ -83,7 +83,7 @@ def run_ranks(size: int, work: Callable[[ThreadEngine], Any], *, leave: bool = F
 
     def run(rank: int) -> None:
         try:
-            results[rank] = work(ThreadEngine(rank, size, shared))
+            results[rank] = work(ThreadCommunicator(rank, size, shared))
         except BaseException as error:
             errors[rank] = error
             shared["left"].set()

@@ -18,9 +18,9 @@ import numpy as np
 
 from benchmarks.bench import scaling
 from dasp import Policy, solvers
-from dasp.distributed import RankError, SpMatrix, engine_of
-from dasp.distributed.exchange import Csr, Parts, split
-from dasp.distributed.place import resolve
+from dasp.distributed import RankError, SpMatrix, find_communicator
+from dasp.distributed.launch import find_rank_device
+from dasp.distributed.split import Csr, Parts, split
 from dasp.models import generate
 from tests.support import reference
 
@@ -50,7 +50,7 @@ def gpu_matrix(A: Any, comm: Any, timeout: float = FOR_LONG) -> SpMatrix:
 
 
 def links_of(D: SpMatrix) -> str:
-    return str(D.engine.links(D.device).name)
+    return str(D.comm.transport(D.device).name)
 
 
 def die_later(seconds: float) -> None:
@@ -58,14 +58,14 @@ def die_later(seconds: float) -> None:
     threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
 
 
-def killed(engine: Any, comm: Any) -> str:
+def killed(comm: Any) -> str:
     """A rank dies while GPUs iterate, and nobody's time is up: the others say so within seconds."""
     D = gpu_matrix(generate("poisson3d:40"), comm)
     b = _numbers(D.local_shape[0])
     solvers.cg(D, b, rtol=1e-6)
-    engine.gather(None)
+    comm.gather(None)
     began = time.monotonic()
-    if engine.rank == 1:
+    if comm.rank == 1:
         die_later(1.0)
     try:
         while time.monotonic() - began < FOR_LONG / 4:
@@ -77,15 +77,15 @@ def killed(engine: Any, comm: Any) -> str:
     raise AssertionError("nothing was noticed")
 
 
-def killed_between_products(engine: Any, comm: Any) -> str:
+def killed_between_products(comm: Any) -> str:
     """The same where the host waits by itself, in CuPy: what it gets is NaN, and the next call an error."""
     D = gpu_matrix(generate("poisson3d:20"), comm)
     x = _numbers(D.local_shape[1])
     want = (D @ x).get()
     assert np.isfinite(want).all()
-    engine.gather(None)
+    comm.gather(None)
     began, got = time.monotonic(), want
-    if engine.rank == 1:
+    if comm.rank == 1:
         die_later(1.0)
     with contextlib.suppress(RankError):
         while time.monotonic() - began < FOR_LONG / 4:
@@ -98,7 +98,7 @@ def killed_between_products(engine: Any, comm: Any) -> str:
     return f"noticed after {took:.1f} s"
 
 
-def killed_in_a_graph(engine: Any, comm: Any) -> str:
+def killed_in_a_graph(comm: Any) -> str:
     """The same where products are in a graph, which nobody asks anything: NaN, an error of the next call."""
     import cupy
 
@@ -114,9 +114,9 @@ def killed_in_a_graph(engine: Any, comm: Any) -> str:
         graph = stream.end_capture()
         graph.launch(stream)
         assert (y.get() == want).all()
-        engine.gather(None)
+        comm.gather(None)
         began, got = time.monotonic(), want
-        if engine.rank == 1:
+        if comm.rank == 1:
             die_later(1.0)
         while (got == want).all():
             assert time.monotonic() - began < FOR_LONG / 4, "nothing was noticed"
@@ -131,7 +131,7 @@ def killed_in_a_graph(engine: Any, comm: Any) -> str:
     raise AssertionError("nothing was raised")
 
 
-def late(engine: Any, comm: Any) -> str:
+def late(comm: Any) -> str:
     """A rank comes when the others have given up: nobody gets numbers that are none of its."""
     D = gpu_matrix(generate("poisson3d:20"), comm, timeout=2)
     x = _numbers(D.local_shape[1])
@@ -145,21 +145,21 @@ def late(engine: Any, comm: Any) -> str:
         assert ((y == 2.0**turn * want) | np.isnan(y)).all(), "numbers of another turn"
         return False
 
-    engine.gather(None)
-    told = engine.rank != 1 and raises(1)
-    engine.gather(None)
-    told += sum(raises(turn) for turn in range(1 if engine.rank == 1 else 2, 9))
+    comm.gather(None)
+    told = comm.rank != 1 and raises(1)
+    comm.gather(None)
+    told += sum(raises(turn) for turn in range(1 if comm.rank == 1 else 2, 9))
     assert told >= 6, told
     return f"{told} of 8 calls raised"
 
 
-def mixed(engine: Any, comm: Any) -> str:
+def mixed(comm: Any) -> str:
     """Ranks multiply vectors of types that differ, each multiplied by all before: time is up for all."""
     D = gpu_matrix(generate("poisson3d:20"), comm, timeout=2)
     x = _numbers(D.local_shape[1])
     want = {kind: (D @ x.astype(kind)).get() for kind in (np.float64, np.float32)}
-    kind: Any = np.float32 if engine.rank == 1 else np.float64
-    engine.gather(None)
+    kind: Any = np.float32 if comm.rank == 1 else np.float64
+    comm.gather(None)
     began = time.monotonic()
     try:
         while time.monotonic() - began < FOR_LONG / 4:
@@ -172,7 +172,7 @@ def mixed(engine: Any, comm: Any) -> str:
     raise AssertionError("nothing was raised")
 
 
-def one_visible(engine: Any, comm: Any) -> str:
+def one_visible(comm: Any) -> str:
     """Each process sees one GPU alone, as batch systems have it."""
     import cupy
 
@@ -183,22 +183,22 @@ def one_visible(engine: Any, comm: Any) -> str:
     part = slice(D.rows.first, D.rows.first + D.rows.count)
     _hold(D, A[part], x, (D @ cupy.asarray(x[part])).get())
     found, stats = solvers.cg(D, cupy.asarray(x[part]), rtol=1e-9)
-    whole = np.concatenate(engine.gather(found.get()))
+    whole = np.concatenate(comm.gather(found.get()))
     assert stats.converged
     assert np.linalg.norm(x - A @ whole) <= 1.0001e-9 * np.linalg.norm(x)
     return links_of(D)
 
 
-def long_runs(engine: Any, comm: Any) -> str:
+def long_runs(comm: Any) -> str:
     """Ranks of more than ten million rows: every row against the stencil, sums against those of the rows."""
     import cupy
 
-    n = 12 + round((10_000_000 * engine.size) ** (1 / 3))
-    starts = np.array([n * k // engine.size * n**2 for k in range(engine.size + 1)], np.int64)
-    cupy.cuda.Device(int(resolve(engine, "cuda")[5:])).use()
-    first, end = int(starts[engine.rank]), int(starts[engine.rank + 1])
-    D = SpMatrix.from_local_rows(scaling.local_rows(n, first, end, "cuda"), engine, device="cuda")
-    assert D.shape[0] > 10_000_000 * engine.size
+    n = 12 + round((10_000_000 * comm.size) ** (1 / 3))
+    starts = np.array([n * k // comm.size * n**2 for k in range(comm.size + 1)], np.int64)
+    cupy.cuda.Device(int(find_rank_device(comm, "cuda")[5:])).use()
+    first, end = int(starts[comm.rank]), int(starts[comm.rank + 1])
+    D = SpMatrix.from_local_rows(scaling.local_rows(n, first, end, "cuda"), comm, device="cuda")
+    assert D.shape[0] > 10_000_000 * comm.size
     x = scaling.wave(cupy.arange(first, end), cupy)
     for product in ("prepared", "called"):
         y, w = cupy.full(end - first, cupy.nan), cupy.random.default_rng(4).standard_normal(end - first)
@@ -221,37 +221,37 @@ def long_runs(engine: Any, comm: Any) -> str:
     b = D @ x
     found, stats = solvers.cg(D, b, rtol=1e-5)
     assert stats.converged, stats
-    left = float(sum(engine.gather(float(((b - D @ found) ** 2).sum()))) ** 0.5)
-    size = float(sum(engine.gather(float((b**2).sum()))) ** 0.5)
+    left = float(sum(comm.gather(float(((b - D @ found) ** 2).sum()))) ** 0.5)
+    size = float(sum(comm.gather(float((b**2).sum()))) ** 0.5)
     assert left <= 1.001e-5 * size
     return f"{D.shape[0]} rows, {links_of(D)}, {stats.iterations} iterations"
 
 
-def many_entries(engine: Any, comm: Any) -> str:
+def many_entries(comm: Any) -> str:
     """More than 2^32 entries a rank, in float32: sampled rows held to their bound."""
     import cupy
 
     per_row, step = 27, 74
     own = -(-(2**32 + 10_000) // per_row)
-    n = own * engine.size
+    n = own * comm.size
     source = ENTRIES.replace("HALF", str(BAND)).replace("STEP", str(step))
     kernel = cupy.RawModule(code=source).get_function("entries")
-    first = own * engine.rank
-    device = resolve(engine, "cuda")
+    first = own * comm.rank
+    device = find_rank_device(comm, "cuda")
     cupy.cuda.Device(int(device[5:])).use()
     indices, data = cupy.empty(own * per_row, np.int32), cupy.empty(own * per_row, np.float32)
     kernel((4096,), (256,), (*map(np.int64, (first, own, n, per_row)), data, indices))
     indptr = per_row * cupy.arange(own + 1, dtype=np.int64)
-    parts = Parts(own * np.arange(engine.size + 1), engine.rank)
+    parts = Parts(own * np.arange(comm.size + 1), comm.rank)
     pieces = split(Csr(indptr, indices, data), parts)
     entries = len(data)
     del indices, data, indptr
     pool = cupy.get_default_memory_pool()
     pool.free_all_blocks()
-    D = SpMatrix(engine, (parts, parts), pieces, Policy(), device)
+    D = SpMatrix(comm, (parts, parts), pieces, Policy(), device)
     del pieces
     assert entries > 2**32
-    assert D.nnz == engine.size * entries
+    assert D.nnz == comm.size * entries
     x = cupy.sin(cupy.arange(first, first + own, dtype=np.float64)).astype(np.float32)
     y = cupy.full(own, cupy.nan, np.float32)
     D.matvec(x, out=y)
@@ -310,7 +310,7 @@ def main(way: str, rank: int, size: int, port: int) -> int:
     seconds = timedelta(seconds=FOR_LONG)
     dist.init_process_group("gloo", rank=rank, world_size=size, timeout=seconds)
     group = dist.group.WORLD
-    print(f"rank {rank}: {WAYS[way](engine_of(group, timeout=FOR_LONG), group)}", flush=True)
+    print(f"rank {rank}: {WAYS[way](find_communicator(group, timeout=FOR_LONG))}", flush=True)
     if way == "killed-in-a-graph":
         return 0  # as a program would, whatever waits
     if way in APART:

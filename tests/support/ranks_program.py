@@ -29,8 +29,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from dasp import solvers
-from dasp.distributed import RankError, SpMatrix, engine_of, mpi, peers, preconditioners
-from dasp.distributed.place import resolve
+from dasp.distributed import RankError, SpMatrix, find_communicator, mpi, peer_memory, preconditioners
+from dasp.distributed.launch import find_rank_device
+from dasp.distributed.transport import TRANSPORT_VARIABLE
 from dasp.models import generate
 from tests.support import gallery, reference
 
@@ -52,15 +53,20 @@ def here(array: Any) -> Any:
     return array if isinstance(array, np.ndarray) else array.get()
 
 
+def find_links(comm: Any) -> Any:
+    """The transport between GPUs; none on the CPU."""
+    return None if DEVICE == "cpu" else comm.transport(find_rank_device(comm, DEVICE))
+
+
 def agreed_bits(D: SpMatrix, x: Any) -> bool:
     first = here(D @ x)
     return all(here(D @ x).tobytes() == first.tobytes() for _ in range(3))
 
 
-def check_product(engine: Any, comm: Any, matrix: Any) -> None:
+def check_product(comm: Any, matrix: Any) -> None:
     """Hold every row to its bound, and two runs to the same bits."""
-    root = engine.size - 1
-    D = SpMatrix.from_scipy(matrix if engine.rank == root else None, comm, root=root, device=DEVICE)
+    root = comm.size - 1
+    D = SpMatrix.from_scipy(matrix if comm.rank == root else None, comm, root=root, device=DEVICE)
     x = np.random.default_rng(1).standard_normal(matrix.shape[1])
     mine = x[D.columns.first : D.columns.first + D.columns.count]
     given = there(mine)
@@ -77,15 +83,15 @@ def check_product(engine: Any, comm: Any, matrix: Any) -> None:
     block = here(D @ there(two))
     single = here(D @ there(mine.astype(np.float32)))
     rounded = mine.astype(np.float32).astype(float)
-    near, far = reference.product(local, np.concatenate(engine.gather(rounded)))
+    near, far = reference.product(local, np.concatenate(comm.gather(rounded)))
     assert (abs(single - near) <= reference.gamma(np.diff(local.indptr) + 3, np.float64) * far).all()
-    check_transpose(engine, D, matrix)
+    check_transpose(comm, D, matrix)
     if DEVICE != "cpu":
         check_graph(D, given, y)
     assert (abs(block[:, 1] + want) <= bound).all()
 
 
-def check_transpose(engine: Any, D: SpMatrix, matrix: Any) -> None:
+def check_transpose(comm: Any, D: SpMatrix, matrix: Any) -> None:
     """Hold the transposed product to its bound, in one column and in two."""
     x = np.random.default_rng(2).standard_normal(matrix.shape[0])
     mine = x[D.rows.first : D.rows.first + D.rows.count]
@@ -95,7 +101,7 @@ def check_transpose(engine: Any, D: SpMatrix, matrix: Any) -> None:
     np.add.at(want, matrix.indices, terms)
     np.add.at(far, matrix.indices, abs(terms))
     counts = np.bincount(matrix.indices, minlength=matrix.shape[1])
-    bound = reference.gamma(counts + 2 + engine.size, np.float64) * far
+    bound = reference.gamma(counts + 2 + comm.size, np.float64) * far
     part = slice(D.columns.first, D.columns.first + D.columns.count)
     y = here(D.T @ there(mine))
     assert (abs(y - want[part]) <= bound[part]).all()
@@ -124,28 +130,28 @@ def check_graph(D: SpMatrix, x: Any, want: Any) -> None:
             assert (factor * want).tobytes() == here(out).tobytes() or (factor * want == here(out)).all()
 
 
-def check_methods(engine: Any, comm: Any) -> None:
+def check_methods(comm: Any) -> None:
     """Hold every method to the true residual that was asked for, in few iterations."""
     A = generate("poisson3d:14")
-    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device=DEVICE)
     b = np.random.default_rng(5).standard_normal(len(A.indptr) - 1)
     mine = there(b[D.rows.first : D.rows.first + D.rows.count])
     for method in ("cg", "minres", "bicgstab", "chebyshev", "gmres"):
         x, stats = getattr(solvers, method)(D, mine, rtol=1e-9)
-        whole = np.concatenate(engine.gather(here(x)))
+        whole = np.concatenate(comm.gather(here(x)))
         assert stats.converged, (method, stats)
         assert np.linalg.norm(b - A @ whole) <= 1.0001e-9 * np.linalg.norm(b), method
     for make in (preconditioners.jacobi, preconditioners.chebyshev):
         x, stats = solvers.cg(D, mine, rtol=1e-9, M=make(D))
-        whole = np.concatenate(engine.gather(here(x)))
+        whole = np.concatenate(comm.gather(here(x)))
         assert stats.converged, (make, stats)
         assert np.linalg.norm(b - A @ whole) <= 1.0001e-9 * np.linalg.norm(b), make
 
 
-def check_solver(engine: Any, comm: Any) -> None:
+def check_solver(comm: Any) -> None:
     """Hold the true residual of the whole, by another product, to what was asked for."""
     A = generate("poisson2d:20")
-    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device=DEVICE)
     b = there(np.ones(D.local_shape[0]))
     M = preconditioners.jacobi(D)
     for hidden, given in ((False, M), (False, None), (True, None)):
@@ -153,14 +159,14 @@ def check_solver(engine: Any, comm: Any) -> None:
         x, stats = solvers.cg(D, b, rtol=1e-8, M=given)
         again, _ = solvers.cg(D, b, rtol=1e-8, M=given)
         x, again = here(x), here(again)
-        whole = np.concatenate(engine.gather(x))
+        whole = np.concatenate(comm.gather(x))
         assert stats.converged
         assert np.linalg.norm(1.0 - A @ whole) <= 1.0001e-8 * 20
         assert again.tobytes() == x.tobytes()
-        assert len(set(engine.gather((stats.iterations, stats.residual)))) == 1
+        assert len(set(comm.gather((stats.iterations, stats.residual)))) == 1
 
 
-def check_complex(engine: Any, comm: Any) -> None:
+def check_complex(comm: Any) -> None:
     """Hold every method to the true residual of complex systems, and their bits to be the same twice."""
     side = 12
     phases = sp.diags_array(np.exp(0.7j * np.arange(side**2)))
@@ -172,20 +178,20 @@ def check_complex(engine: Any, comm: Any) -> None:
         (definite, ("cg", "minres", "chebyshev", "lsqr")),
         (damped, ("bicgstab", "gmres", "lsmr")),
     ):
-        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device=DEVICE)
         mine = there(b[D.rows.first : D.rows.first + D.rows.count])
         for method in methods:
             for M in (None,) if method.startswith("ls") else (None, preconditioners.jacobi(D)):
                 more = {} if M is None else {"M": M}
                 x, stats = getattr(solvers, method)(D, mine, rtol=1e-8, maxiter=3000, **more)
                 again, _ = getattr(solvers, method)(D, mine, rtol=1e-8, maxiter=3000, **more)
-                whole = np.concatenate(engine.gather(here(x)))
+                whole = np.concatenate(comm.gather(here(x)))
                 assert stats.converged, (method, stats)
                 assert np.linalg.norm(b - A @ whole) <= 1.0001e-8 * np.linalg.norm(b), method
                 assert here(again).tobytes() == here(x).tobytes(), method
 
 
-def check_type(engine: Any, comm: Any, dtype: str) -> None:
+def check_type(comm: Any, dtype: str) -> None:
     """Hold products of a type, also with other values and of the transpose, to bounds, and solves."""
     side = 12
     phases = sp.diags_array(np.exp(0.7j * np.arange(side**2)))
@@ -195,7 +201,7 @@ def check_type(engine: Any, comm: Any, dtype: str) -> None:
     if is_complex:
         A = sp.csr_array(phases @ A @ phases.conj())
     A = A.astype(dtype)
-    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device=DEVICE)
     first, end = D.rows.first, D.rows.first + D.rows.count
     x = rng.standard_normal((side**2, 3)).astype(dtype)
     if is_complex:
@@ -211,7 +217,7 @@ def check_type(engine: Any, comm: Any, dtype: str) -> None:
             for k in range(3):
                 y = here(operator @ there(np.ascontiguousarray(x[first:end, k])))
                 want, size = reference.product(local, x[:, k])
-                terms = 2 * np.diff(local.indptr) + engine.size + 3
+                terms = 2 * np.diff(local.indptr) + comm.size + 3
                 bound = reference.gamma(terms, dtype) * size
                 for got in (y, block[:, k]):
                     assert (abs(got.real - want.real) <= bound.real).all(), (dtype, op, k)
@@ -224,7 +230,7 @@ def check_type(engine: Any, comm: Any, dtype: str) -> None:
             again, _ = getattr(solvers, method)(D, b, rtol=rtol, M=M)
             assert stats.converged, (dtype, method, stats)
             assert here(again).tobytes() == here(found).tobytes(), (dtype, method)
-            solution = np.concatenate(engine.gather(here(found))).astype(complex)
+            solution = np.concatenate(comm.gather(here(found))).astype(complex)
             rounding = abs(A) @ abs(solution) + abs(x[:, 0])
             rounding = float(reference.gamma(2 * np.diff(A.indptr).max() + 3, dtype)) * rounding
             left = np.linalg.norm(x[:, 0] - A.astype(complex) @ solution)
@@ -232,31 +238,31 @@ def check_type(engine: Any, comm: Any, dtype: str) -> None:
             assert left <= allowed, (dtype, method, left, allowed)
 
 
-def check_pieces(engine: Any, comm: Any) -> None:
+def check_pieces(comm: Any) -> None:
     """Hold what MPI's counts are too small for to arrive as it was sent."""
     whole, mpi.MOST_BYTES = mpi.MOST_BYTES, 40
     try:
-        check_product(engine, comm, gallery.from_lengths(np.full(40, 30), 40, seed=3))
+        check_product(comm, gallery.from_lengths(np.full(40, 30), 40, seed=3))
     finally:
         mpi.MOST_BYTES = whole
 
 
-def check_many(engine: Any, comm: Any) -> None:
+def check_many(comm: Any) -> None:
     """Multiply by several matrices by turns, some of which end meanwhile and leave their place to others."""
     kept, rng = {}, np.random.default_rng(10)
     for turn in range(12):
         A = gallery.from_lengths(rng.integers(0, 12, 60), 60, seed=turn)
-        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device=DEVICE)
         kept[turn % 4] = A, D
         x = rng.standard_normal(60)
         for matrix, of_ranks in kept.values():
             part = slice(of_ranks.columns.first, of_ranks.columns.first + of_ranks.columns.count)
-            y = np.concatenate(engine.gather(here(of_ranks @ there(x[part]))))
+            y = np.concatenate(comm.gather(here(of_ranks @ there(x[part]))))
             want, size = reference.product(matrix, x)
             assert (abs(y - want) <= reference.gamma(np.diff(matrix.indptr) + 3, np.float64) * size).all()
 
 
-def check_bytes(engine: Any, comm: Any) -> None:
+def check_bytes(comm: Any) -> None:
     """Hold what ranks keep of each other's memory to be no more after many matrices than after some."""
     rng, kept = np.random.default_rng(11), []
     for turn in range(24):
@@ -264,34 +270,34 @@ def check_bytes(engine: Any, comm: Any) -> None:
         A = sp.csr_array((np.ones(2), ([0, n - 1], [n - 1, 0])), shape=(n, n)) if turn % 2 else (
             sp.csr_array(sp.diags_array([np.ones(n), np.ones(n)], offsets=[0, n // 2], shape=(n, n)))
         )  # fmt: skip
-        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device=DEVICE)
         x = there(rng.standard_normal((n, 8))[D.rows.first : D.rows.first + D.rows.count])
         assert here(D @ x).shape == x.shape
         del D
         gc.collect()
-        kept.append(getattr(engine.links(resolve(engine, DEVICE)), "nbytes", 0))
+        kept.append(getattr(find_links(comm), "nbytes", 0))
     assert kept[-1] <= 2 * max(kept[:6]), kept
 
 
-def check_freed(engine: Any, comm: Any) -> None:
+def check_freed(comm: Any, raw: Any) -> None:
     """Hold communicators that are freed to leave nothing behind but what the last one had."""
-    by_mpi = isinstance(engine, mpi.MpiEngine)
+    by_mpi = isinstance(comm, mpi.MpiCommunicator)
     if not by_mpi:
         import torch.distributed as dist
 
-        if engine.size < dist.get_world_size():
+        if comm.size < dist.get_world_size():
             return  # all processes have to make a group
     A, left = generate("poisson2d:12"), set()
     for _ in range(4):
-        own = comm.Dup() if by_mpi else dist.new_group(list(range(engine.size)))
-        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, own, device=DEVICE)
+        own = raw.Dup() if by_mpi else dist.new_group(list(range(comm.size)))
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, own, device=DEVICE)
         x = there(np.ones(D.local_shape[1]))
         assert np.isfinite(here(D @ x)).all()
-        left.add(len(peers._LEFT))
+        left.add(len(peer_memory.LEFT))
         own.Free() if by_mpi else dist.destroy_process_group(own)
     assert max(left) <= 2, left
-    engine_of(comm)  # the next that is asked for lets go of groups of torch
-    if D.neighbours and (by_mpi or getattr(engine.links(resolve(engine, DEVICE)), "name", "") == "peers"):
+    find_communicator(raw)  # the next that is asked for lets go of groups of torch
+    if D.neighbours and (by_mpi or getattr(find_links(comm), "name", "") == "peers"):
         told = "nothing was raised"
         try:
             D @ x
@@ -312,66 +318,64 @@ def levels(A: Any, least: int) -> Any:
     return SimpleNamespace(levels=[*found, SimpleNamespace(A=A)])
 
 
-def check_multigrid(engine: Any, comm: Any) -> None:
+def check_multigrid(comm: Any) -> None:
     """Hold a cycle over ranks to that of one, and conjugate gradients with it to the true residual."""
     from dasp.preconditioners import multigrid
 
     A = generate("poisson3d:14")
-    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device=DEVICE)
     b = np.random.default_rng(8).standard_normal(A.shape[0])
     mine = b[D.rows.first : D.rows.first + D.rows.count]
     ml, least, preconditioners.LEAST_ROWS = levels(A, 100), preconditioners.LEAST_ROWS, 100
     try:
-        M = preconditioners.multigrid(D, ml if engine.rank == 0 else None)
+        M = preconditioners.multigrid(D, ml if comm.rank == 0 else None)
     finally:
         preconditioners.LEAST_ROWS = least
-    cycle = np.concatenate(engine.gather(here(M @ there(mine))))
+    cycle = np.concatenate(comm.gather(here(M @ there(mine))))
     want = here(multigrid(ml, device=DEVICE) @ there(b))
     assert np.linalg.norm(cycle - want) <= 1e-11 * np.linalg.norm(want)
     plain = solvers.cg(D, there(mine), rtol=1e-9)[1].iterations
     x, stats = solvers.cg(D, there(mine), rtol=1e-9, M=M)
-    whole = np.concatenate(engine.gather(here(x)))
+    whole = np.concatenate(comm.gather(here(x)))
     assert stats.converged, stats
     assert stats.iterations < plain
     assert np.linalg.norm(b - A @ whole) <= 1.0001e-9 * np.linalg.norm(b)
 
 
-def check_faults(engine: Any, comm: Any) -> None:
+def check_faults(comm: Any) -> None:
     """Hold what one rank does wrong to be told by all in the same words."""
-    last = engine.size - 1
+    last = comm.size - 1
     A = generate("poisson2d:8")
-    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device=DEVICE)
     cases: list[Callable[[], Any]] = [
-        lambda: solvers.cg(D, there(np.ones(D.local_shape[0] + (engine.rank == last)))),
-        lambda: D @ there(np.ones(D.local_shape[1] + (engine.rank == last))),
-        lambda: SpMatrix.from_local_rows("rows" if engine.rank == last else A[:0], comm, device=DEVICE),
+        lambda: solvers.cg(D, there(np.ones(D.local_shape[0] + (comm.rank == last)))),
+        lambda: D @ there(np.ones(D.local_shape[1] + (comm.rank == last))),
+        lambda: SpMatrix.from_local_rows("rows" if comm.rank == last else A[:0], comm, device=DEVICE),
         lambda: SpMatrix.from_files("/nowhere", comm, device=DEVICE),
     ]
     if last:  # types that differ between ranks
         own = A[D.rows.first : D.rows.first + D.rows.count]
-        types = np.float32 if engine.rank == last else np.float64
+        types = np.float32 if comm.rank == last else np.float64
         cases += [
             lambda: SpMatrix.from_local_rows(own.astype(types), comm, device=DEVICE),
             lambda: D @ there(np.ones((D.local_shape[1], 3), types)),
-            lambda: solvers.cg(
-                D, there(np.ones(D.local_shape[0], complex if engine.rank == last else float))
-            ),
+            lambda: solvers.cg(D, there(np.ones(D.local_shape[0], complex if comm.rank == last else float))),
             lambda: D.with_values(np.ones(own.nnz, types)),
         ]
     for number, case in enumerate(cases):
         try:
             case()
         except (TypeError, ValueError) as error:
-            told = engine.gather(str(error))
+            told = comm.gather(str(error))
             assert len(set(told)) == 1, told
         else:
             raise AssertionError(f"nothing was raised in case {number}")
 
 
-def check_goes_on(engine: Any, comm: Any) -> None:
+def check_goes_on(comm: Any) -> None:
     """Hold what fails on one rank to end on all at once, and products to be right after it."""
-    A, odd = generate("poisson2d:20"), engine.rank == engine.size - 1
-    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    A, odd = generate("poisson2d:20"), comm.rank == comm.size - 1
+    D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device=DEVICE)
     part = slice(D.rows.first, D.rows.first + D.rows.count)
     b, M = there(np.ones(D.local_shape[0])), preconditioners.jacobi(D)
 
@@ -405,17 +409,17 @@ def check_goes_on(engine: Any, comm: Any) -> None:
             case()
         except (RankError, KeyError, TypeError, ValueError) as error:
             problem = error
-        if name != "x" or odd or engine.size - 1 in D.neighbours:  # others may have what they need
+        if name != "x" or odd or comm.size - 1 in D.neighbours:  # others may have what they need
             assert isinstance(problem, (kind, KeyError) if odd else kind), (name, problem)
         for _ in range(2):
             assert (abs(D @ b - want[part]) <= bound[part]).all(), name
     assert solvers.cg(D, b)[1].converged
 
 
-def check_all(engine: Any, comm: Any) -> int:
+def check_all(comm: Any, raw: Any) -> int:
     """Run every case and return how many failed on this rank."""
     cases: dict[str, Callable[[], None]] = {
-        name: lambda matrix=matrix: check_product(engine, comm, matrix)  # type: ignore[misc]
+        name: lambda matrix=matrix: check_product(comm, matrix)  # type: ignore[misc]
         for name, matrix in {
             "banded": generate("poisson2d:12"),
             "all to all": gallery.from_lengths(np.full(40, 30), 40, seed=3),
@@ -424,25 +428,25 @@ def check_all(engine: Any, comm: Any) -> int:
             "wide": gallery.from_lengths(np.tile([0, 9], 10), 57, seed=4),
         }.items()
     }
-    if isinstance(engine, mpi.MpiEngine):
-        cases["in pieces"] = lambda: check_pieces(engine, comm)
-    cases["methods"] = lambda: check_methods(engine, comm)
-    cases["solver"] = lambda: check_solver(engine, comm)
-    cases["multigrid"] = lambda: check_multigrid(engine, comm)
-    cases["complex"] = lambda: check_complex(engine, comm)
+    if isinstance(comm, mpi.MpiCommunicator):
+        cases["in pieces"] = lambda: check_pieces(comm)
+    cases["methods"] = lambda: check_methods(comm)
+    cases["solver"] = lambda: check_solver(comm)
+    cases["multigrid"] = lambda: check_multigrid(comm)
+    cases["complex"] = lambda: check_complex(comm)
     if DEVICE != "cpu":  # where types have kernels of their own, and ranks memory that all write in
         for dtype in ("f4", "f8", "c8", "c16"):
-            cases[f"type {dtype}"] = partial(check_type, engine, comm, dtype)
-        cases["many"] = lambda: check_many(engine, comm)
-        cases["bytes"] = lambda: check_bytes(engine, comm)
-    cases["freed"] = lambda: check_freed(engine, comm)
-    cases["faults"] = lambda: check_faults(engine, comm)
-    if DEVICE == "cpu" and isinstance(engine, mpi.MpiEngine) and engine.size > 1:
-        cases["goes on"] = lambda: check_goes_on(engine, comm)
+            cases[f"type {dtype}"] = partial(check_type, comm, dtype)
+        cases["many"] = lambda: check_many(comm)
+        cases["bytes"] = lambda: check_bytes(comm)
+    cases["freed"] = lambda: check_freed(comm, raw)
+    cases["faults"] = lambda: check_faults(comm)
+    if DEVICE == "cpu" and isinstance(comm, mpi.MpiCommunicator) and comm.size > 1:
+        cases["goes on"] = lambda: check_goes_on(comm)
     if DEVICE != "cpu":
-        links = engine.links(resolve(engine, DEVICE))
-        if engine.rank == 0:
-            print(f"{engine.size} ranks, links by {links.name}", flush=True)
+        transport = find_links(comm)
+        if comm.rank == 0:
+            print(f"{comm.size} ranks, transport by {transport.name}", flush=True)
     failed, wanted = 0, os.environ.get("DASP_RANKS_CASES", ",".join(cases)).split(",")
     team, teams = map(int, os.environ.get("DASP_RANKS_TEAM", "1/1").split("/"))
     for name in wanted[team - 1 :: teams]:
@@ -452,10 +456,10 @@ def check_all(engine: Any, comm: Any) -> int:
         except Exception:
             problem = traceback.format_exc()
         if problem:
-            print(f"FAILED {name} on rank {engine.rank} of {engine.size}: {problem}", flush=True)
+            print(f"FAILED {name} on rank {comm.rank} of {comm.size}: {problem}", flush=True)
             failed += 1
-        elif engine.rank == 0:
-            print(f"{name} on {engine.size} ranks: {time.monotonic() - began:.2f} s", flush=True)
+        elif comm.rank == 0:
+            print(f"{name} on {comm.size} ranks: {time.monotonic() - began:.2f} s", flush=True)
     return failed
 
 
@@ -468,7 +472,7 @@ def run_mpi() -> int:
     for size in sizes:
         part = world.Split(0 if world.rank < size else 1, world.rank)
         if world.rank < size:
-            failed += check_all(engine_of(part, timeout=60), part)
+            failed += check_all(find_communicator(part, timeout=60), part)
     total = world.allreduce(failed)
     if world.rank == 0:
         print(f"{len(sizes)} sizes, {total} failed", flush=True)
@@ -490,13 +494,13 @@ def run_group(backends: list[str], rank: int, size: int, port: int) -> int:
             import torch
 
             torch.cuda.set_device(rank % torch.cuda.device_count())
-            os.environ[peers.LINKS_VARIABLE] = "nccl"
+            os.environ[TRANSPORT_VARIABLE] = "nccl"
         for one in sizes:
             # A group of NCCL alone has to be that of all processes.
             both = "cpu:gloo,cuda:nccl" if backend == "nccl" and one < size else backend
             group = dist.new_group(list(range(one)), backend=both)
             if rank < one:
-                failed += check_all(engine_of(group), group)
+                failed += check_all(find_communicator(group), group)
     dist.barrier()
     if rank == 0:
         print(f"{len(sizes)} sizes, {failed} failed", flush=True)

@@ -7,16 +7,17 @@ group's own timeout says, and notices at once when its connection breaks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any
 
-import numpy as np
+from dasp.distributed.communicator import RankError
+from dasp.distributed.messages import HostCommunicator
+from dasp.distributed.split import Numbers
 
-from dasp.distributed.engine import RankError
-from dasp.distributed.host import HostEngine
 
-
-class _Told:
-    """Makes a `RankError` of what torch raises."""
+class _RankErrors(AbstractContextManager[None]):
+    """Makes a `RankError` of an error that torch raises."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -24,41 +25,43 @@ class _Told:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if isinstance(error, RuntimeError) and not isinstance(error, RankError):
-            first = str(error).strip().splitlines()[0] if str(error).strip() else kind.__name__
+            first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise RankError(
                 f"rank {self._rank}: torch.distributed says {first}; another rank has ended, failed "
                 "or is late"
             ) from error
 
 
-def group_engine(group: Any, timeout: float) -> GroupEngine:
-    """Return the engine of a process group, the one that was made first; let go of groups that are gone."""
-    forget_engines(lambda known: not _is_there(known))
-    for known, engine in _ENGINES:
-        if known is group:
-            engine.timeout = timeout
-            return engine
-    made = GroupEngine(group, timeout)
-    _ENGINES.append((group, made))
-    return made
+def find_torch_communicator(group: Any, timeout: float) -> TorchCommunicator:
+    """Return the communicator that was made first of a process group; forget groups that are gone."""
+    forget_groups(lambda other: not _is_there(other))
+    for other, comm in _GROUPS:
+        if other is group:
+            comm.timeout = timeout
+            return comm
+    comm = TorchCommunicator(group, timeout)
+    _GROUPS.append((group, comm))
+    return comm
 
 
-_ENGINES: list[tuple[Any, GroupEngine]] = []
-"""Of each group that was asked for: a group cannot be the key of a dictionary that lets go of it."""
+_GROUPS: list[tuple[Any, TorchCommunicator]] = []
+"""Of each group that was asked for: a group cannot be the key of a dictionary with weak references."""
 
 
-def forget_engines(is_meant: Callable[[Any], bool] = lambda group: True) -> None:
-    """Let go of groups, of all of them before torch.distributed ends them."""
-    for group, engine in _ENGINES[:]:
+def forget_groups(is_meant: Callable[[Any], bool] = lambda group: True) -> None:
+    """Close and forget groups; all of them before torch.distributed ends them."""
+    for group, comm in _GROUPS[:]:
         if is_meant(group):
-            engine.close()
-            _ENGINES.remove((group, engine))
+            comm.close()
+            _GROUPS.remove((group, comm))
 
 
 def _is_there(group: Any) -> bool:
-    """Whether torch.distributed has not ended a group yet."""
+    """Return True if torch.distributed has not ended a group yet."""
     import torch.distributed as dist
 
     try:
@@ -67,8 +70,8 @@ def _is_there(group: Any) -> bool:
         return False
 
 
-class GroupEngine(HostEngine):
-    """All that ranks of a process group do together; see `dasp.distributed.engine.Engine`.
+class TorchCommunicator(HostCommunicator):
+    """All that ranks of a process group do together; see `dasp.distributed.communicator.Communicator`.
 
     Raises
     ------
@@ -93,27 +96,23 @@ class GroupEngine(HostEngine):
                 )
             self.group = dist.new_group(backend="gloo")
 
-    def told(self) -> _Told:
-        """Return a context that makes a `RankError` of what torch raises."""
-        return _Told(self.rank)
-
-    def peer(self, rank: int) -> int:
+    def _find_process(self, rank: int) -> int:
         """Return the number of a rank among all processes."""
         return int(self.dist.get_global_rank(self.group, rank))
 
-    def send(self, rank: int, array: np.ndarray[Any, Any]) -> Any:
+    def send(self, rank: int, array: Numbers) -> Any:
         """Begin to send bytes."""
-        with self.told():
-            return self.dist.isend(self._torch.from_numpy(array), self.peer(rank), group=self.group)
+        with _RankErrors(self.rank):
+            return self.dist.isend(self._torch.from_numpy(array), self._find_process(rank), group=self.group)
 
-    def receive(self, rank: int, array: np.ndarray[Any, Any]) -> Any:
+    def receive(self, rank: int, array: Numbers) -> Any:
         """Begin to receive bytes."""
-        with self.told():
-            return self.dist.irecv(self._torch.from_numpy(array), self.peer(rank), group=self.group)
+        with _RankErrors(self.rank):
+            return self.dist.irecv(self._torch.from_numpy(array), self._find_process(rank), group=self.group)
 
     def is_done(self, request: Any) -> bool:
-        """Wait for a request, as long as the group was made to."""
-        with self.told():
+        """Wait for a request, as long as the group was made to; return True."""
+        with _RankErrors(self.rank):
             request.wait()
         return True
 

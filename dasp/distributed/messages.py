@@ -1,4 +1,4 @@
-"""What engines have in common whose messages are of the host's memory: calls, gathers, sums, exchanges.
+"""Numbered messages between the hosts of ranks: calls, gathers, sums and exchanges, for MPI and torch alike.
 
 Every message begins with a head of fixed size: the number of the call that it belongs to, the operation in
 that call, and how many bytes there are, of which the first stand in the head. A rank that leaves a call with
@@ -17,14 +17,21 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from dasp.distributed.engine import Message, RankError
+from dasp.distributed.communicator import Message, RankError
+from dasp.distributed.split import Numbers
 from dasp.runtime.launcher import told_everywhere
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    from dasp.distributed.transport import Transport
+
+T = TypeVar("T")
+
+Request = Any
+"""A message on its way, as mpi4py, torch or a test has it."""
 
 HEAD = 256
 """Bytes of a head."""
@@ -39,48 +46,48 @@ FAILED = -1
 """The operation of a message which says that a rank left the call with an error, and which."""
 
 KINDS = RankError, TypeError, ValueError
-"""Of errors that other ranks raise; the first stands for all that are none of these."""
+"""Of errors that other ranks raise; the first stands for all others."""
 
 
 class Call(AbstractContextManager[None]):
     """A call that all ranks make, as a context; calls inside it belong to it."""
 
-    def __init__(self, engine: HostEngine) -> None:
-        self._engine, self._depth = engine, 0
+    def __init__(self, comm: HostCommunicator) -> None:
+        self._comm, self._depth = comm, 0
 
     def __enter__(self) -> None:
         self._depth += 1
-        self._engine.is_in_call = True
+        self._comm.is_in_call = True
         if self._depth == 1:
-            self._engine.begin_call()
+            self._comm.begin_call()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._depth -= 1
-        self._engine.is_in_call = self._depth > 0
+        self._comm.is_in_call = self._depth > 0
         if error is not None and not self._depth and not told_everywhere(error):
-            self._engine.fail(error)
+            self._comm.fail(error)
 
 
 class Inbox:
     """Messages from one rank, in the order in which it sent them."""
 
-    def __init__(self, engine: HostEngine, rank: int) -> None:
-        self._engine, self._rank = engine, rank
+    def __init__(self, comm: HostCommunicator, rank: int) -> None:
+        self._comm, self._rank = comm, rank
         self._head = np.zeros(HEAD, np.uint8)
         self._words = self._head[: 8 * WORDS].view(np.int64)
-        self._request: Any = None
+        self._request: Request = None
         self._has_head = False
-        self._rest: Array | None = None  # what comes behind a head
+        self._rest: Numbers | None = None  # what comes behind a head
         self._is_wanted = False
 
     def drop(self) -> None:
-        """Take what has begun to come for a call that this rank has left."""
+        """Drop a message that has begun to come for a call that this rank has left."""
         self._is_wanted = False
 
-    def receive(self, label: tuple[int, int], target: Array) -> bool:
-        """Take what has come; return True once the message with this label is in its place.
+    def receive(self, label: tuple[int, int], target: Numbers) -> bool:
+        """Take the bytes that have come; return True once the message with this label is in its place.
 
         Raises
         ------
@@ -89,7 +96,7 @@ class Inbox:
         """
         while True:
             if self._rest is not None:
-                if not self._engine.is_done(self._request):
+                if not self._comm.is_done(self._request):
                     return False
                 self._rest, self._request, wanted = None, None, self._is_wanted
                 if wanted:
@@ -97,14 +104,14 @@ class Inbox:
                     return True
             elif not self._has_head:
                 if self._request is None:
-                    self._request = self._engine.receive(self._rank, self._head)
-                if not self._engine.is_done(self._request):
+                    self._request = self._comm.receive(self._rank, self._head)
+                if not self._comm.is_done(self._request):
                     return False
                 self._has_head, self._request = True, None
             elif self._take_head(label, target):
                 return True
 
-    def _take_head(self, label: tuple[int, int], target: Array) -> bool:
+    def _take_head(self, label: tuple[int, int], target: Numbers) -> bool:
         """Judge a head and what follows it; return True if the whole message was in it, and is wanted."""
         number, operation, nbytes = map(int, self._words)
         wanted = (number, operation, nbytes) == (*label, target.nbytes)
@@ -113,7 +120,7 @@ class Inbox:
                 self._has_head = False
                 raise self._failure(nbytes)
             raise RankError(
-                f"rank {self._engine.rank} and rank {self._rank} are not at the same operation; "
+                f"rank {self._comm.rank} and rank {self._rank} are not at the same operation; "
                 "all ranks must make the same calls in the same order"
             )
         self._has_head = False
@@ -122,7 +129,7 @@ class Inbox:
                 target[:] = self._head[8 * WORDS : 8 * WORDS + nbytes]
             return wanted
         self._rest, self._is_wanted = target if wanted else np.empty(nbytes, np.uint8), wanted
-        self._request = self._engine.receive(self._rank, self._rest)
+        self._request = self._comm.receive(self._rank, self._rest)
         return False
 
     def _failure(self, nbytes: int) -> Exception:
@@ -132,79 +139,82 @@ class Inbox:
 
 
 class HostExchange:
-    """Messages between neighbours; see `dasp.distributed.engine.Exchange`."""
+    """Messages between neighbours; see `dasp.distributed.communicator.Exchange`."""
 
     def __init__(
-        self, engine: HostEngine, sends: Sequence[Message], receives: Sequence[Message], name: str
+        self, comm: HostCommunicator, sends: Sequence[Message], receives: Sequence[Message], name: str
     ) -> None:
-        self._engine, self._name = engine, zlib.crc32(name.encode())
+        self._comm, self._name = comm, zlib.crc32(name.encode())
         self._sends = [(rank, _flat(array)) for rank, array in sends]
         self._receives = [(rank, _flat(array)) for rank, array in receives]
         self._heads = np.zeros((len(self._sends), HEAD), np.uint8)
-        self._sending: list[Any] = []
+        self._sending: list[Request] = []
         self._label = 0, 0
 
     def start(self) -> None:
         """Send."""
         if self._sending:  # of a call that failed: those who read these messages later must know it
-            self._engine.keep(self._sending, self._heads)
+            self._comm.keep(self._sending, self._heads)
             self._heads = np.zeros_like(self._heads)
-        self._label = self._engine.begin_operation(self._name)
+        self._label = self._comm.begin_operation(self._name)
         self._sending = []
         for head, (rank, array) in zip(self._heads, self._sends, strict=True):
             head[: 8 * WORDS].view(np.int64)[:] = *self._label, array.nbytes
             first = array[:INSIDE] if array.nbytes <= INSIDE else array[:0]
             head[8 * WORDS : 8 * WORDS + len(first)] = first
-            self._sending.append(self._engine.send(rank, head))
+            self._sending.append(self._comm.send(rank, head))
             if array.nbytes > INSIDE:
-                self._sending.append(self._engine.send(rank, array))
+                self._sending.append(self._comm.send(rank, array))
 
     def finish(self) -> None:
         """Wait until all has come and all is sent."""
         waiting: list[Callable[[], bool]] = [
-            partial(self._engine.inbox(rank).receive, self._label, array) for rank, array in self._receives
+            partial(self._comm.inbox(rank).receive, self._label, array) for rank, array in self._receives
         ]
-        waiting += [partial(self._engine.is_done, request) for request in self._sending]
-        self._engine.wait_for(waiting)
+        waiting += [partial(self._comm.is_done, request) for request in self._sending]
+        self._comm.wait_for(waiting)
         self._sending = []
 
 
-def _flat(array: Array) -> Array:
+def _flat(array: Numbers) -> Numbers:
     """Return the bytes of a contiguous array."""
     return array.reshape(-1).view(np.uint8) if array.nbytes else np.empty(0, np.uint8)
 
 
-class HostEngine:
-    """What the engines of mpi4py and torch.distributed have in common.
+class HostCommunicator:
+    """The common part of the communicators of mpi4py and torch.distributed.
 
-    One of them has to `send`, to `receive`, to say whether a request `is_done`, and to `pause`.
+    A subclass sends and receives bytes, says if a request is done, and pauses between two questions.
 
     Attributes
     ----------
     rank, size, timeout
-        See `dasp.distributed.engine.Engine`.
-    call : Call
-        A context for what all ranks do together, so that all leave it and go on where one fails.
+        See `dasp.distributed.communicator.Communicator`.
     """
 
     def __init__(self, rank: int, size: int, timeout: float) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
-        self.call: AbstractContextManager[None] = Call(self)
-        self._links: dict[str, Any] = {}
+        self._call = Call(self)
+        self._transports: dict[str, Transport] = {}
         self._number, self._step, self._has_failed, self.is_in_call = 0, 0, False, False
         self._inboxes: dict[int, Inbox] = {}
-        self._kept: list[tuple[list[Any], Array]] = []
+        self._kept: list[tuple[list[Request], Numbers]] = []
 
-    def send(self, rank: int, array: Array) -> Any:
+    @property
+    def call(self) -> AbstractContextManager[None]:
+        """A context for work that all ranks do together; all leave it and go on where one fails."""
+        return self._call
+
+    def send(self, rank: int, array: Numbers) -> Request:
         """Begin to send bytes, which stay as they are until that is done; return a request."""
         raise NotImplementedError
 
-    def receive(self, rank: int, array: Array) -> Any:
+    def receive(self, rank: int, array: Numbers) -> Request:
         """Begin to receive bytes; return a request. Messages of a rank come in the order it sent them."""
         raise NotImplementedError
 
-    def is_done(self, request: Any) -> bool:
-        """Whether a request is done; an engine may wait until it is."""
+    def is_done(self, request: Request) -> bool:
+        """Return True once a request is done; a communicator may wait until it is."""
         raise NotImplementedError
 
     def pause(self, began: float) -> None:
@@ -221,18 +231,18 @@ class HostEngine:
         self._number, self._step = self._number + 1, 0
         if self._has_failed:
             self._has_failed = False
-            if self._links:
+            if self._transports:
                 self._meet_again()
 
     def _meet_again(self) -> None:
-        """Hold that GPUs have begun the same messages, which carry no number; else give them up."""
+        """Give up the transports unless GPUs have begun the same messages, which carry no number."""
         try:
-            counts = self.gather({name: links.count for name, links in self._links.items()})
+            counts = self.gather({name: transport.count for name, transport in self._transports.items()})
         except (RankError, TypeError, ValueError):  # of a rank that had not failed
             counts = []
         if len({tuple(one.values()) for one in counts}) != 1:
-            for links in self._links.values():
-                links.give_up()
+            for transport in self._transports.values():
+                transport.give_up()
 
     def begin_operation(self, name: int) -> tuple[int, int]:
         """Return the label of the next operation: a number of its call, and one in it with its name."""
@@ -258,12 +268,12 @@ class HostEngine:
             return
         self.keep(sent, head)
 
-    def keep(self, requests: list[Any], array: Array) -> None:
-        """Have what is still being sent live on."""
+    def keep(self, requests: list[Request], array: Numbers) -> None:
+        """Keep arrays that are still being sent."""
         self._kept.append((requests, array))
 
     def inbox(self, rank: int) -> Inbox:
-        """Return what comes from a rank."""
+        """Return the messages from a rank."""
         return self._inboxes.setdefault(rank, Inbox(self, rank))
 
     def wait_for(self, waiting: list[Callable[[], bool]]) -> None:
@@ -278,8 +288,8 @@ class HostEngine:
         while waiting := [one for one in waiting if not one()]:
             self.pause(began)
 
-    def gather(self, value: Any) -> list[Any]:
-        """Return what every rank gave."""
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks."""
         mine = np.frombuffer(pickle.dumps(value), np.uint8)
         rows = np.empty((self.size, 1), np.int64)
         rows[0] = len(mine)
@@ -301,17 +311,17 @@ class HostEngine:
         pieces = np.split(every, ends[:-1])
         return [pickle.loads(pieces[(rank - self.rank) % self.size].tobytes()) for rank in range(self.size)]
 
-    def _rounds(self, rows: Array, name: str) -> list[HostExchange]:
+    def _rounds(self, rows: Numbers, name: str) -> list[HostExchange]:
         """Prepare to gather rows of one size: row k comes from the k-th rank behind this one."""
-        found = []
+        rounds = []
         for k in range((self.size - 1).bit_length()):
             first, end = 1 << k, min(2 << k, self.size)
             sends = [((self.rank - first) % self.size, rows[: end - first])]
             receives = [((self.rank + first) % self.size, rows[first:end])]
-            found.append(self.exchange(sends, receives, f"{name} {rows.nbytes}"))
-        return found
+            rounds.append(self.exchange(sends, receives, f"{name} {rows.nbytes}"))
+        return rounds
 
-    def sum(self, array: Array) -> Callable[[], None]:
+    def sum(self, array: Numbers) -> Callable[[], None]:
         """Prepare a sum over all ranks, in their order."""
         mine = array.reshape(-1)
         rows = np.empty((self.size, array.size), np.float64)
@@ -332,29 +342,27 @@ class HostEngine:
         """Prepare messages."""
         return HostExchange(self, sends, receives, name)
 
-    def count_routes(self) -> int:
-        """Return a number that is the same on all ranks: where they are in their calls."""
+    def locate_call(self) -> int:
+        """Return where the ranks are in their calls: the same on all, and each time another number."""
         return self._number << 20 | self._step
-
-    def wait(self, event: Any = None) -> None:
-        """Do nothing: what the host does is done."""
 
     def let_go(self) -> None:
         """Do nothing: this process ends by itself."""
 
+    def abort(self, reason: str) -> None:
+        """End all ranks, as far as that goes."""
+        raise NotImplementedError
+
     def close(self) -> None:
-        """Let go of what GPUs hold of each other's: the communicator is gone, nothing is sent any more."""
-        for links in self._links.values():
-            links.close()
-        self._links.clear()
+        """Leave the memory of other GPUs: nothing is sent any more."""
+        for transport in self._transports.values():
+            transport.close()
+        self._transports.clear()
 
-    def links(self, device: str) -> Any:
-        """Return the engine itself for the host; for a GPU what `device_links` finds."""
-        own: Any = self
-        if device == "cpu":
-            return own
-        if device not in self._links:
-            from dasp.distributed.peers import device_links
+    def transport(self, device: str) -> Transport:
+        """Return the transport between the GPUs of the ranks, found at the first call; all ranks call it."""
+        if device not in self._transports:
+            from dasp.distributed.transport import find_transport
 
-            self._links[device] = device_links(own, device)
-        return self._links[device]
+            self._transports[device] = find_transport(self, device)
+        return self._transports[device]

@@ -1,0 +1,200 @@
+"""Which elements of x a rank lacks, who holds them, and how they travel in the memory of the host.
+
+Before a product each rank packs the elements that its neighbours lack and sends them; while they travel the
+interior is multiplied. Products with the transpose send the same messages the other way round: the
+transposed halo is multiplied first, and its result added by the owners of its rows, in the order of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from dasp.distributed.communicator import Communicator
+from dasp.distributed.split import Numbers, Parts
+from dasp.runtime.types import Array, Number
+
+if TYPE_CHECKING:
+    from dasp.matrix.matrix import SpMatrix
+
+Span = tuple[int, int, int]
+"""A rank, and the first and one past the last of the rows that are for it or from it."""
+
+
+class HaloPattern(NamedTuple):
+    """What a rank sends and receives for a product.
+
+    Attributes
+    ----------
+    places : numpy.ndarray of int64
+        The elements of its part of x that it sends, neighbour by neighbour.
+    sends, receives : list of Span
+        Of `places`; of the columns of the halo.
+    number : int
+        The same on all ranks, and of no other pattern of theirs.
+    """
+
+    places: Numbers
+    sends: list[Span]
+    receives: list[Span]
+    number: int = 0
+
+    @property
+    def columns(self) -> int:
+        """How many columns the halo has: as many numbers come for one of x."""
+        return self.receives[-1][2] if self.receives else 0
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is sent, and nothing comes."""
+        return not (self.sends or self.receives)
+
+
+def find_pattern(comm: Communicator, columns: Parts, needed: Numbers) -> HaloPattern:
+    """Tell the owners of the columns that a rank lacks, and learn what others lack; all ranks call this."""
+    owners = columns.owners(needed)
+    cuts = np.flatnonzero(np.diff(owners, prepend=-1, append=comm.size))
+    receives = [(int(owners[first]), int(first), int(end)) for first, end in pairwise(cuts)]
+    asked = comm.gather({owner: end - first for owner, first, end in receives})
+    sends, at = [], 0
+    for rank, counts in enumerate(asked):
+        if counts.get(comm.rank):
+            sends.append((rank, at, at + counts[comm.rank]))
+            at += counts[comm.rank]
+    places = np.empty(at, np.int64)
+    wanted = needed - columns.starts[owners] if len(needed) else needed
+    exchange = comm.exchange(
+        [(owner, np.ascontiguousarray(wanted[first:end])) for owner, first, end in receives],
+        [(rank, places[first:end]) for rank, first, end in sends],
+    )
+    exchange.start()
+    exchange.finish()
+    return HaloPattern(places, sends, receives, comm.locate_call())
+
+
+def find_runs(sends: Sequence[Span], places: Numbers) -> list[Span] | None:
+    """Return the runs of x that are sent, (rank, first, elements); None if one does not lie together.
+
+    Slabs of a grid, and other matrices that are cut across a band, send such runs, which need no packing.
+    """
+    runs = []
+    for rank, first, end in sends:
+        part = places[first:end]
+        if part[-1] - part[0] != end - first - 1 or (np.diff(part) != 1).any():
+            return None
+        runs.append((rank, int(part[0]), end - first))
+    return runs
+
+
+class HaloExchange(Protocol):
+    """Brings elements of x to the ranks that lack them, or products to their owners, and adds to products.
+
+    For one type and number of columns, and one direction.
+
+    Attributes
+    ----------
+    received : Array
+        Where what comes is left, in the order of the halo's columns.
+    """
+
+    received: Array
+
+    def start(self, x: Array, halo: SpMatrix, alpha: Number) -> None:
+        """Pack and send, for the transpose alpha times the halo's product; x stays as it is until `add`."""
+
+    def multiply(self, halo: SpMatrix, alpha: Number) -> None:
+        """Wait for the neighbours' elements and multiply them by the halo; for the transpose do nothing."""
+
+    def add(self, y: Array) -> None:
+        """Add the products of the halo to y, of the transpose those that came; x may then be overwritten."""
+
+    def arrive(self) -> None:
+        """Wait until the neighbours' numbers are in `received`, where nothing is multiplied."""
+
+
+class HostHalo:
+    """The exchange of a product in the memory of the host; see `HaloExchange`."""
+
+    def __init__(
+        self,
+        comm: Communicator,
+        pattern: HaloPattern,
+        rows: Numbers,
+        shape: tuple[int, ...],
+        x: np.dtype[np.generic],
+        y: np.dtype[np.generic],
+    ) -> None:
+        self._places, self._rows = pattern.places, rows
+        self._packed = np.zeros((len(pattern.places), *shape), x)
+        self.received = np.zeros((pattern.columns, *shape), x)
+        self._product = np.zeros((len(rows), *shape), y)
+        self._exchange = comm.exchange(
+            [(rank, self._packed[first:end]) for rank, first, end in pattern.sends],
+            [(rank, self.received[first:end]) for rank, first, end in pattern.receives],
+            f"halo of {pattern.number}, {x}, {shape}",
+        )
+
+    def start(self, x: Array, halo: SpMatrix, alpha: Number) -> None:
+        """Pack and send; a rank that sends nothing counts the operation too."""
+        np.take(x, self._places, axis=0, out=self._packed, mode="clip")
+        self._exchange.start()
+
+    def arrive(self) -> None:
+        """Wait."""
+        self._exchange.finish()
+
+    def multiply(self, halo: SpMatrix, alpha: Number) -> None:
+        """Wait, then multiply."""
+        self._exchange.finish()
+        if len(self._rows):
+            halo.matvec(self.received, out=self._product, alpha=alpha)
+
+    def add(self, y: Array) -> None:
+        """Add: no row comes twice."""
+        if len(self._rows):
+            y[self._rows] += self._product
+
+
+class HostTransposedHalo:
+    """The exchange of a product with the transpose in the memory of the host; see `HaloExchange`."""
+
+    def __init__(
+        self,
+        comm: Communicator,
+        pattern: HaloPattern,
+        rows: Numbers,
+        shape: tuple[int, ...],
+        x: np.dtype[np.generic],
+        y: np.dtype[np.generic],
+    ) -> None:
+        self._pattern, self._rows = pattern, rows
+        self._operand = np.zeros((len(rows), *shape), x)
+        self._product = np.zeros((pattern.columns, *shape), y)
+        self.received = np.zeros((len(pattern.places), *shape), y)
+        self._exchange = comm.exchange(
+            [(rank, self._product[first:end]) for rank, first, end in pattern.receives],
+            [(rank, self.received[first:end]) for rank, first, end in pattern.sends],
+            f"halo back of {pattern.number}, {y}, {shape}",
+        )
+
+    def start(self, x: Array, halo: SpMatrix, alpha: Number) -> None:
+        """Multiply and send."""
+        np.take(x, self._rows, axis=0, out=self._operand, mode="clip")
+        halo.matvec(self._operand, out=self._product, alpha=alpha)
+        self._exchange.start()
+
+    def multiply(self, halo: SpMatrix, alpha: Number) -> None:
+        """Do nothing: the products came from their ranks."""
+
+    def arrive(self) -> None:
+        """Wait."""
+        self._exchange.finish()
+
+    def add(self, y: Array) -> None:
+        """Wait, and add."""
+        self._exchange.finish()
+        for _, first, end in self._pattern.sends:  # inside one no place comes twice
+            y[self._pattern.places[first:end]] += self.received[first:end]

@@ -1,0 +1,286 @@
+"""The halo of ranks on GPUs: kernels that pack rows and add products, and the exchanges that launch them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dasp.distributed.halo import HaloPattern
+from dasp.distributed.transport import DeviceArray, Transport
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.launch import Launch, Signature
+from dasp.runtime.cuda.stream import Branch
+from dasp.runtime.dtypes import C_NAMES
+from dasp.runtime.integers import ceil_div
+from dasp.runtime.types import Number
+from dasp.solvers.cuda.passes import THREADS
+
+if TYPE_CHECKING:
+    from dasp.matrix.matrix import SpMatrix
+
+MOST_BLOCKS = 1024
+"""Of a launch that packs or adds; each thread then takes several elements."""
+
+PACK = Signature(
+    "distributed/halo.cu",
+    "dasp_pack",
+    """
+    const long long*  places [count]
+    long long         count
+    long long         columns
+    Scalar*           packed
+    const Scalar*     x
+    long long         row
+    long long         column
+    """,
+)
+
+ADD = Signature(
+    "distributed/halo.cu",
+    "dasp_add",
+    """
+    const long long*  rows [count]
+    long long         count
+    long long         columns
+    const Scalar*     product
+    long long         from_row
+    long long         from_column
+    Scalar*           y
+    long long         row
+    long long         column
+    """,
+)
+
+
+ADD_DOT = Signature(
+    "distributed/halo_dot.cu",
+    "dasp_add_dot",
+    """
+    const long long*  rows [count]
+    long long         count
+    const Scalar*     product [count]
+    Scalar*           y
+    const Scalar*     w
+    const double*     left
+    int               before
+    double*           sums
+    """,
+)
+
+DOT_BLOCKS = 256
+"""Of a launch that leaves dot products, as many on all ranks: their sums travel together."""
+
+
+def find_steps(array: DeviceArray) -> tuple[int, int]:
+    """Return by how many elements the rows of an array are apart, and its columns."""
+    size = array.dtype.itemsize
+    return array.strides[0] // size, array.strides[1] // size if array.ndim == 2 else 1
+
+
+def count_blocks(elements: int) -> int:
+    """Return the blocks of a launch for so many elements."""
+    return max(1, min(ceil_div(elements, THREADS), MOST_BLOCKS))
+
+
+def define_scalar(dtype: np.dtype[np.generic]) -> dict[str, str]:
+    """Return the constants of the kernels of a type in kernels/distributed."""
+    return {"DASP_SCALAR": C_NAMES[dtype], "DASP_THREADS": str(THREADS)}
+
+
+def prepare_packing(
+    dtype: np.dtype[np.generic], places: DeviceArray, packed: DeviceArray
+) -> Callable[[int, DeviceArray], None]:
+    """Return a function that packs, on a stream, places of an array of this type."""
+    columns = packed.size // max(1, len(packed))
+    fixed = {"places": places, "count": len(places), "columns": columns, "packed": packed}
+    launch = _prepare(PACK, dtype, fixed, ("x", "row", "column"), packed.size)
+    return lambda stream, x: launch(stream, x.data.ptr, *find_steps(x))
+
+
+def prepare_addition(
+    dtype: np.dtype[np.generic], rows: DeviceArray, product: DeviceArray
+) -> Callable[[int, DeviceArray], None]:
+    """Return a function that adds a product, on a stream, to rows of an array of this type."""
+    from_row, from_column = find_steps(product)
+    columns = product.size // max(1, len(product))
+    flat = (product if product.flags.c_contiguous else product.T).ravel()  # as it lies in memory
+    fixed = {"rows": rows, "count": len(rows), "columns": columns, "product": flat}
+    fixed |= {"from_row": from_row, "from_column": from_column}
+    launch = _prepare(ADD, dtype, fixed, ("y", "row", "column"), product.size)
+    return lambda stream, y: launch(stream, y.data.ptr, *find_steps(y))
+
+
+def _prepare(
+    signature: Signature,
+    dtype: np.dtype[np.generic],
+    fixed: Mapping[str, object],
+    varying: tuple[str, ...],
+    elements: int,
+) -> Callable[..., None]:
+    if elements == 0:
+        return lambda *_: None
+    kernel = _source.load(signature.source, define_scalar(dtype)).get_function(signature.entry)
+    blocks = count_blocks(elements)
+    return Launch(kernel, signature, {"Scalar": dtype}, fixed, varying, blocks=blocks, threads=THREADS)
+
+
+def find_cupy_device(name: str) -> Any:
+    """Return CuPy's device of a name such as `cuda:1`."""
+    import cupy
+
+    return cupy.cuda.Device(int(name.partition(":")[2] or 0))
+
+
+class _DeviceHalo:
+    """Messages, and the halo's product, on a stream beside that of the interior's product."""
+
+    def __init__(self, pattern: HaloPattern, rows: DeviceArray, device: str) -> None:
+        import cupy
+
+        self._cupy, self._current = cupy, cupy.cuda.get_current_stream
+        self._is_idle, self._device = pattern.is_idle, find_cupy_device(device)
+        with self._device:
+            self._branch = Branch()
+            self._places, self._rows = cupy.asarray(pattern.places), cupy.asarray(rows)
+
+    def arrive(self) -> None:
+        """Have the current stream wait for the messages."""
+        if not self._is_idle:
+            self._branch.end()
+            self._branch.join()
+
+
+class DeviceHalo(_DeviceHalo):
+    """The exchange of a product between GPUs; see `dasp.distributed.halo.HaloExchange`."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        pattern: HaloPattern,
+        rows: DeviceArray,
+        shape: tuple[int, ...],
+        x: np.dtype[np.generic],
+        y: np.dtype[np.generic],
+        *,
+        device: str,
+    ) -> None:
+        super().__init__(pattern, rows, device)
+        with self._device:
+            self.received = self._cupy.zeros((pattern.columns, *shape), x)
+            self._product = self._cupy.zeros((len(rows), *shape), y, order="F")
+            self._messages = transport.rows(pattern.sends, self._places, pattern.receives, self.received)
+            self._add = prepare_addition(y, self._rows, self._product)
+            self._current().synchronize()
+
+    def start(self, x: DeviceArray, halo: SpMatrix, alpha: Number) -> None:
+        """Send."""
+        if self._is_idle:
+            return
+        with self._device:
+            self._branch.begin()
+            with self._branch:
+                self._messages.start(x)
+
+    def multiply(self, halo: SpMatrix, alpha: Number) -> None:
+        """Multiply the elements that arrive."""
+        if self._is_idle:
+            return
+        with self._device, self._branch:
+            if len(self._rows):
+                halo.matvec(self.received, out=self._product, alpha=alpha)
+            self._branch.end()
+
+    def add(self, y: DeviceArray) -> None:
+        """Have the current stream wait for the product, and add it."""
+        if not self._is_idle:
+            self._branch.join()
+            self._add(self._current().ptr, y)
+
+    def prepare_add_with_dot(
+        self, y: DeviceArray, w: DeviceArray, left: DeviceArray, *, square: bool
+    ) -> tuple[Callable[[], None], DeviceArray]:
+        """Prepare an addition to y that counts in dot products.
+
+        Parameters
+        ----------
+        y, w : array, shape (rows here,), float32 or float64
+        left : array of float64
+            Sums that make up w'y before; with `square` its first half, and y'y the other.
+
+        Returns
+        -------
+        add, sums : callable, array of float64
+            `add()` adds to y as the method `add` does, and leaves sums that make up w'y (and y'y) after.
+        """
+        scalar, dots = np.dtype(y.dtype), 1 + square
+        with self._device:
+            sums = self._cupy.zeros(dots * DOT_BLOCKS, np.float64)
+            constants = define_scalar(scalar) | {"DASP_DOT": str(dots)}
+            kernel = _source.load(ADD_DOT.source, constants).get_function(ADD_DOT.entry)
+            arguments = {"rows": self._rows, "count": len(self._rows), "product": self._product}
+            arguments |= {"y": y, "w": w, "left": left, "before": len(left) // dots, "sums": sums}
+            types = {"Scalar": scalar}
+            launch = Launch(kernel, ADD_DOT, types, arguments, blocks=DOT_BLOCKS, threads=THREADS)
+
+        def add() -> None:
+            if not self._is_idle:
+                self._branch.join()
+            launch(self._current().ptr)
+
+        return add, sums
+
+
+class DeviceTransposedHalo(_DeviceHalo):
+    """The exchange of a product with the transpose between GPUs; see `dasp.distributed.halo.HaloExchange`."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        pattern: HaloPattern,
+        rows: DeviceArray,
+        shape: tuple[int, ...],
+        x: np.dtype[np.generic],
+        y: np.dtype[np.generic],
+        *,
+        device: str,
+    ) -> None:
+        super().__init__(pattern, rows, device)
+        zeros, places = self._cupy.zeros, self._places
+        with self._device:
+            self._operand, self._product = zeros((len(rows), *shape), x), zeros((pattern.columns, *shape), y)
+            self.received = zeros((len(places), *shape), y)
+            self._messages = transport.rows(pattern.receives, None, pattern.sends, self.received)
+            self._pack = prepare_packing(x, self._rows, self._operand)
+            self._adds = [
+                prepare_addition(y, places[first:end], self.received[first:end])
+                for _, first, end in pattern.sends
+            ]
+            self._current().synchronize()
+
+    def start(self, x: DeviceArray, halo: SpMatrix, alpha: Number) -> None:
+        """Multiply and send."""
+        if self._is_idle:
+            return
+        with self._device:
+            self._branch.begin()
+            with self._branch as stream:
+                self._pack(stream.ptr, x)
+                if len(self._product):
+                    halo.matvec(self._operand, out=self._product, alpha=alpha)
+                self._messages.start(self._product)
+                self._branch.end()
+
+    def multiply(self, halo: SpMatrix, alpha: Number) -> None:
+        """Do nothing: the products came from their ranks."""
+
+    def add(self, y: DeviceArray) -> None:
+        """Have the current stream wait for the messages, and add, neighbour by neighbour.
+
+        Inside one no place comes twice.
+        """
+        if not self._is_idle:
+            self._branch.join()
+            for add in self._adds:
+                add(self._current().ptr, y)

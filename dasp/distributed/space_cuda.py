@@ -1,0 +1,209 @@
+"""The space of ranks on GPUs: dot products are summed over the ranks inside the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dasp.distributed.communicator import Communicator, find_largest
+from dasp.distributed.halo_cuda import find_cupy_device
+from dasp.distributed.transport import DeviceArray, Transport
+from dasp.runtime.cuda.device import CudaDevice
+from dasp.runtime.cuda.graph import PriorityGraph, in_turn
+from dasp.runtime.cuda.stream import Branch, on_stream
+from dasp.solvers.cuda.arnoldi import CudaArnoldi
+from dasp.solvers.cuda.passes import THREADS
+from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, CudaSpace
+from dasp.solvers.cuda.vectors import CudaVectors
+
+
+class _Sums:
+    """Sums over the ranks, beside whatever needs none of them."""
+
+    def __init__(self, device: str) -> None:
+        self._device, self._travelling = find_cupy_device(device), False
+        with self._device:
+            self._branch = Branch()
+
+    def start(self, add: Callable[[], None]) -> None:
+        """Make a sum of what the current stream leaves."""
+        with self._device:
+            self._branch.begin()
+            with self._branch:
+                add()
+                self._branch.end()
+        self._travelling = True
+
+    def arrive(self) -> None:
+        """Have the current stream wait for it."""
+        if self._travelling:
+            self._travelling = False
+            self._branch.join()
+
+
+class RanksDevice(CudaDevice):
+    """A GPU whose work may wait for other ranks: the host waits for it no longer than the timeout.
+
+    Loops are graphs that the host launches again: a while node's body may not hold all that NCCL captures.
+    """
+
+    def __init__(self, number: int, transport: Transport) -> None:
+        super().__init__(number)
+        self._transport = transport
+        self._sums = _Sums(f"cuda:{number}")
+        cupy = self._cupy
+        with self._device:
+            self._event = cupy.cuda.Event(disable_timing=True)
+            self._looked = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
+            self._seen = np.frombuffer(cupy.cuda.alloc_pinned_memory(16), np.float64, 2)
+
+    def launch(self, *given: Any, **more: Any) -> Callable[..., None]:
+        """Return a launch that waits for a sum over the ranks that is on its way."""
+        ready = super().launch(*given, **more)
+
+        def launch(*values: Any) -> None:
+            self._sums.arrive()
+            ready(*values)
+
+        return launch
+
+    def beside(self, add: Callable[[], None]) -> None:
+        """Make a sum over the ranks beside what follows: the next launch of this device waits for it."""
+        self._sums.start(add)
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Return what does again what a function launches; what travels goes before other kernels."""
+
+        def whole() -> None:
+            function()
+            self._sums.arrive()
+
+        self._sums.arrive()  # one that began before is no part of the graph
+        with self._device, on_stream(self._cupy.cuda.Stream(non_blocking=True)) as stream:
+            graph = PriorityGraph(stream.ptr, whole)
+        current = self._cupy.cuda.get_current_stream
+
+        def launch(kept: Any = function) -> None:
+            self._transport.check()
+            self._transport.count += 1
+            graph.launch(current().ptr)
+
+        return launch
+
+    def download(self, array: DeviceArray) -> np.ndarray[Any, Any]:
+        """Return a copy on the host, when all that was launched before is done."""
+        self._sums.arrive()
+        with self._device:
+            self._event.record(self._cupy.cuda.get_current_stream())
+        self._transport.wait(self._event)
+        return super().download(array)
+
+    def repeat(
+        self, function: Callable[[], None], bank: DeviceArray, *, captured: bool
+    ) -> Callable[[], None]:
+        """Return what does so until the first number of a bank is not 0, and once more.
+
+        The GPU has its next turn before the host looks at the end of the one before: it never waits for the
+        host. What turns do once the number is not 0 must not matter.
+        """
+        turn = self.record(function) if captured else function
+        number = bank[:1]
+
+        def launch(k: int) -> None:
+            turn()
+            self._sums.arrive()
+            number.get(out=self._seen[k : k + 1], blocking=False)
+            self._looked[k].record(self._cupy.cuda.get_current_stream())
+
+        def run() -> None:
+            with self._device:
+                k = 0
+                launch(k)
+                while True:
+                    launch(1 - k)
+                    self._transport.wait(self._looked[k])
+                    if self._seen[k] != 0.0:
+                        return
+                    k = 1 - k
+
+        return run
+
+
+class RanksCudaArnoldi(CudaArnoldi):
+    """A Krylov basis on the GPUs of several ranks; see `dasp.solvers.space.Arnoldi`.
+
+    What blocks leave of dot products is summed over the ranks; all then make the same small numbers of it.
+    """
+
+    def _count_blocks(self, space: Any, n: int) -> int:
+        return int(space.processors)
+
+    def _prepare_dots(self, space: Any, basis: dict[str, Any], k: int, closing: int) -> Callable[[], None]:
+        blocks, parts, step = self._blocks, self._parts, {"k": k, "closing": closing}
+        leave = self._prepare("leave", {**basis, **step, "parts": parts})
+        some = parts[2 * k * blocks * closing : 2 * (k + 1) * blocks]
+        numbers = some.view(np.float64)  # of complex numbers both parts
+        add = space.transport.sum(numbers, numbers)
+        taken = {**step, "parts": parts, "blocks": blocks, "small": self._small}
+        return in_turn([leave, add, self._prepare("take", taken, blocks=1)])
+
+
+class RanksCudaSpace(CudaSpace):
+    """Vectors on the GPUs of several ranks; see `dasp.solvers.space.Space`."""
+
+    def __init__(
+        self, comm: Communicator, device: str, dtype: np.dtype[Any], on: RanksDevice, transport: Transport
+    ) -> None:
+        super().__init__(device, dtype, on)
+        self.transport, self._comm, self._beside = transport, comm, on.beside
+        self.processors = min(map(int, comm.gather(on.processors)))
+
+    def threads(self, n: int) -> int:
+        """Return the threads of a block of a pass, on all ranks alike."""
+        return THREADS
+
+    def blocks(self, n: int) -> int:
+        """Return the blocks of a pass, as many on all ranks: their sums travel together."""
+        return BLOCKS_PER_PROCESSOR * self.processors
+
+    def turn(self, rows: int, products: int) -> int:
+        """Return the iterations of a turn, on all ranks alike.
+
+        Fewer of those that make more products, since two turns are ahead and may be in vain. On two H200s
+        turns of 4 iterations in place of 8 cost 6 us an iteration.
+        """
+        length = super().turn(max(self._comm.gather(rows)), products)
+        return max(2, length // max(1, products) // 2 * 2)
+
+    def totals(self, sums: DeviceArray) -> DeviceArray:
+        """Return an array for the totals: the sums of a rank stay, so that they can be added up again."""
+        return self.on.zeros(len(sums), np.float64)
+
+    def combine(
+        self, sums: DeviceArray, totals: DeviceArray, *, beside: bool = False
+    ) -> list[Callable[[], None]]:
+        """Return what sums over the ranks.
+
+        So many numbers take hardly longer than one, so no kernel adds them up before.
+        """
+        add = self.transport.sum(sums, totals)
+        return [partial(self._beside, add) if beside else add]
+
+    def arnoldi(self, vectors: CudaVectors, names: list[str]) -> RanksCudaArnoldi:
+        """Return a Krylov basis that lies in consecutive vectors; its dot products are summed over ranks."""
+        return RanksCudaArnoldi(self, vectors, names)
+
+    def largest(self, array: DeviceArray) -> float:
+        """Return the largest absolute value on any rank."""
+        return find_largest(self._comm, super().largest(array))
+
+
+def make_space(comm: Communicator, device: str, dtype: np.dtype[Any]) -> RanksCudaSpace:
+    """Return the space of a rank's GPU for vectors of this type."""
+    transport = comm.transport(device)
+    if transport.solver_device is None:
+        transport.solver_device = RanksDevice(int(device.partition(":")[2] or 0), transport)
+    return RanksCudaSpace(comm, device, dtype, transport.solver_device, transport)
