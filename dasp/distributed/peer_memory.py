@@ -75,13 +75,14 @@ class Block:
         self._runtime.memset(self._addresses[self._rank], 0, self.nbytes)
 
     def leave(self) -> None:
-        """Say that this rank writes here no more, and close what it has opened."""
+        """Say that this rank writes here no more, and close what it opened; `give_back_all` frees its own."""
         one, to_device = np.ones(1, np.uint32), self._runtime.memcpyHostToDevice
         for rank, address in enumerate(self._addresses):
             if rank != self._rank:
                 mine = address + self.nbytes + one.nbytes * self._rank
                 self._runtime.memcpy(mine, one.ctypes.data, one.nbytes, to_device)
                 self._runtime.ipcCloseMemHandle(address)
+        LEFT.append(self)
 
     def give_back(self) -> bool:
         """Give this rank's part back if all others have left it; return True if it is given back."""

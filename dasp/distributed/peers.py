@@ -20,7 +20,7 @@ import numpy as np
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.halo import Span
 from dasp.distributed.halo_cuda import define_scalar, find_steps
-from dasp.distributed.peer_memory import LEFT, Block, align, count_left_bytes, give_back_all
+from dasp.distributed.peer_memory import Block, align, count_left_bytes, give_back_all
 from dasp.distributed.transport import DeviceArray
 from dasp.distributed.watching import (
     LAST_SECONDS,
@@ -270,8 +270,7 @@ class PeerTransport:
         """Give back blocks that all ranks have released, and that are too small; all ranks call this."""
         for number in numbers:
             self._released.remove(number)
-            self._blocks[number].leave()
-            LEFT.append(self._blocks.pop(number))
+            self._blocks.pop(number).leave()
         self.comm.gather(None)
         give_back_all()
 
@@ -385,5 +384,4 @@ class PeerTransport:
             self._device.synchronize()
             for block in self._blocks.values():
                 block.leave()
-            LEFT.extend(self._blocks.values())
         self._blocks.clear()

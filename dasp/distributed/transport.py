@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DeviceArray = Any
 """A cupy.ndarray; CuPy has no types."""
 
-TRANSPORT_VARIABLE = "DASP_RANK_LINKS"
+TRANSPORT_VARIABLE = "DASP_RANK_TRANSPORT"
 """The environment variable that says `nccl` where GPUs must not write in each other's memory."""
 
 
@@ -93,7 +93,7 @@ def find_transport(comm: Communicator, device: str) -> Transport:
     Raises
     ------
     ValueError
-        On all ranks, if the environment variable DASP_RANK_LINKS is not `auto` or `nccl`, or differs.
+        On all ranks, if the environment variable DASP_RANK_TRANSPORT is not `auto` or `nccl`, or differs.
     RankError
         On all ranks, if NCCL is needed and one of them has none.
     """

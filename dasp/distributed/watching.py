@@ -122,9 +122,9 @@ def watch_processes(
         while others and tell() is not None:
             for rank in [one for one, (process, start) in others.items() if find_start(process) != start]:
                 del others[rank]
-                listener = tell()
-                if listener is not None:
+                if (listener := tell()) is not None:
                     listener(rank)
+                del listener  # a name would keep its object
             time.sleep(LOOK)
 
     if not others:

@@ -165,7 +165,7 @@ def test_the_watch_acts_at_once_where_another_thread_gives_up(monkeypatch: pytes
 
 
 class Waiting(NcclTransport):
-    """Links without a GPU, as far as waiting goes."""
+    """A transport without a GPU, as far as waiting goes."""
 
     def __init__(self, case: Case) -> None:
         self._comm, self._watch, self._nccl = case.comm, case.watch, SimpleNamespace(NcclError=OSError)

@@ -280,10 +280,10 @@ def test_nccl_is_taken_where_gpus_cannot_write_in_each_others_memory(
     assert run_ranks(1, lambda comm: transport.find_transport(comm, "cuda:0").name) == ["nccl"]
 
 
-def test_other_words_for_links_are_refused_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_words_for_a_transport_are_refused_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cupy")
     monkeypatch.setenv(transport.TRANSPORT_VARIABLE, "wires")
-    with pytest.raises(ValueError, match="rank 0: DASP_RANK_LINKS is 'wires'; auto or nccl is needed"):
+    with pytest.raises(ValueError, match="rank 0: DASP_RANK_TRANSPORT is 'wires'; auto or nccl is needed"):
         run_ranks(2, lambda comm: transport.find_transport(comm, "cuda:0"))
 
 
@@ -344,7 +344,7 @@ def test_processes_that_cannot_be_told_apart_are_not_watched() -> None:
     assert watching.watch_processes(comm, weakref.WeakMethod(hearer.hear)) is None
 
 
-def test_nobody_is_watched_for_links_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_is_watched_for_transports_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "LOOK", 0.01)
     hearer = Hearer()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
@@ -407,7 +407,7 @@ class Memory:
 
 
 class Sharing(peers.PeerTransport):
-    """Links without a GPU, as far as memory goes that ranks share."""
+    """A transport without a GPU, as far as memory goes that ranks share."""
 
     def __init__(self, comm: Any) -> None:
         self.comm, self._released, self._blocks, self._made, self._closed = comm, [], {}, 0, False
@@ -442,23 +442,23 @@ def test_memory_of_matrices_that_are_gone_is_used_again_or_given_back(shared_mem
     sizes, sums = [10, 3 << 20, 20, 9 << 20, 3 << 20, 1 << 10], []
 
     def run(comm: Any) -> None:
-        links, rng, kept = Sharing(comm), np.random.default_rng(comm.rank), []
+        sharing, rng, kept = Sharing(comm), np.random.default_rng(comm.rank), []
         for turn in range(60):
             holder = Holder()
-            kept.append((links.room(sizes[turn % 6], holder), holder))
+            kept.append((sharing.room(sizes[turn % 6], holder), holder))
             assert kept[-1][0].nbytes >= sizes[turn % 6]
             del holder, kept[: int(rng.integers(0, 3))]  # ranks let go at different times
             del kept[:-3]
             if turn % 20 == 19:
                 kept.clear()
-                links.room(17 << 20 << turn // 20, Holder())  # more than any other: they go
+                sharing.room(17 << 20 << turn // 20, Holder())  # more than any other: they go
                 comm.gather(None)
-                sums.append((links.nbytes, *shared_memory.size))
+                sums.append((sharing.nbytes, *shared_memory.size))
                 comm.gather(None)
-        links.close()
-        assert links.patience["lost"] == 1  # kernels that are launched nevertheless say nothing
+        sharing.close()
+        assert sharing.patience["lost"] == 1  # kernels that are launched nevertheless say nothing
         with pytest.raises(RankError, match=r"of rank . has been freed; make the matrix anew"):
-            links.check()
+            sharing.check()
         comm.gather(None)
         assert shared_memory.size[1] == 0
         Sharing(comm).room(1, Holder())  # with a later transport all of it is given back
@@ -471,17 +471,17 @@ def test_memory_of_matrices_that_are_gone_is_used_again_or_given_back(shared_mem
 
 def test_memory_is_not_given_back_while_a_rank_has_not_left_it(shared_memory: Memory) -> None:
     def run(comm: Any) -> None:
-        links = Sharing(comm)
-        links.room(1, links)
+        sharing = Sharing(comm)
+        sharing.room(1, sharing)
         comm.gather(None)
         if comm.rank:
-            links.close()
+            sharing.close()
         comm.gather(None)
         peer_memory.give_back_all()
         comm.gather(None)
         assert shared_memory.size == (2 * LEAST_BYTES, 1)
         comm.gather(None)
-        links.close()
+        sharing.close()
         comm.gather(None)
         peer_memory.give_back_all()
         comm.gather(None)
@@ -491,7 +491,7 @@ def test_memory_is_not_given_back_while_a_rank_has_not_left_it(shared_memory: Me
 
 
 class Waiting(peers.PeerTransport):
-    """Links without a GPU, as far as waiting goes."""
+    """A transport without a GPU, as far as waiting goes."""
 
     def __init__(self) -> None:
         self.comm: Any = SimpleNamespace(rank=2, size=4, timeout=600.0, let_go=self.let_go)
@@ -507,50 +507,50 @@ class Waiting(peers.PeerTransport):
 
 
 def test_kernels_are_told_how_long_to_wait_and_for_whom() -> None:
-    links = Waiting()
-    links.check()
-    assert list(links._limit) == [600_000, 0, 0, 0, 0, 0]
+    waiting = Waiting()
+    waiting.check()
+    assert list(waiting._limit) == [600_000, 0, 0, 0, 0, 0]
     for seconds in (1e9, float("inf")):
-        links.comm.timeout = seconds
-        links.check()
-        assert links._limit[0] == 2**31 - 1
-    links._note_end(3)
-    assert list(links._limit[1:]) == [0, 0, 0, 0, 1]
-    links.wait(SimpleNamespace(done=True))
-    links._limit[peers.GAVE_UP] = 1  # as a kernel does
+        waiting.comm.timeout = seconds
+        waiting.check()
+        assert waiting._limit[0] == 2**31 - 1
+    waiting._note_end(3)
+    assert list(waiting._limit[1:]) == [0, 0, 0, 0, 1]
+    waiting.wait(SimpleNamespace(done=True))
+    waiting._limit[peers.GAVE_UP] = 1  # as a kernel does
     with pytest.raises(RankError, match=r"rank 2 of 4 has given up .* \(ended: 3\); GPUs send"):
-        links.wait(SimpleNamespace(done=True))
-    assert links.let_go_of == 1
+        waiting.wait(SimpleNamespace(done=True))
+    assert waiting.let_go_of == 1
 
 
 def test_the_host_waits_no_longer_than_the_timeout() -> None:
-    links = Waiting()
-    links.comm.timeout = 0.01
+    waiting = Waiting()
+    waiting.comm.timeout = 0.01
     with pytest.raises(RankError, match=r"rank 2 of 4 waited 0\.01 s for its GPU"):
-        links.wait(SimpleNamespace(done=False))
-    assert links.let_go_of == 1
+        waiting.wait(SimpleNamespace(done=False))
+    assert waiting.let_go_of == 1
     with pytest.raises(RankError, match="has given up waiting for another rank; GPUs"):
-        links.check()
+        waiting.check()
 
 
 def test_a_trial_in_vain_leaves_the_job_as_it_is() -> None:
     """Ranks go on with NCCL then; those of MPI would be ended with the first one that ends."""
-    links = Waiting()
-    links._tried = False
-    links.give_up()
+    waiting = Waiting()
+    waiting._tried = False
+    waiting.give_up()
     with pytest.raises(RankError, match="has given up"):
-        links.check()
-    assert links.let_go_of == 0
+        waiting.check()
+    assert waiting.let_go_of == 0
 
 
 def test_a_fork_leaves_the_gpu_alone_when_it_ends() -> None:
     """What is pinned is not there in a fork, and the GPU is not its own."""
-    links = Waiting()
-    links.check()
-    watching._end(weakref.ref(links), os.getpid() + 1)
-    assert (links.ends, links._limit[0]) == (0, 600_000)
-    watching._end(weakref.ref(links), os.getpid())
-    assert (links.ends, links._limit[0]) == (1, 10_000)
+    waiting = Waiting()
+    waiting.check()
+    watching._end(weakref.ref(waiting), os.getpid() + 1)
+    assert (waiting.ends, waiting._limit[0]) == (0, 600_000)
+    watching._end(weakref.ref(waiting), os.getpid())
+    assert (waiting.ends, waiting._limit[0]) == (1, 10_000)
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_products_solvers_and_faults_on_several_gpus(
     """What must hold when a rank is killed, late or multiplies something else; and of large matrices."""
     import cupy
 
-    monkeypatch.setenv("DASP_RANK_LINKS", transport)
+    monkeypatch.setenv("DASP_RANK_TRANSPORT", transport)
     runtime = cupy.cuda.runtime
     size = min(2 if way in LARGE else 4, runtime.getDeviceCount())
     if size < 2:

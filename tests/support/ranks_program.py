@@ -53,7 +53,7 @@ def here(array: Any) -> Any:
     return array if isinstance(array, np.ndarray) else array.get()
 
 
-def find_links(comm: Any) -> Any:
+def find_transport(comm: Any) -> Any:
     """The transport between GPUs; none on the CPU."""
     return None if DEVICE == "cpu" else comm.transport(find_rank_device(comm, DEVICE))
 
@@ -275,7 +275,7 @@ def check_bytes(comm: Any) -> None:
         assert here(D @ x).shape == x.shape
         del D
         gc.collect()
-        kept.append(getattr(find_links(comm), "nbytes", 0))
+        kept.append(getattr(find_transport(comm), "nbytes", 0))
     assert kept[-1] <= 2 * max(kept[:6]), kept
 
 
@@ -297,7 +297,7 @@ def check_freed(comm: Any, raw: Any) -> None:
         own.Free() if by_mpi else dist.destroy_process_group(own)
     assert max(left) <= 2, left
     find_communicator(raw)  # the next that is asked for lets go of groups of torch
-    if D.neighbours and (by_mpi or getattr(find_links(comm), "name", "") == "peers"):
+    if D.neighbours and (by_mpi or getattr(find_transport(comm), "name", "") == "peers"):
         told = "nothing was raised"
         try:
             D @ x
@@ -444,7 +444,7 @@ def check_all(comm: Any, raw: Any) -> int:
     if DEVICE == "cpu" and isinstance(comm, mpi.MpiCommunicator) and comm.size > 1:
         cases["goes on"] = lambda: check_goes_on(comm)
     if DEVICE != "cpu":
-        transport = find_links(comm)
+        transport = find_transport(comm)
         if comm.rank == 0:
             print(f"{comm.size} ranks, transport by {transport.name}", flush=True)
     failed, wanted = 0, os.environ.get("DASP_RANKS_CASES", ",".join(cases)).split(",")
