@@ -16,18 +16,19 @@ import numpy as np
 import dasp.preconditioners as local
 from dasp.distributed.matrix import SpMatrix
 from dasp.multigrid.cycle import (
-    CYCLES,
     Level,
     Multigrid,
     Options,
-    as_csr,
+    Setup,
+    check_finite,
+    check_options,
+    coarse_inverse_diagonal,
     cycle_type,
-    dense_cycle,
     entry_type,
-    first_dense,
     levels_of,
+    set_up,
 )
-from dasp.preconditioners.base import Preconditioner, computing_type, inverse_diagonal, spectral_radius
+from dasp.preconditioners.base import Preconditioner, computing_type, inverse_diagonal
 from dasp.preconditioners.chebyshev import UPPER, Polynomial
 from dasp.runtime import check as _check
 from dasp.solvers.chebyshev import estimate_spectrum
@@ -117,11 +118,6 @@ def of_blocks(D: SpMatrix, make: Callable[..., Preconditioner], **options: Any) 
         return RankPreconditioner(D, D.agree(work))
 
 
-def _inverse_of(D: SpMatrix) -> Array:
-    """Return the inverse of the diagonal of this rank's rows."""
-    return inverse_diagonal(D.diagonal_block())
-
-
 def _check_ranks(D: Any) -> None:
     """Raise TypeError if a matrix is none over ranks."""
     if not isinstance(D, SpMatrix):
@@ -179,7 +175,7 @@ def chebyshev(
     def check() -> Any:
         if degree < 1 or not ratio > 1:
             raise ValueError(f"degree is {degree} and ratio {ratio}; at least 1, and more than 1, are needed")
-        return _inverse_of(D)
+        return inverse_diagonal(D.diagonal_block())
 
     with D.call:
         inverse = D.agree(check, lambda _: {"degree": degree, "ratio": ratio, "bounds": bounds})
@@ -209,76 +205,67 @@ class RankMultigrid(Multigrid):
         The levels of PyAMG, on rank `root`; nothing on the others.
     """
 
-    def __init__(self, matrix: SpMatrix, hierarchy: Any, options: Options, dtype: Any, root: int) -> None:
+    def __init__(
+        self, matrix: SpMatrix, hierarchy: list[Any], options: Options, dtype: np.dtype[Any], root: int
+    ) -> None:
         def again(other: np.dtype[Any]) -> Multigrid:
             return RankMultigrid(matrix, hierarchy, options, other, root)
 
         names = ("d", "step", "q", "r")
         Preconditioner.__init__(self, matrix.local_shape[0], dtype, matrix.device, names, again)
-        self._options, self._comm, self._root = options, matrix.comm, root
-        levels = matrix.agree(lambda: _facts(hierarchy, options, matrix.shape) if self._is_root else None)
-        facts = self._comm.gather(None if levels is None else [one.told for one in levels])[root]
-        assert facts is not None
-        starts = [matrix.rows.starts, *(_starts(rows, self._comm.size) for rows, _ in facts[1:])]
-        self._levels, self._P, self._R = [], [], []
-        for k, (_, radius) in enumerate(facts[:-1]):
-            mine = None if levels is None else levels[k]
-            same = k == 0 and matrix.dtype == entry_type(matrix, self.dtype)
-            A = matrix if same else self._spread(mine and mine.A, starts[k], starts[k])
-            inverse = matrix.agree(partial(_inverse_of, A))
-            vectors = self.vectors if k == 0 else None
-            self._levels.append(
-                Level(as_operator(A, self.device), inverse, radius, self.space, options, vectors)
+        comm = matrix.comm
+        setup = matrix.agree(lambda: set_up(hierarchy, options) if comm.rank == root else None)
+        heads = comm.gather(None if setup is None else _summarize(setup))[root]
+        assert heads is not None
+        starts = [matrix.rows.starts, *(_cut_level(rows, comm.size) for rows in heads.rows[1:])]
+
+        def scatter(piece: Any, rows: int, columns: int) -> SpMatrix:
+            """Return a matrix of the root, cut as the levels of its rows and columns are."""
+            A = None if piece is None else piece.astype(entry_type(piece, self.dtype))
+            return SpMatrix.from_scipy(
+                A, comm, root=root, rows=starts[rows], columns=starts[columns], device=self.device
             )
-            for name, kept, rows, columns in (
-                ("P", self._P, starts[k], starts[k + 1]),
-                ("R", self._R, starts[k + 1], starts[k]),
-            ):
-                piece = self._spread(mine and getattr(mine, name), rows, columns)
-                kept.append(as_operator(piece, self.device))
-        last = starts[-1]
-        rank = self._comm.rank
-        below = self.space.vectors(int(last[rank + 1] - last[rank]), "b", "x")
-        self._coarsest = below if self._levels else self.vectors
-        dense = self._spread(levels and levels[-1].A, last, last)
-        self._inverse = as_operator(dense, self.device)
 
-    @property
-    def _is_root(self) -> bool:
-        return self._comm.rank == self._root
-
-    def _spread(self, matrix: Any, rows: Any, columns: Any) -> SpMatrix:
-        """Return a matrix of the root cut as is said; its columns too."""
-        A = None if matrix is None else matrix.astype(entry_type(matrix, self.dtype))
-        return SpMatrix.from_scipy(
-            A, self._comm, root=self._root, rows=rows, columns=columns, device=self.device
-        )
+        levels, P, R = [], [], []
+        for k, radius in enumerate(heads.radii):
+            mine = setup and setup.levels[k]
+            same = k == 0 and matrix.dtype == entry_type(matrix, self.dtype)
+            A = matrix if same else scatter(mine and mine.A, k, k)
+            find_inverse = coarse_inverse_diagonal if k else inverse_diagonal
+            inverse = matrix.agree(partial(find_inverse, A.diagonal_block()))
+            operator, vectors = as_operator(A, self.device), None if k else self.vectors
+            levels.append(Level(operator, inverse, radius, self.space, options, vectors))
+            if k + 1 < len(heads.rows):
+                P.append(as_operator(scatter(mine and mine.P, k, k + 1), self.device))
+                R.append(as_operator(scatter(mine and mine.R, k + 1, k), self.device))
+        last, dense = len(heads.rows) - 1, None
+        if last == len(heads.radii):
+            dense = as_operator(scatter(setup and setup.dense, last, last), self.device)
+        self._assemble(options, levels, P, R, dense)
 
 
-class _Facts(NamedTuple):
-    """What the root knows of a level: its matrices (of the last the inverse), and what it tells others."""
+class _Summary(NamedTuple):
+    """What all ranks must know of a hierarchy.
 
-    A: Any
-    P: Any
-    R: Any
-    told: tuple[int, float]
+    Attributes
+    ----------
+    rows : list of int
+        Of each level, the dense one too.
+    radii : list of float
+        Of each level that is smoothed.
+    """
 
-
-def _facts(hierarchy: Any, options: Options, shape: tuple[int, int]) -> list[_Facts]:
-    levels = levels_of(hierarchy)
-    if levels[0].A.shape != shape:
-        raise ValueError(f"the hierarchy is of a matrix of shape {levels[0].A.shape}; D has shape {shape}")
-    matrices = [as_csr(level.A) for level in levels]
-    last = first_dense(matrices, options)
-    found = [
-        _Facts(A, as_csr(level.P), as_csr(level.R), (A.shape[0], spectral_radius(A, inverse_diagonal(A))))
-        for level, A in zip(levels[:last], matrices[:last], strict=True)
-    ]
-    inverse = as_csr(dense_cycle(levels, last, options))
-    return [*found, _Facts(inverse, None, None, (inverse.shape[0], 0.0))]
+    rows: list[int]
+    radii: list[float]
 
 
-def _starts(rows: int, ranks: int) -> np.ndarray[Any, Any]:
+def _summarize(setup: Setup) -> _Summary:
+    rows = [one.A.shape[0] for one in setup.levels]
+    dense = [] if setup.dense is None else [setup.dense.shape[0]]
+    return _Summary(rows + dense, [one.radius for one in setup.levels])
+
+
+def _cut_level(rows: int, ranks: int) -> np.ndarray[Any, Any]:
     """Return where each rank's rows of a coarse level begin: on so few ranks that each has enough."""
     used = max(1, min(ranks, rows // LEAST_ROWS))
     inner = [rows * k // used for k in range(used)]
@@ -320,21 +307,27 @@ def multigrid(
         On all ranks the same.
     """
 
-    def check() -> tuple[Options, np.dtype[Any] | None]:
-        if smoother not in ("chebyshev", "jacobi"):
+    def check() -> tuple[list[Any], Options, np.dtype[Any] | None]:
+        options = check_options(smoother, cycle, sweeps, degree)
+        if smoother == "gauss-seidel":
             raise ValueError(f"smoother is {smoother!r}; chebyshev or jacobi is needed on several ranks")
-        if cycle not in CYCLES:
-            raise ValueError(f"cycle is {cycle!r}; one of {', '.join(CYCLES)} is needed")
         if not 0 <= root < D.comm.size:
             raise ValueError(f"root is {root}; there are {D.comm.size} ranks, numbered from 0")
-        if sweeps < 1 or degree < 1:
-            raise ValueError(f"sweeps is {sweeps} and degree {degree}; at least 1 of each is needed")
-        computed = cycle_type(levels_of(ml), dtype) if D.comm.rank == root else None
-        return Options(smoother, cycle, sweeps, degree), computed
+        if D.comm.rank != root:
+            return [], options, None
+        levels = levels_of(ml)
+        computed = cycle_type(levels, dtype)
+        check_finite(levels)
+        if levels[0].A.shape != D.shape:
+            raise ValueError(
+                f"the hierarchy is of a matrix of shape {levels[0].A.shape}; D has shape {D.shape}"
+            )
+        return levels, options, computed
 
     _check_ranks(D)
     asked = {"smoother": smoother, "cycle": cycle, "sweeps": sweeps, "degree": degree, "root": root}
     with D.call:
-        options, mine = D.agree(check, lambda _: {**asked, "dtype": dtype and np.dtype(dtype).name})
+        levels, options, mine = D.agree(check, lambda _: {**asked, "dtype": dtype and np.dtype(dtype).name})
         computed = D.comm.gather(mine)[root]
-        return RankPreconditioner(D, RankMultigrid(D, ml, options, computed, root))
+        assert computed is not None
+        return RankPreconditioner(D, RankMultigrid(D, levels, options, computed, root))

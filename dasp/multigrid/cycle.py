@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,6 +59,22 @@ class Options:
     cycle: str
     sweeps: int
     degree: int
+
+
+def check_options(smoother: str, cycle: str, sweeps: int, degree: int) -> Options:
+    """Return how a cycle goes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it cannot go so.
+    """
+    for name, value, known in (("smoother", smoother, SMOOTHERS), ("cycle", cycle, CYCLES)):
+        if value not in known:
+            raise ValueError(f"{name} is {value!r}; one of {', '.join(known)} is needed")
+    for name, number in (("sweeps", sweeps), ("degree", degree)):
+        _check.count(name, number, most=MOST_STEPS)
+    return Options(smoother, cycle, sweeps, degree)
 
 
 class Level:
@@ -184,7 +200,7 @@ def levels_of(ml: Any) -> list[Any]:
 
 
 def _is_complex(levels: list[Any]) -> bool:
-    """Whether any matrix of a hierarchy is."""
+    """Return True if any matrix of a hierarchy is complex."""
     matrices = (getattr(level, name, None) for level in levels for name in "APR")
     return any(np.dtype(matrix.dtype).kind == "c" for matrix in matrices if matrix is not None)
 
@@ -206,34 +222,101 @@ def cycle_type(levels: list[Any], dtype: Any) -> np.dtype[Any]:
     return wanted
 
 
+class LevelMatrices(NamedTuple):
+    """What a cycle needs of a level, on the host.
+
+    Attributes
+    ----------
+    A, P, R : scipy.sparse.csr_array
+        The matrix, and what prolongs from the level below and restricts to it; None on the last level.
+    inverse : numpy.ndarray, shape (n,)
+        Of the diagonal of A; 0 for a row of zeros.
+    radius : float
+        The largest eigenvalue of their product.
+    """
+
+    A: Any
+    P: Any
+    R: Any
+    inverse: np.ndarray[Any, Any]
+    radius: float
+
+
+class Setup(NamedTuple):
+    """A hierarchy as a cycle uses it.
+
+    Attributes
+    ----------
+    levels : list of LevelMatrices
+        Those that are smoothed, the last level among them if it is too large to be inverted.
+    dense : scipy.sparse.csr_array or None
+        The cycle from the level behind them down, as one matrix; None if there is none.
+    """
+
+    levels: list[LevelMatrices]
+    dense: Any
+
+
+def set_up(hierarchy: list[Any], options: Options) -> Setup:
+    """Return a hierarchy as a cycle uses it.
+
+    Raises
+    ------
+    ValueError
+        If a row has no usable diagonal entry; of a coarse level, if it is no row of zeros.
+    """
+    matrices = [as_csr(level.A) for level in hierarchy]
+    last = first_dense(matrices, options)
+    levels = []
+    for k, level in enumerate(hierarchy[:last]):
+        levels.append(_describe(matrices[k], as_csr(level.P), as_csr(level.R), options, coarse=k > 0))
+    if matrices[last].shape[0] > MOST_INVERSE_ROWS:
+        return Setup([*levels, _describe(matrices[last], None, None, options, coarse=last > 0)], None)
+    return Setup(levels, as_csr(dense_cycle(hierarchy, last, options)))
+
+
+def _describe(A: Any, P: Any, R: Any, options: Options, *, coarse: bool) -> LevelMatrices:
+    inverse = coarse_inverse_diagonal(A) if coarse else inverse_diagonal(A)
+    return LevelMatrices(
+        A, P, R, inverse, 0.0 if options.smoother == "gauss-seidel" else spectral_radius(A, inverse)
+    )
+
+
 class Multigrid(Preconditioner):
     """A cycle; see `multigrid`."""
-
-    _last: Level | None = None
-    """The last level where it is smoothed; where it is inverted, None."""
 
     def __init__(self, hierarchy: list[Any], options: Options, dtype: np.dtype[Any], device: str) -> None:
         def again(other: np.dtype[Any]) -> Multigrid:
             return Multigrid(hierarchy, options, other, device)
 
         super().__init__(hierarchy[0].A.shape[0], dtype, device, ("d", "step", "q", "r"), again)
-        self._options = options
-        matrices = [as_csr(level.A) for level in hierarchy]
-        last = first_dense(matrices, options)
-        self._levels = [
-            _level(matrix, self.space, device, options, self.vectors if k == 0 else None, coarse=k > 0)
-            for k, matrix in enumerate(matrices[:last])
-        ]
-        self._P = [planned(as_csr(level.P), self.space, device) for level in hierarchy[:last]]
-        self._R = [planned(as_csr(level.R), self.space, device) for level in hierarchy[:last]]
-        n = matrices[last].shape[0]
-        if n > MOST_INVERSE_ROWS:
-            own = None if last else self.vectors
-            self._last = _level(matrices[last], self.space, device, options, own, coarse=last > 0)
+        setup = set_up(hierarchy, options)
+        levels = []
+        for k, one in enumerate(setup.levels):
+            vectors = None if k else self.vectors
+            A = planned(one.A, self.space, device)
+            levels.append(Level(A, one.inverse, one.radius, self.space, options, vectors, one.A))
+        between = [one for one in setup.levels if one.P is not None]
+        P = [planned(one.P, self.space, device) for one in between]
+        R = [planned(one.R, self.space, device) for one in between]
+        dense = None if setup.dense is None else planned(setup.dense, self.space, device)
+        self._assemble(options, levels, P, R, dense)
+
+    def _assemble(
+        self,
+        options: Options,
+        levels: list[Level],
+        P: list[Operator],
+        R: list[Operator],
+        dense: Operator | None,
+    ) -> None:
+        """Take the levels that are smoothed, and the dense one below them if there is one."""
+        self._options, self._levels, self._P, self._R, self._dense = options, levels, P, R, dense
+        if dense is None:
+            self._last = self._levels.pop()
             self._coarsest = self._last.vectors
-            return
-        self._coarsest = self.space.vectors(n, "b", "x") if last else self.vectors
-        self._inverse = planned(as_csr(dense_cycle(hierarchy, last, options)), self.space, device)
+        else:
+            self._coarsest = self.space.vectors(dense.shape[0], "b", "x") if levels else self.vectors
 
     def apply(self) -> None:
         """Make a cycle."""
@@ -241,8 +324,8 @@ class Multigrid(Preconditioner):
 
     def _cycle(self, k: int, kind: str, *, from_zero: bool) -> None:
         if k == len(self._levels):
-            if self._last is None:
-                self.space.apply(self._inverse, self._coarsest["b"], self._coarsest["x"])
+            if self._dense is not None:
+                self.space.apply(self._dense, self._coarsest["b"], self._coarsest["x"])
                 return
             for sweep in range(COARSE_SWEEPS):
                 self._last.smooth(from_zero=from_zero and sweep == 0, forward=True)
@@ -257,15 +340,6 @@ class Multigrid(Preconditioner):
             self._cycle(k + 1, "W" if kind == "W" else "V", from_zero=False)
         level.prolong(self._P[k], below["x"])
         level.smooth(from_zero=False, forward=False)
-
-
-def _level(
-    matrix: Any, space: Space, device: str, options: Options, vectors: Vectors | None, *, coarse: bool
-) -> Level:
-    """Return a level of a matrix on the host, planned for the device."""
-    inverse = coarse_inverse_diagonal(matrix) if coarse else inverse_diagonal(matrix)
-    radius = 0.0 if options.smoother == "gauss-seidel" else spectral_radius(matrix, inverse)
-    return Level(planned(matrix, space, device), inverse, radius, space, options, vectors, matrix)
 
 
 def coarse_inverse_diagonal(A: Any) -> np.ndarray[Any, Any]:
@@ -429,14 +503,10 @@ def multigrid(
     hierarchy = levels_of(ml)
     computed = cycle_type(hierarchy, dtype)
     check_finite(hierarchy)
-    for name, value, known in (("smoother", smoother, SMOOTHERS), ("cycle", cycle, CYCLES)):
-        if value not in known:
-            raise ValueError(f"{name} is {value!r}; one of {', '.join(known)} is needed")
-    for name, number in (("sweeps", sweeps), ("degree", degree)):
-        _check.count(name, number, most=MOST_STEPS)
+    options = check_options(smoother, cycle, sweeps, degree)
     where = place(None, device)
     if smoother == "gauss-seidel" and where != "cpu":
         raise ValueError(
             "smoother is 'gauss-seidel', which goes row by row, on a GPU; 'chebyshev' is needed there"
         )
-    return Multigrid(hierarchy, Options(smoother, cycle, sweeps, degree), computed, where)
+    return Multigrid(hierarchy, options, computed, where)

@@ -382,16 +382,49 @@ def test_multigrid_is_that_of_one_rank(options: dict[str, Any], monkeypatch: pyt
     assert mine == alone
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_large_last_level_over_ranks_is_smoothed(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyamg = pytest.importorskip("pyamg")
+    monkeypatch.setattr(preconditioners, "LEAST_ROWS", 100)
+    monkeypatch.setattr("dasp.multigrid.cycle.MOST_INVERSE_ROWS", 30)
+    monkeypatch.setattr(np.linalg, "pinv", None)
+    A = generate("poisson2d:40")
+    ml = pyamg.smoothed_aggregation_solver(sp.csr_matrix(A), max_levels=count)
+    b = np.random.default_rng(31).standard_normal(1600)
+    mine, alone = iterations_with_multigrid(A, b, ml, {})
+    assert mine == alone
+
+
+def test_coarse_rows_of_zeros_are_passed_by_on_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    pyamg = pytest.importorskip("pyamg")
+    monkeypatch.setattr(preconditioners, "LEAST_ROWS", 20)
+    monkeypatch.setattr("dasp.multigrid.cycle.DENSE_ROWS", 5)
+    A = generate("poisson2d:40")
+    ml = pyamg.smoothed_aggregation_solver(sp.csr_matrix(A), max_coarse=5)
+    for k, level in enumerate(ml.levels):  # a coarse unknown more, of which no other depends
+        more, last = k > 0, k + 1 == len(ml.levels)
+        level.A = sp.block_diag([level.A, sp.csr_array((more, more))], format="csr")
+        if not last:
+            level.P = sp.block_diag([level.P, sp.csr_array((more, 1))], format="csr")
+            level.R = sp.block_diag([level.R, sp.csr_array((1, more))], format="csr")
+    assert not abs(ml.levels[1].A).sum(axis=1)[-1]
+    mine, alone = iterations_with_multigrid(A, np.random.default_rng(32).standard_normal(1600), ml, {})
+    assert mine == alone
+
+
 def test_a_hierarchy_that_does_not_fit_is_told_on_all_ranks() -> None:
     A = generate("poisson2d:6")
 
-    def work(comm: Any, **options: Any) -> None:
+    def work(comm: Any, ml: Any = "levels", **options: Any) -> None:
         D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
-        preconditioners.multigrid(D, "levels", **options)
+        preconditioners.multigrid(D, ml, **options)
 
     everywhere(2, work, TypeError, "ml is a str; a hierarchy of PyAMG is needed")
     everywhere(2, lambda e: work(e, smoother="gauss-seidel"), ValueError, "chebyshev or jacobi is needed")
     everywhere(2, lambda e: work(e, cycle="X"), ValueError, "cycle is 'X'")
+    everywhere(2, lambda e: work(e, degree=0), ValueError, "degree is 0")
+    nan = SimpleNamespace(levels=[SimpleNamespace(A=A * np.nan)])
+    everywhere(2, lambda e: work(e, nan), ValueError, "A of level 0 of ml holds NaN or infinity")
 
 
 # Complex systems

@@ -23,7 +23,7 @@ from tests.support.ranks_gpus import BY_NCCL, WAYS
 
 pytestmark = pytest.mark.ranks
 
-ROOT = Path(__file__).find_rank_device().parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = [sys.executable, "-m", "tests.support.ranks_program"]
 MOST = 5
 
