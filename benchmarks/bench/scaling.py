@@ -21,8 +21,8 @@ from benchmarks.bench.report import Report
 from benchmarks.bench.rows import Row, number
 from dasp import solvers
 from dasp.cli.table import Table, significant
-from dasp.distributed.communicator import Communicator, agree, find_communicator
-from dasp.distributed.launch import find_rank_device, find_world, leave
+from dasp.distributed.communicator import Communicator, agree
+from dasp.distributed.launch import find_communicator, find_rank_device, find_world, leave
 from dasp.distributed.matrix import SpMatrix
 from dasp.distributed.nccl import NcclTransport
 from dasp.runtime.cpu.threads import get_num_threads

@@ -7,30 +7,25 @@ once, with the arrays that they work on, and made many times: so they can be cap
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from dasp.runtime import check as _check
 from dasp.runtime.launcher import EVERYWHERE
 from dasp.runtime.types import Array
 
-if TYPE_CHECKING:
-    from dasp.distributed.transport import Transport
-
 T = TypeVar("T")
+
+DeviceArray = Any
+"""A cupy.ndarray; CuPy has no types."""
+
+Span = tuple[int, int, int]
+"""A rank, and the first and one past the last of the rows that are for it or from it."""
 
 Message = tuple[int, Array]
 """The rank that an array goes to or comes from, and the array, which is contiguous."""
-
-TIMEOUT = 600.0
-"""Seconds that a rank waits for another, where nothing else is said."""
-
-TIMEOUT_VARIABLE = "DASP_RANK_TIMEOUT"
-"""The environment variable that says otherwise."""
 
 
 class RankError(RuntimeError):
@@ -45,6 +40,73 @@ class Exchange(Protocol):
 
     def finish(self) -> None:
         """Wait until all has arrived and the arrays that were sent may be overwritten."""
+
+
+class RowMessages(Protocol):
+    """Messages of rows, prepared."""
+
+    def start(self, x: DeviceArray) -> None:
+        """Send rows of an array, and put what comes in its place, on the current stream."""
+
+
+class Transport(Protocol):
+    """Messages and sums between GPUs, on CuPy's current stream; all ranks prepare alike.
+
+    Attributes
+    ----------
+    name : str
+        `peers` or `nccl`.
+    solver_device : dasp.distributed.space_cuda.RanksDevice or None
+        The GPU as solvers see it, once they do.
+    count : int
+        Messages, sums and graphs of them that were begun: the same on all ranks that are at the same place.
+    """
+
+    name: str
+    solver_device: Any
+    count: int
+
+    def sum(self, numbers: DeviceArray, totals: DeviceArray) -> Callable[[], None]:
+        """Prepare to set `totals` to the sum of `numbers`, float64, over all ranks; all get the same bits.
+
+        They may be one array.
+        """
+
+    def rows(
+        self,
+        sends: Sequence[Span],
+        places: DeviceArray | None,
+        receives: Sequence[Span],
+        received: DeviceArray,
+    ) -> RowMessages:
+        """Prepare to send rows of arrays that come later.
+
+        Parameters
+        ----------
+        sends : sequence of Span
+            Of `places`, or of the rows themselves; neighbour by neighbour.
+        places : array of int64, optional
+            The rows that are sent.
+        receives : sequence of Span
+            Of `received`.
+        received : array, shape (rows,) or (rows, k)
+            Contiguous; of the type and number of columns of what is sent.
+        """
+
+    def check(self) -> None:
+        """Raise RankError if this rank has given up waiting for another."""
+
+    def wait(self, event: Any) -> None:
+        """Wait on the host for an event of the GPU, no longer than the timeout."""
+
+    def give_up(self) -> None:
+        """Wait for no other rank any more; later operations raise `RankError`."""
+
+    def close(self) -> None:
+        """Leave the memory of other ranks: the communicator is gone, and nothing is sent any more."""
+
+    def end(self) -> None:
+        """Wait, not for long, for messages that other ranks may still need; this process ends."""
 
 
 class Communicator(Protocol):
@@ -95,64 +157,6 @@ class Communicator(Protocol):
 
     def abort(self, reason: str) -> None:
         """End all ranks, as far as the communicator can; for an error that others cannot learn otherwise."""
-
-
-def find_communicator(comm: Any, *, timeout: float | None = None) -> Communicator:
-    """Return the communicator that ranks of MPI or torch.distributed use here.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm, torch.distributed.ProcessGroup, Communicator
-        A group of torch.distributed with gloo or NCCL; its default group is
-        `torch.distributed.group.WORLD`. All ranks call this at the same time.
-    timeout : float, optional
-        Seconds that a rank waits for another: 600, or the value of the environment variable
-        DASP_RANK_TIMEOUT. A group of torch.distributed waits as long as it was made to.
-
-    Returns
-    -------
-    Communicator
-        The same for the same `comm`.
-
-    Raises
-    ------
-    TypeError
-        If `comm` is no communicator.
-    ValueError
-        If the timeout is not positive.
-    """
-    seconds = _find_timeout(timeout)
-    kinds = {one.__module__.partition(".")[0] for one in type(comm).__mro__}
-    if "mpi4py" in kinds:
-        from dasp.distributed.mpi import find_mpi_communicator
-
-        return find_mpi_communicator(comm, seconds)
-    if "torch" in kinds:
-        from dasp.distributed.torch import find_torch_communicator
-
-        return find_torch_communicator(comm, seconds)
-    if all(hasattr(comm, name) for name in ("gather", "exchange", "transport")):
-        own: Communicator = comm
-        if timeout is not None:
-            own.timeout = seconds
-        return own
-    raise TypeError(
-        f"comm is {_check.kind_of(comm)}; a communicator of mpi4py or a process group of torch.distributed "
-        "is needed, such as mpi4py.MPI.COMM_WORLD or torch.distributed.group.WORLD"
-    )
-
-
-def _find_timeout(timeout: float | None) -> float:
-    """Return the seconds to wait: the caller's, those of the environment, or `TIMEOUT`."""
-    text = os.environ.get(TIMEOUT_VARIABLE, TIMEOUT) if timeout is None else timeout
-    try:
-        seconds = float(text)
-    except (TypeError, ValueError):
-        seconds = 0.0
-    if not seconds > 0:
-        name = "timeout" if timeout is not None else TIMEOUT_VARIABLE
-        raise ValueError(f"{name} is {text!r}; a positive number of seconds is needed")
-    return seconds
 
 
 def agree(comm: Communicator, work: Callable[[], T], alike: Callable[[T], dict[str, Any]] | None = None) -> T:

@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from dasp.distributed.communicator import Communicator
+from dasp.distributed.communicator import Communicator, Span
 from dasp.distributed.split import Numbers, Parts
 from dasp.runtime.types import Array, Number
 
 if TYPE_CHECKING:
     from dasp.matrix.matrix import SpMatrix
-
-Span = tuple[int, int, int]
-"""A rank, and the first and one past the last of the rows that are for it or from it."""
 
 
 class HaloPattern(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from dasp.distributed.communicator import Communicator, find_communicator
+from dasp.distributed.communicator import Communicator
 from dasp.formats import devices
 from dasp.runtime import check as _check
 from dasp.runtime.launcher import started
@@ -18,6 +18,71 @@ LOCAL_RANKS = (
     "PALS_LOCAL_RANKID",
 )
 """Environment variables in which launchers tell a process its number on its machine."""
+
+
+TIMEOUT = 600.0
+"""Seconds that a rank waits for another, where nothing else is said."""
+
+TIMEOUT_VARIABLE = "DASP_RANK_TIMEOUT"
+"""The environment variable that says otherwise."""
+
+
+def find_communicator(comm: Any, *, timeout: float | None = None) -> Communicator:
+    """Return the communicator that ranks of MPI or torch.distributed use here.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm, torch.distributed.ProcessGroup, Communicator
+        A group of torch.distributed with gloo or NCCL; its default group is
+        `torch.distributed.group.WORLD`. All ranks call this at the same time.
+    timeout : float, optional
+        Seconds that a rank waits for another: 600, or the value of the environment variable
+        DASP_RANK_TIMEOUT. A group of torch.distributed waits as long as it was made to.
+
+    Returns
+    -------
+    Communicator
+        The same for the same `comm`.
+
+    Raises
+    ------
+    TypeError
+        If `comm` is no communicator.
+    ValueError
+        If the timeout is not positive.
+    """
+    seconds = _find_timeout(timeout)
+    kinds = {one.__module__.partition(".")[0] for one in type(comm).__mro__}
+    if "mpi4py" in kinds:
+        from dasp.distributed.mpi import find_mpi_communicator
+
+        return find_mpi_communicator(comm, seconds)
+    if "torch" in kinds:
+        from dasp.distributed.torch import find_torch_communicator
+
+        return find_torch_communicator(comm, seconds)
+    if all(hasattr(comm, name) for name in ("gather", "exchange", "transport")):
+        own: Communicator = comm
+        if timeout is not None:
+            own.timeout = seconds
+        return own
+    raise TypeError(
+        f"comm is {_check.kind_of(comm)}; a communicator of mpi4py or a process group of torch.distributed "
+        "is needed, such as mpi4py.MPI.COMM_WORLD or torch.distributed.group.WORLD"
+    )
+
+
+def _find_timeout(timeout: float | None) -> float:
+    """Return the seconds to wait: the caller's, those of the environment, or `TIMEOUT`."""
+    text = os.environ.get(TIMEOUT_VARIABLE, TIMEOUT) if timeout is None else timeout
+    try:
+        seconds = float(text)
+    except (TypeError, ValueError):
+        seconds = 0.0
+    if not seconds > 0:
+        name = "timeout" if timeout is not None else TIMEOUT_VARIABLE
+        raise ValueError(f"{name} is {text!r}; a positive number of seconds is needed")
+    return seconds
 
 
 def find_world(timeout: float | None = None) -> Communicator | None:

@@ -12,9 +12,9 @@ import numpy as np
 import scipy.sparse
 
 from dasp.distributed import partition
-from dasp.distributed.communicator import Communicator, agree, find_communicator
+from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.halo import HaloExchange, HostHalo, HostTransposedHalo, find_pattern
-from dasp.distributed.launch import find_rank_device
+from dasp.distributed.launch import find_communicator, find_rank_device
 from dasp.distributed.split import Csr, Parts, Split, find_parts, read_rows, split
 from dasp.distributed.transpose import Adjoint, Transposed
 from dasp.formats import devices

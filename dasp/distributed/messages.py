@@ -17,16 +17,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from dasp.distributed.communicator import Message, RankError
+from dasp.distributed.communicator import Message, RankError, Transport
 from dasp.distributed.split import Numbers
 from dasp.runtime.launcher import told_everywhere
-
-if TYPE_CHECKING:
-    from dasp.distributed.transport import Transport
 
 T = TypeVar("T")
 

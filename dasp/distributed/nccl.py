@@ -11,14 +11,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from dasp.distributed.communicator import Communicator, RankError, agree
-from dasp.distributed.halo import Span, find_runs
+from dasp.distributed.communicator import Communicator, DeviceArray, RankError, Span, agree
+from dasp.distributed.halo import find_runs
 from dasp.distributed.halo_cuda import count_blocks, prepare_packing
-from dasp.distributed.transport import DeviceArray
 from dasp.distributed.watching import (
     LAST_SECONDS,
     Event,
@@ -31,9 +30,6 @@ from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.device import shared_with_host
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.solvers.cuda.passes import THREADS
-
-if TYPE_CHECKING:
-    from dasp.distributed.space_cuda import RanksDevice
 
 ALIGNMENT = 16
 """Bytes of an address that NCCL reads in its widest loads; elsewhere it moves byte by byte."""
@@ -175,7 +171,7 @@ class NcclTransport:
     """
 
     name = "nccl"
-    solver_device: RanksDevice | None = None
+    solver_device: Any = None
     count = 0
 
     def __init__(self, comm: Communicator, device: str) -> None:

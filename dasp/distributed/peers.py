@@ -13,15 +13,13 @@ import contextlib
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from dasp.distributed.communicator import Communicator
-from dasp.distributed.halo import Span
+from dasp.distributed.communicator import Communicator, DeviceArray, Span
 from dasp.distributed.halo_cuda import define_scalar, find_steps
 from dasp.distributed.peer_memory import Block, align, count_left_bytes, give_back_all
-from dasp.distributed.transport import DeviceArray
 from dasp.distributed.watching import (
     LAST_SECONDS,
     Event,
@@ -36,9 +34,6 @@ from dasp.runtime.cuda.device import shared_with_host
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch, Signature
 from dasp.runtime.integers import ceil_div
 from dasp.solvers.cuda.passes import THREADS
-
-if TYPE_CHECKING:
-    from dasp.distributed.space_cuda import RanksDevice
 
 MOST_BLOCKS = 128
 """Of a launch that brings rows: one for each multiprocessor, so that the product beside it keeps its own."""
@@ -194,7 +189,7 @@ class PeerTransport:
     """
 
     name = "peers"
-    solver_device: RanksDevice | None = None
+    solver_device: Any = None
     count = 0
 
     def __init__(self, comm: Communicator, device: Any) -> None:

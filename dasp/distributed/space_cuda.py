@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dasp.distributed.communicator import Communicator, find_largest
+from dasp.distributed.communicator import Communicator, DeviceArray, Transport, find_largest
 from dasp.distributed.halo_cuda import find_cupy_device
-from dasp.distributed.transport import DeviceArray, Transport
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.graph import PriorityGraph, in_turn
 from dasp.runtime.cuda.stream import Branch, on_stream

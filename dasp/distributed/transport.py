@@ -3,88 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-from dasp.distributed.communicator import Communicator, RankError, agree
-from dasp.distributed.halo import Span
+from dasp.distributed.communicator import Communicator, RankError, Transport, agree
 from dasp.distributed.watching import find_machine
-
-if TYPE_CHECKING:
-    from dasp.distributed.space_cuda import RanksDevice
-
-DeviceArray = Any
-"""A cupy.ndarray; CuPy has no types."""
 
 TRANSPORT_VARIABLE = "DASP_RANK_TRANSPORT"
 """The environment variable that says `nccl` where GPUs must not write in each other's memory."""
-
-
-class RowMessages(Protocol):
-    """Messages of rows, prepared."""
-
-    def start(self, x: DeviceArray) -> None:
-        """Send rows of an array, and put what comes in its place, on the current stream."""
-
-
-class Transport(Protocol):
-    """Messages and sums between GPUs, on CuPy's current stream; all ranks prepare alike.
-
-    Attributes
-    ----------
-    name : str
-        `peers` or `nccl`.
-    solver_device : RanksDevice or None
-        The GPU as solvers see it, once they do.
-    count : int
-        Messages, sums and graphs of them that were begun: the same on all ranks that are at the same place.
-    """
-
-    name: str
-    solver_device: RanksDevice | None
-    count: int
-
-    def sum(self, numbers: DeviceArray, totals: DeviceArray) -> Callable[[], None]:
-        """Prepare to set `totals` to the sum of `numbers`, float64, over all ranks; all get the same bits.
-
-        They may be one array.
-        """
-
-    def rows(
-        self,
-        sends: Sequence[Span],
-        places: DeviceArray | None,
-        receives: Sequence[Span],
-        received: DeviceArray,
-    ) -> RowMessages:
-        """Prepare to send rows of arrays that come later.
-
-        Parameters
-        ----------
-        sends : sequence of Span
-            Of `places`, or of the rows themselves; neighbour by neighbour.
-        places : array of int64, optional
-            The rows that are sent.
-        receives : sequence of Span
-            Of `received`.
-        received : array, shape (rows,) or (rows, k)
-            Contiguous; of the type and number of columns of what is sent.
-        """
-
-    def check(self) -> None:
-        """Raise RankError if this rank has given up waiting for another."""
-
-    def wait(self, event: Any) -> None:
-        """Wait on the host for an event of the GPU, no longer than the timeout."""
-
-    def give_up(self) -> None:
-        """Wait for no other rank any more; later operations raise `RankError`."""
-
-    def close(self) -> None:
-        """Leave the memory of other ranks: the communicator is gone, and nothing is sent any more."""
-
-    def end(self) -> None:
-        """Wait, not for long, for messages that other ranks may still need; this process ends."""
 
 
 def find_transport(comm: Communicator, device: str) -> Transport:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from dasp.distributed.matrix import SpMatrix
+SpMatrix = Any
+"""A dasp.distributed.SpMatrix, whose module imports this one."""
 
 
 class Transposed:

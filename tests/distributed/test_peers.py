@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from dasp.distributed import RankError, nccl, peer_memory, peers, transport, watching
-from dasp.distributed.halo import Span
+from dasp.distributed.communicator import Span
 from dasp.distributed.halo_cuda import define_scalar, find_steps
 from dasp.distributed.peers import (
     BRING,
