@@ -896,7 +896,7 @@ def test_every_type_of_a_sparse_matrix_can_be_measured():
 
 def test_registering_commands_loads_nothing_heavy():
     program = (
-        "import sys, dasp.cli.bench, dasp.cli.config, dasp.cli.info; "
+        "import sys, dasp.cli.bench, dasp.cli.info; "
         "print([m for m in ('numpy', 'numba', 'cupy', 'scipy', 'matplotlib', 'tqdm') if m in sys.modules])"
     )
     done = subprocess.run(
