@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property
-from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dasp.formats.plan import WARP, Plan, arrays_of, diagonal_rows, with_arrays
+from dasp.formats.kernel_cuda import (
+    BETWEEN,
+    DIAGONAL_THREADS,
+    SETTLE,
+    TENSOR_CORES,
+    VARYING,
+    DiagonalKernel,
+    Kernel,
+    blocks,
+    compile_diagonal,
+    compile_product,
+    compile_settling,
+    defines,
+    numbers,
+    types,
+)
+from dasp.formats.plan import Plan, arrays_of, diagonal_rows, with_arrays
 from dasp.runtime.arrays import is_cupy
-from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.launch import OVERLAPPING, Launch, Signature
+from dasp.runtime.cuda.launch import OVERLAPPING, Launch
 from dasp.runtime.cuda.scratch import (
     PER_THREAD_STREAM,
     THIS_THREAD,
@@ -27,27 +41,7 @@ from dasp.runtime.cuda.scratch import (
 )
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import BFLOAT16, Arithmetic, into, real_type
-from dasp.runtime.integers import ceil_div, round_up
-
-VARYING = "x", "y", "alpha", "beta"
-"""Arguments that come with each product."""
-
-BETWEEN = "x", "y"
-"""Those that come with each plain product, of alpha 1 and beta 0."""
-
-DIAGONAL_PARAMETERS = """
-    long long             further
-    long long             first_row
-    long long             length
-    Sum*                  y
-    """
-"""The last parameters of the kernel of a diagonal: its number, its first row, its length, and the result."""
-
-DIAGONAL_THREADS = 256
-"""Of a block of that kernel."""
-
-TENSOR_CORES = 80
-"""Compute capability from which tensor cores multiply float64."""
+from dasp.runtime.integers import round_up
 
 OVERLAPPING_DRIVER = 12_030
 """CUDA version of the driver from which the start of a product may overlap the end of the kernel before it,
@@ -56,76 +50,11 @@ in a captured graph too."""
 _HERE = nullcontext()
 """For work on a device that is the current one."""
 
-MOST_KNOWN = 1024
-"""Plans of other sizes of which it is known what to launch."""
-
 MOST_STREAMS = 8
 """Streams of which a matrix with rows in segments knows, before it looks whether some have ended."""
 
-WORD_BYTES = 8
-"""Of memory that is zeroed for nothing but the order of a stream."""
-
-SETTLE = Signature("spmv/settle.cu", "dasp_settle", "")
-
 ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
-
-
-class Kernel(Protocol):
-    """The product of a format by a vector: a module that says how its kernel is compiled and launched."""
-
-    SIGNATURE: Signature
-    """Source, entry point and parameters; the last are those of `VARYING`."""
-
-    def sizes(self, plan: Plan, /) -> Hashable:
-        """Return numbers that decide `traits` and launches, and the kind of array: sooner told."""
-
-    def traits(self, plan: Plan, /) -> tuple[Hashable, ...]:
-        """Return what decides the constants that the format adds."""
-
-    def defines(self, plan: Plan, /) -> dict[str, str]:
-        """Return the compile-time constants that the format adds."""
-
-    def own_defines(self, plan: Plan, /) -> dict[str, str]:
-        """Return the constants that a product by vectors of the plan's own type adds."""
-
-    def types(self, plan: Plan, /) -> dict[str, np.dtype[Any]]:
-        """Return what the source's own names of types stand for."""
-
-    def warps(self, plan: Plan, /) -> int:
-        """Return how many warps a product needs."""
-
-    def threads(self, plan: Plan, /) -> int:
-        """Return the threads of a block."""
-
-    def partials(self, plan: Plan, /) -> int:
-        """Return how many partial sums a product needs."""
-
-    def arguments(self, plan: Plan, scratch: Scratch, /) -> dict[str, Any]:
-        """Return the kernel's arguments but those that come with each product."""
-
-
-class DiagonalKernel(Protocol):
-    """A diagonal of a format: a module that says how its kernel is compiled and launched."""
-
-    SIGNATURE: Signature
-    """Source, entry point and parameters; the last are `DIAGONAL_PARAMETERS`."""
-
-    @property
-    def VARYING(self) -> tuple[str, ...]:
-        """Names of the parameters that come with each diagonal."""
-
-    def blocks(self, plan: Plan, /) -> int:
-        """Return the blocks of the launch, of `DIAGONAL_THREADS` each."""
-
-    def defines(self, plan: Plan, /) -> dict[str, str]:
-        """Return the compile-time constants that the format adds."""
-
-    def types(self, plan: Plan, /) -> dict[str, np.dtype[Any]]:
-        """Return what the source's own names of types stand for."""
-
-    def arguments(self, plan: Plan, /) -> dict[str, Any]:
-        """Return the kernel's arguments but those that come with each diagonal."""
 
 
 class Product:
@@ -153,7 +82,7 @@ class Product:
     """The module of the kernel of its diagonals, where `_find_diagonal` is more than None."""
 
     MADE_LATER: ClassVar[tuple[str, ...]] = ("_diagonal",)
-    """Attributes that are made of the values when they are first used."""
+    """Attributes that depend on the values and are made when they are first used."""
 
     _cupy: Any
     _number: int
@@ -161,8 +90,6 @@ class Product:
     _capability: int
     _overlaps: bool
     _several: bool
-    _compiled: set[tuple[Any, ...]]
-    _known: dict[Any, tuple[Any, ...]]
     _kinds: Arithmetic
     _plain: tuple[Any, ...]
     _dtype: np.dtype[Any]
@@ -175,34 +102,22 @@ class Product:
     _is_capturing: Callable[[int], bool]
 
     def __init__(self, plan: Plan, device: str) -> None:
-        self.__dict__.update(_shared(device, plan.format, plan.dtype))
-        sizes = self.kernel.sizes(plan)
-        known = self._known.get(sizes)
-        if known is None:
-            with self._device:
-                plan, known = self._learn(plan, sizes)
-        self.plan = plan
-        self._threads, self._segments, self._blocks = known
+        self.__dict__.update(_shared(device, plan.dtype))
+        kernel, kinds = self.kernel, self._kinds
+        if defines(kernel, plan, kinds)["DASP_MMA"] == "1" and self._capability < TENSOR_CORES:
+            raise RuntimeError(
+                f"this GPU is sm_{self._capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
+            )
+        with self._here():
+            self._kernel = compile_product(kernel, plan, kinds)  # so that an error comes now
+            self.plan = plan if is_cupy(next(arrays_of(plan.values))) else _upload(plan)
         self._m, self._n = plan.shape
+        self._threads, self._segments = kernel.threads(plan), kernel.partials(plan)
+        self._blocks = blocks(kernel, plan)
         self._begin()
 
-    def _learn(self, plan: Plan, sizes: Any) -> tuple[Plan, tuple[Any, ...]]:
-        """Return a plan here, compiled, and the threads, segments and blocks of its launches."""
-        kernel = self.kernel
-        threads, segments, _ = known = kernel.threads(plan), kernel.partials(plan), blocks(kernel, plan)
-        compiled = kernel.traits(plan), threads, segments > 0
-        if compiled not in self._compiled:
-            _compile(kernel, plan, self._kinds, self._capability)  # so that an error comes now
-            self._compiled.add(compiled)
-        if not is_cupy(next(arrays_of(plan.values))):
-            return _upload(plan), known
-        if len(self._known) >= MOST_KNOWN:
-            self._known.clear()
-        self._known[sizes] = known
-        return plan, known
-
     def _begin(self) -> None:
-        """Be a product that has launched nothing yet."""
+        """Make the product one that has launched nothing yet."""
         self._lock = threading.Lock()
         self._launches: dict[Arithmetic, dict[Any, Launch]] = defaultdict(dict)
         self._own = self._launches[self._kinds]
@@ -210,7 +125,6 @@ class Product:
         self._streams: dict[int, Any] = {}
         self._quick: Launch | None = None
         self._settled: Launch | None = None
-        self._word: Any = None
 
     def of(self, plan: Plan) -> Product | None:
         """Return the product of a plan here with the same pattern; None if its values are of another kind."""
@@ -225,16 +139,13 @@ class Product:
         return other
 
     def _is_like(self, plan: Plan) -> bool:
-        """Whether the kernel of this product, as it is compiled, multiplies another plan of the pattern."""
+        """Return True if this product's kernel, as it is compiled, multiplies another plan of the pattern."""
         return plan.dtype == self.plan.dtype
 
     def wait(self) -> None:
-        """Wait for what the current stream has to do on the matrix's device."""
-        if self._current_device() == self._number:
+        """Wait for the work of the current stream on the matrix's device."""
+        with self._here():
             self._current_stream().synchronize()
-        else:
-            with self._device:
-                self._current_stream().synchronize()
 
     def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Any | None:
         """Return A x, in `out` if that is given, if nothing has to be converted or refused; else None.
@@ -275,7 +186,7 @@ class Product:
         return out
 
     def take_values(self, data: Any, slots: Any) -> bool:
-        """Leave values to what asks whether their coding holds them."""
+        """Return False: leave values to the slower way, which looks whether their coding holds them."""
         return False
 
     def _find(self, stream: int) -> Launch:
@@ -283,12 +194,12 @@ class Product:
         launch = self._own.get(stream if self._segments else 0)
         if launch is None or (self._segments and self._is_capturing(stream)):
             launch = self._launch_on(stream, self._kinds)
-        if self._quick is None and not self._segments:  # nothing of it belongs to a stream
+        if self._quick is None and not self._segments:  # the launch belongs to no stream
             self._quick = self._new_launch(self._kinds, Scratch(None, None), plain=True)
         return launch
 
     def _is_here(self, vector: Any) -> bool:
-        """Whether a vector lies on the matrix's device, and that is the current one."""
+        """Return True if a vector lies on the matrix's device and that is the current one."""
         return bool(vector.data.device_id == self._number == self._current_device())
 
     def multiply(self, x: Any, y: Any, alpha: complex, beta: complex) -> None:
@@ -331,36 +242,28 @@ class Product:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what products have made beside the plan."""
+        """Bytes that products have stored beside the plan."""
         return 0
 
     def follow(self) -> None:
         """Take over values that were written into the plan, on CuPy's current stream."""
         with self._here():
-            stream = self._current_stream().ptr
-            self._settle(stream, self._is_capturing(stream))
+            self._settle(self._current_stream().ptr)
 
     def _here(self) -> AbstractContextManager[Any]:
         """Return a context in which the matrix's device is the current one."""
         return _HERE if self._current_device() == self._number else self._device
 
-    def _settle(self, stream: int, captured: bool) -> None:
-        """Let no product behind this on a stream read the plan before all that writes it has ended.
+    def _settle(self, stream: int) -> None:
+        """Let no later product on a stream read the plan before all that writes it has ended.
 
-        A product may start before the kernel in front of it has ended, and reads the plan at once. What is
-        no kernel has ended then, and so has all in front of that; in a graph a kernel that waits takes a
-        fifth of its time, but it takes the host longer.
+        A product may start before the kernel in front of it has ended, and reads the plan at once. So an
+        empty kernel that waits for all before it comes between.
         """
-        if not self._overlaps:
-            return
-        if captured:
+        if self._overlaps:
             if self._settled is None:
                 self._settled = Launch(compile_settling(), SETTLE, {}, {}, blocks=1, threads=1, overlaps=True)
             self._settled(stream)
-        else:
-            if self._word is None:
-                self._word = self._cupy.cuda.alloc(WORD_BYTES)
-            self._cupy.cuda.runtime.memsetAsync(self._word.ptr, 0, WORD_BYTES, stream)
 
     def diagonal(self, k: int) -> Any | None:
         """Return the k-th diagonal in the type of sums, on CuPy's current stream of the matrix's device.
@@ -375,7 +278,16 @@ class Product:
     @cached_property
     def _diagonal(self) -> Launch:
         """The launch that finds a diagonal."""
-        return prepare_diagonal(self.diagonal_kernel, self.plan, self._kinds)
+        kernel, plan, kinds = self.diagonal_kernel, self.plan, self._kinds
+        return Launch(
+            compile_diagonal(kernel, plan, kinds),
+            kernel.SIGNATURE,
+            kernel.types(plan) | kinds.types,
+            kernel.arguments(plan),
+            kernel.VARYING,
+            blocks=kernel.blocks(plan),
+            threads=DIAGONAL_THREADS,
+        )
 
     def _find_diagonal(self, k: int, first: int, count: int) -> Any | None:
         """Return the k-th diagonal, `count` places from row `first` on; None if it must be unpacked."""
@@ -419,7 +331,7 @@ class Product:
         held[stream] = self._current_stream()
 
     def _has_ended(self, stream: int) -> bool:
-        """Whether a stream, whose object owns its handle, captures nothing and has done its work."""
+        """Return True if a stream owns its handle, captures nothing and has done its work."""
         held = self._streams
         return (
             not isinstance(held[stream], self._cupy.cuda.ExternalStream)
@@ -458,7 +370,7 @@ class Product:
         kernel = self.kernel
         scale = {"alpha": kinds.sum.type(1), "beta": kinds.sum.type(0)} if plain else {}
         return Launch(
-            compiled(kernel, self.plan, kinds),
+            self._kernel if kinds == self._kinds else compile_product(kernel, self.plan, kinds),
             kernel.SIGNATURE,
             types(kernel, self.plan, kinds),
             kernel.arguments(self.plan, scratch) | scale,
@@ -469,101 +381,9 @@ class Product:
         )
 
 
-def numbers(total: np.dtype[Any], alpha: complex, beta: complex) -> tuple[Any, ...]:
-    """Return alpha and beta as a kernel with sums of a type takes them, complex ones as two numbers each.
-
-    What a float32 cannot hold is infinite, as on the CPU.
-    """
-    pair = total.type(alpha), total.type(beta)
-    return tuple(part for z in pair for part in (z.real, z.imag)) if total.kind == "c" else pair
-
-
-def defines(kernel: Kernel, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
-    """Return the compile-time constants of the kernel for a plan and the types of a product."""
-    constants = kernel.defines(plan)
-    if kinds.sum != np.float64:
-        constants["DASP_MMA"] = "0"
-    if kinds.x == kinds.y == plan.dtype:
-        constants |= kernel.own_defines(plan)
-    return constants | {
-        **kinds.defines,
-        "DASP_THREADS": str(kernel.threads(plan)),
-        "DASP_TICKETS": str(int(kernel.partials(plan) > 0)),
-    }
-
-
-def types(kernel: Kernel, plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
-    """Return what the kernel's own names of types stand for."""
-    return kernel.types(plan) | kinds.types | {"Bits": np.dtype(f"u{real_type(kinds.sum).itemsize}")}
-
-
-def blocks(kernel: Kernel, plan: Plan) -> int:
-    """Return the blocks of a launch."""
-    return int(ceil_div(kernel.warps(plan) * WARP, kernel.threads(plan)))
-
-
-def _compile(kernel: Kernel, plan: Plan, own: Arithmetic, capability: int) -> None:
-    """Compile the product of a plan by vectors of its own type for the current GPU.
-
-    Raises
-    ------
-    RuntimeError
-        If the plan wants float64 tensor cores and the GPU has none.
-    """
-    constants = defines(kernel, plan, own)
-    if constants["DASP_MMA"] == "1" and capability < TENSOR_CORES:
-        raise RuntimeError(
-            f"this GPU is sm_{capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
-        )
-    _source.load(kernel.SIGNATURE.source, constants)
-
-
-def compiled(
-    kernel: Kernel,
-    plan: Plan,
-    kinds: Arithmetic,
-    signature: Signature | None = None,
-    more: Mapping[str, str] = MappingProxyType({}),
-) -> Any:
-    """Return the kernel of a product, or another of the same source and more constants, on this GPU."""
-    signature = signature or kernel.SIGNATURE
-    return _source.load(signature.source, {**defines(kernel, plan, kinds), **more}).get_function(
-        signature.entry
-    )
-
-
-def prepare_diagonal(kernel: DiagonalKernel, plan: Plan, kinds: Arithmetic) -> Launch:
-    """Return the launch that finds a diagonal; `kinds` are the types of a product by the plan's own."""
-    return Launch(
-        compiled_diagonal(kernel, plan, kinds),
-        kernel.SIGNATURE,
-        kernel.types(plan) | kinds.types,
-        kernel.arguments(plan),
-        kernel.VARYING,
-        blocks=kernel.blocks(plan),
-        threads=DIAGONAL_THREADS,
-    )
-
-
-def diagonal_defines(kernel: DiagonalKernel, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
-    """Return the compile-time constants of the kernel of a diagonal."""
-    return kinds.defines | kernel.defines(plan) | {"DASP_MMA": "0", "DASP_THREADS": str(DIAGONAL_THREADS)}
-
-
-def compiled_diagonal(kernel: DiagonalKernel, plan: Plan, kinds: Arithmetic) -> Any:
-    """Return the kernel of a diagonal, for the current GPU."""
-    constants = diagonal_defines(kernel, plan, kinds)
-    return _source.load(kernel.SIGNATURE.source, constants).get_function(kernel.SIGNATURE.entry)
-
-
-def compile_settling() -> Any:
-    """Return the kernel that waits for those before it, for the current GPU."""
-    return _source.load(SETTLE.source, {}).get_function(SETTLE.entry)
-
-
 @cache
-def _shared(device: str, layout: str, dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return what all products of a format and a type on a GPU know, looked up once: a plan waits for it."""
+def _shared(device: str, dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Return the attributes that all products of a type on a GPU share."""
     import cupy
 
     runtime, here, own = cupy.cuda.runtime, number(device), into(dtype, dtype, dtype)
@@ -576,13 +396,9 @@ def _shared(device: str, layout: str, dtype: np.dtype[Any]) -> dict[str, Any]:
         # Whether products may start early there, and whether there are other GPUs.
         "_overlaps": capability >= OVERLAPPING and runtime.driverGetVersion() >= OVERLAPPING_DRIVER,
         "_several": runtime.getDeviceCount() > 1,
-        # What decides the kernels of those that were compiled: sooner told than what they are compiled with.
-        "_compiled": set(),
-        # Threads, segments and blocks of those made here, by what decides them and their kernels.
-        "_known": {},
         "_kinds": own,
         "_plain": numbers(own.sum, 1.0, 0.0),
-        # What `quick` needs.
+        # For `quick`.
         "_dtype": exact,
         "_strides": (exact.itemsize,),
         # A letter is looked up sooner than a type, but CuPy knows none for bfloat16.

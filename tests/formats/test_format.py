@@ -118,12 +118,6 @@ class Kernel:
         """,
     )
 
-    def sizes(self, plan: Plan) -> Any:
-        return type(plan.values.numbers), plan.shape[0]
-
-    def traits(self, plan: Plan) -> tuple[Any, ...]:
-        return ()
-
     def defines(self, plan: Plan) -> dict[str, str]:
         return {"DASP_MMA": "0"}
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from dasp.formats import device_cuda as backend
+from dasp.formats import kernel_cuda
 from dasp.formats import product_cuda as product
 from dasp.formats.plan import arrays_of
 from dasp.formats.sell.cuda import beside, columns
@@ -116,16 +117,15 @@ class Gpu:
         """Stand for CuPy and for the driver until the test ends."""
         real = self._cupy
         monkeypatch.setattr(backend, "available", lambda: (True, "a stand-in"))
-        monkeypatch.setattr(product, "_source", SimpleNamespace(load=lambda name, constants: None))
-        monkeypatch.setattr(product, "compiled", self._compile)
-        monkeypatch.setattr(sell, "compiled", self._compile)
+        monkeypatch.setattr(product, "compile_product", self._compile)
+        monkeypatch.setattr(sell, "compile_product", self._compile)
         monkeypatch.setattr(product, "_upload", partial(self._in_one_block, product._upload, arrays_of))
         monkeypatch.setattr(product, "new_scratch", partial(self._in_one_block, product.new_scratch, list))
-        settling = partial(self._kernel, product.SETTLE, {}, {})
+        settling = partial(self._kernel, kernel_cuda.SETTLE, {}, {})
         monkeypatch.setattr(product, "compile_settling", settling)
         monkeypatch.setattr(product, "_shared", product._shared.__wrapped__)  # of this stand-in alone
         monkeypatch.setattr(columns, "compiled", self._compile_columns)
-        monkeypatch.setattr(product, "compiled_diagonal", self._compile_diagonal)
+        monkeypatch.setattr(product, "compile_diagonal", self._compile_diagonal)
         monkeypatch.setattr(columns, "transposing", self._compile_transposing)
         monkeypatch.setattr(columns, "on_host", self.get)
         monkeypatch.setattr(columns, "zero_row", cache(columns.zero_row.__wrapped__))
@@ -138,7 +138,6 @@ class Gpu:
             driverGetVersion=lambda: 13_000,
             deviceGetAttribute=lambda attribute, number: 1,
             streamIsCapturing=lambda stream: stream in self.graphs,
-            memsetAsync=lambda address, value, size, stream: self.launches.append((stream, "memset", 0)),
         )
         cuda = SimpleNamespace(
             memory=real.cuda.memory,
@@ -178,11 +177,11 @@ class Gpu:
     def _compile(
         self, kernel: Any, plan: Any, kinds: Any, signature: Any = None, more: Any = MappingProxyType({})
     ) -> Any:
-        constants = {**product.defines(kernel, plan, kinds), **more}
-        return self._kernel(signature or kernel.SIGNATURE, constants, product.types(kernel, plan, kinds))
+        constants = {**kernel_cuda.defines(kernel, plan, kinds), **more}
+        return self._kernel(signature or kernel.SIGNATURE, constants, kernel_cuda.types(kernel, plan, kinds))
 
     def _compile_diagonal(self, kernel: Any, plan: Any, kinds: Any) -> Any:
-        constants = product.diagonal_defines(kernel, plan, kinds)
+        constants = kernel_cuda.diagonal_defines(kernel, plan, kinds)
         return self._kernel(kernel.SIGNATURE, constants, kernel.types(plan) | kinds.types)
 
     def _compile_columns(self, kernels: Any, signature: Any, plan: Any, kinds: Any, panel: Any) -> Any:

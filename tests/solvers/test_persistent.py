@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from dasp import Policy, SpMatrix
-from dasp.formats import product_cuda as product
+from dasp.formats import kernel_cuda as product
 from dasp.formats.sell.cuda import vector
 from dasp.preconditioners import jacobi
 from dasp.runtime.dtypes import into

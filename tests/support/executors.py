@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix, formats
-from dasp.formats import product_cuda as cuda
+from dasp.formats import kernel_cuda as cuda
 from dasp.formats.sell.cuda import columns as several
 from dasp.formats.sell.cuda import octets
 from dasp.formats.sell.cuda.column_blocks import BLOCKS, MOST_ROW, BlockTable, find_layout

@@ -58,7 +58,7 @@ def test_without_tickets_an_order_exists_that_never_ends(split):
 
 def test_plans_with_segments_draw_tickets_and_others_do_not(split):
     from dasp import formats
-    from dasp.formats import product_cuda as cuda
+    from dasp.formats import kernel_cuda as cuda
 
     _, plan = split
     whole = plan_of(from_lengths([5] * 40, 300), POLICIES["sell"])

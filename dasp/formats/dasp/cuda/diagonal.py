@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.dasp.cuda import vector
+from dasp.formats.kernel_cuda import DIAGONAL_PARAMETERS, DIAGONAL_THREADS
 from dasp.formats.plan import WARP, Plan
-from dasp.formats.product_cuda import DIAGONAL_PARAMETERS, DIAGONAL_THREADS
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import C_NAMES
 from dasp.runtime.integers import ceil_div

@@ -65,11 +65,6 @@ SIGNATURE = Signature(
 )
 
 
-def sizes(plan: Plan) -> Any:
-    """Return what decides `traits` and launches, with the kind of array."""
-    return type(plan.values.long), traits(plan), threads(plan), partials(plan), warps(plan)
-
-
 def traits(plan: Plan) -> tuple[Any, ...]:
     """Return what decides the constants that the format adds."""
     return plan.pattern.index_dtype, plan.pattern.offset_dtype, plan.pattern.mma

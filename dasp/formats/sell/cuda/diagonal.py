@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from dasp.formats.kernel_cuda import DIAGONAL_PARAMETERS, DIAGONAL_THREADS
 from dasp.formats.plan import WARP, Plan
-from dasp.formats.product_cuda import DIAGONAL_PARAMETERS, DIAGONAL_THREADS
 from dasp.formats.sell.cuda import vector
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import C_NAMES

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dasp.formats import product_cuda
+from dasp.formats.kernel_cuda import TENSOR_CORES, compile_product, defines, numbers, types
 from dasp.formats.plan import Plan
-from dasp.formats.product_cuda import TENSOR_CORES, compiled, defines, numbers, types
 from dasp.formats.sell.cuda import beside, columns, diagonal, dotted, vector
 from dasp.formats.sell.cuda.primitives import primitives
 from dasp.runtime.cuda.launch import Launch
@@ -104,7 +104,7 @@ class Product(product_cuda.Product):
                 cuda = self._cupy.cuda
                 with cuda.using_allocator(cuda.malloc_async) if captured else nullcontext():
                     self._beside.follow(captured)
-            self._settle(stream, captured)
+            self._settle(stream)
 
     def _find_diagonal(self, k: int, first: int, count: int) -> Any | None:
         """Return the k-th diagonal; None where two segments of a row have an entry there.
@@ -166,9 +166,15 @@ class Product(product_cuda.Product):
             arguments = vector.arguments(plan, self._scratch(kinds))
             arguments |= {"x": x, "y": y, "alpha": kinds.sum.type(1), "beta": kinds.sum.type(0)}
             arguments |= {"w": w, "sums": sums, "run": run}
-            sizes = {"blocks": blocks, "threads": self._threads}
-            known = types(vector, plan, kinds)
-            launch = Launch(kernel, dotted.SIGNATURE, known, arguments, **sizes, overlaps=self._overlaps)
+            launch = Launch(
+                kernel,
+                dotted.SIGNATURE,
+                types(vector, plan, kinds),
+                arguments,
+                blocks=blocks,
+                threads=self._threads,
+                overlaps=self._overlaps,
+            )
         current = self._current_stream
         return lambda: launch(current().ptr), sums
 
@@ -176,7 +182,7 @@ class Product(product_cuda.Product):
         """Return the kernel that leaves dot products too, and how many blocks of it run at the same time."""
         if (kinds, square) not in self._dotted:
             more = dotted.defines(self.plan, square=square)
-            kernel = compiled(vector, self.plan, kinds, dotted.SIGNATURE, more)
+            kernel = compile_product(vector, self.plan, kinds, dotted.SIGNATURE, more)
             at_once = dotted.resident_blocks(kernel, self._threads, self._number)
             self._dotted[kinds, square] = kernel, at_once
         return self._dotted[kinds, square]

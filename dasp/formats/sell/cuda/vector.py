@@ -76,19 +76,6 @@ SIGNATURE = Signature(
 )
 
 
-def sizes(plan: Plan) -> Any:
-    """Return numbers that decide `traits` and launches, with the kind of array: told sooner than these."""
-    pattern, values, order = plan.pattern, plan.values, plan.order
-    choice, codes = pattern.choice, values.codes
-    model, of_order = choice.model, 0 if order is None else order.nbytes
-    return (
-        *(model.wave_slices, model.multiprocessors, model.kept_plans, model.kept_bytes),
-        *(type(codes), plan.shape, pattern.index_dtype.itemsize, choice.warps, choice.mma, pattern.segments),
-        *(pattern.positions, int(values.coding), codes.itemsize, len(values.table), len(pattern.rows)),
-        *(len(pattern.headers), len(pattern.bases), len(pattern.deltas), len(pattern.long_rows), of_order),
-    )
-
-
 def traits(plan: Plan) -> tuple[Any, ...]:
     """Return what decides the constants that the format adds.
 

@@ -1,0 +1,152 @@
+"""The kernels of a format on a GPU: what a format tells of them, and how they are compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+
+from dasp.formats.plan import WARP, Plan
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.cuda.scratch import Scratch
+from dasp.runtime.dtypes import Arithmetic, real_type
+from dasp.runtime.integers import ceil_div
+
+VARYING = "x", "y", "alpha", "beta"
+"""Arguments that come with each product."""
+
+BETWEEN = "x", "y"
+"""Arguments that come with each product of alpha 1 and beta 0."""
+
+DIAGONAL_PARAMETERS = """
+    long long             further
+    long long             first_row
+    long long             length
+    Sum*                  y
+    """
+"""The last parameters of the kernel of a diagonal: its number, its first row, its length, and the result."""
+
+DIAGONAL_THREADS = 256
+"""Threads of a block of that kernel."""
+
+SETTLE = Signature("spmv/settle.cu", "dasp_settle", "")
+"""The kernel that waits for those before it."""
+
+TENSOR_CORES = 80
+"""Compute capability from which tensor cores multiply float64."""
+
+
+class Kernel(Protocol):
+    """The product of a format by a vector: a module that says how its kernel is compiled and launched."""
+
+    SIGNATURE: Signature
+    """Source, entry point and parameters; the last are those of `VARYING`."""
+
+    def defines(self, plan: Plan, /) -> dict[str, str]:
+        """Return the compile-time constants that the format adds."""
+
+    def own_defines(self, plan: Plan, /) -> dict[str, str]:
+        """Return the constants that a product by vectors of the plan's own type adds."""
+
+    def types(self, plan: Plan, /) -> dict[str, np.dtype[Any]]:
+        """Return what the source's own names of types stand for."""
+
+    def warps(self, plan: Plan, /) -> int:
+        """Return how many warps a product needs."""
+
+    def threads(self, plan: Plan, /) -> int:
+        """Return the threads of a block."""
+
+    def partials(self, plan: Plan, /) -> int:
+        """Return how many partial sums a product needs."""
+
+    def arguments(self, plan: Plan, scratch: Scratch, /) -> dict[str, Any]:
+        """Return the kernel's arguments but those that come with each product."""
+
+
+class DiagonalKernel(Protocol):
+    """A diagonal of a format: a module that says how its kernel is compiled and launched."""
+
+    SIGNATURE: Signature
+    """Source, entry point and parameters; the last are `DIAGONAL_PARAMETERS`."""
+
+    @property
+    def VARYING(self) -> tuple[str, ...]:
+        """Names of the parameters that come with each diagonal."""
+
+    def blocks(self, plan: Plan, /) -> int:
+        """Return the blocks of the launch, of `DIAGONAL_THREADS` each."""
+
+    def defines(self, plan: Plan, /) -> dict[str, str]:
+        """Return the compile-time constants that the format adds."""
+
+    def types(self, plan: Plan, /) -> dict[str, np.dtype[Any]]:
+        """Return what the source's own names of types stand for."""
+
+    def arguments(self, plan: Plan, /) -> dict[str, Any]:
+        """Return the kernel's arguments but those that come with each diagonal."""
+
+
+def numbers(total: np.dtype[Any], alpha: complex, beta: complex) -> tuple[Any, ...]:
+    """Return alpha and beta as a kernel with sums of a type takes them, complex ones as two numbers each.
+
+    What a float32 cannot hold is infinite, as on the CPU.
+    """
+    pair = total.type(alpha), total.type(beta)
+    return tuple(part for z in pair for part in (z.real, z.imag)) if total.kind == "c" else pair
+
+
+def defines(kernel: Kernel, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
+    """Return the compile-time constants of the kernel for a plan and the types of a product."""
+    constants = kernel.defines(plan)
+    if kinds.sum != np.float64:
+        constants["DASP_MMA"] = "0"
+    if kinds.x == kinds.y == plan.dtype:
+        constants |= kernel.own_defines(plan)
+    return constants | {
+        **kinds.defines,
+        "DASP_THREADS": str(kernel.threads(plan)),
+        "DASP_TICKETS": str(int(kernel.partials(plan) > 0)),
+    }
+
+
+def types(kernel: Kernel, plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
+    """Return what the kernel's own names of types stand for."""
+    return kernel.types(plan) | kinds.types | {"Bits": np.dtype(f"u{real_type(kinds.sum).itemsize}")}
+
+
+def blocks(kernel: Kernel, plan: Plan) -> int:
+    """Return the blocks of a launch."""
+    return int(ceil_div(kernel.warps(plan) * WARP, kernel.threads(plan)))
+
+
+def compile_product(
+    kernel: Kernel,
+    plan: Plan,
+    kinds: Arithmetic,
+    signature: Signature | None = None,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> Any:
+    """Return the kernel of a product for the current GPU, or another of its source with more constants."""
+    signature = signature or kernel.SIGNATURE
+    constants = {**defines(kernel, plan, kinds), **more}
+    return _source.load(signature.source, constants).get_function(signature.entry)
+
+
+def diagonal_defines(kernel: DiagonalKernel, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
+    """Return the compile-time constants of the kernel of a diagonal."""
+    return kinds.defines | kernel.defines(plan) | {"DASP_MMA": "0", "DASP_THREADS": str(DIAGONAL_THREADS)}
+
+
+def compile_diagonal(kernel: DiagonalKernel, plan: Plan, kinds: Arithmetic) -> Any:
+    """Return the kernel of a diagonal for the current GPU."""
+    constants = diagonal_defines(kernel, plan, kinds)
+    return _source.load(kernel.SIGNATURE.source, constants).get_function(kernel.SIGNATURE.entry)
+
+
+def compile_settling() -> Any:
+    """Return the kernel that waits for those before it, for the current GPU."""
+    return _source.load(SETTLE.source, {}).get_function(SETTLE.entry)
