@@ -401,7 +401,7 @@ SOURCES: dict[str, list[Defines]] = {
         for size, way in product((2, 4, 8, 16), "01")
         for columns in (2, 32)
     ],
-    "solve/bank.cu": [{}],
+    "solve/allow.cu": [{}],
     "solve/basis.cu": [
         {"DASP_SCALAR": scalar, "DASP_COMPLEX": complex, "DASP_THREADS": "512", "DASP_MOST": most}
         for scalar, complex, most in (

@@ -101,15 +101,15 @@ class RanksDevice(CudaDevice):
         return super().download(array)
 
     def repeat(
-        self, function: Callable[[], None], bank: DeviceArray, *, captured: bool
+        self, function: Callable[[], None], numbers: DeviceArray, *, captured: bool
     ) -> Callable[[], None]:
-        """Return what does so until the first number of a bank is not 0, and once more.
+        """Return what does so until the first of some numbers is not 0, and once more.
 
         The GPU has its next turn before the host looks at the end of the one before: it never waits for the
         host. What turns do once the number is not 0 must not matter.
         """
         turn = self.record(function) if captured else function
-        number = bank[:1]
+        number = numbers[:1]
 
         def launch(k: int) -> None:
             turn()

@@ -112,7 +112,7 @@ class Cycles:
             self._inner.start("x", self._given)
             self._state = self._inner.advance(0, finish=False).state
             if blind:
-                residuals += [norm for norm, _ in self._basis.found(0, steps)]
+                residuals += [norm for norm, _ in self._basis.residuals(0, steps)]
             rr = self._state["rr"]
             self._rate = rr / before
             code = float(first_verdict(rr, goal, float(RUNNING)))
@@ -133,7 +133,7 @@ class Cycles:
         while count < steps and residuals[-1] > goal and not broken:
             last = min(steps, count + basis.ahead)
             self._run(count, last)
-            for residual, ends in basis.found(count, last):
+            for residual, ends in basis.residuals(count, last):
                 if residuals[-1] > goal and not broken:
                     residuals.append(residual)
                     count, broken = count + 1, ends

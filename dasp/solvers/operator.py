@@ -326,8 +326,8 @@ def device_of(array: Any) -> str | None:
     kind = type(array).__module__.partition(".")[0]
     if kind in ("cupy", "cupyx"):
         # A sparse matrix of CuPy has a `device` that raises; its values have one that does not.
-        held: Any = array if kind == "cupy" else getattr(array, "data", None)
-        number = getattr(getattr(held, "device", None), "id", None)
+        values: Any = array if kind == "cupy" else getattr(array, "data", None)
+        number = getattr(getattr(values, "device", None), "id", None)
         return None if number is None else f"cuda:{number}"
     device = getattr(array, "device", None)
     if isinstance(device, str):

@@ -33,7 +33,7 @@ class Traced:
 
     Parameters
     ----------
-    tape : Tape
+    trace : Trace
         Where the expression is written down.
     text : str
         In C, with `{0}`, `{1}` for the names of `parts`.
@@ -42,10 +42,10 @@ class Traced:
         Passes that must have been made before it is known, besides those that its parts need.
     """
 
-    def __init__(self, tape: Any, text: str, parts: tuple[Traced, ...] = (), stage: int = 0) -> None:
-        self.tape, self.text, self.parts = tape, text, parts
+    def __init__(self, trace: Any, text: str, parts: tuple[Traced, ...] = (), stage: int = 0) -> None:
+        self.trace, self.text, self.parts = trace, text, parts
         self.stage: int = max((stage, *(part.stage for part in parts)))
-        self.number: int = tape.next_number()
+        self.number: int = trace.next_number()
 
     @property
     def name(self) -> str:
@@ -71,7 +71,7 @@ class Traced:
                 parts.append(other)
             else:
                 names.append(literal(float(other)))
-        return Traced(self.tape, text.format(*names), tuple(parts))
+        return Traced(self.trace, text.format(*names), tuple(parts))
 
     def __add__(self, other: Any) -> Traced:
         return self._of("{0} + {1}", other)
@@ -231,5 +231,5 @@ def verdict(
 def first_verdict(squared: Scalar, limit_squared: Scalar, code: Scalar) -> Scalar:
     """Return why there is nothing to iterate, or `RUNNING`; see `verdict`."""
     claimed = where(squared <= limit_squared, float(CLAIMED), code)
-    told = where(code > float(RUNNING), code, claimed)
-    return where(squared < FINITE, told, float(NOT_FINITE))
+    stop = where(code > float(RUNNING), code, claimed)
+    return where(squared < FINITE, stop, float(NOT_FINITE))

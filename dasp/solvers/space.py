@@ -284,7 +284,7 @@ class Arnoldi(Protocol):
         With a third argument it then adds their correction to that vector, without a look at what was found.
         """
 
-    def found(self, first: int, last: int) -> list[tuple[float, bool]]:
+    def residuals(self, first: int, last: int) -> list[tuple[float, bool]]:
         """Return the norm of the residual after each of these steps, and whether it left nothing."""
 
     def correct(self, count: int, target: str) -> None:

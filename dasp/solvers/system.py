@@ -167,8 +167,8 @@ class System:
     def _start(self, given: State, bb: Any, rr: Any) -> State:
         relative, absolute = given["rtol"] * given["rtol"] * bb, given["atol"] * given["atol"]
         low, high = self.squares
-        told = where(bb >= 0.0, float(NOTHING), float(NOT_FINITE))
-        fits = where(bb >= low, where(bb <= high, float(RUNNING), told), told)
+        lost = where(bb >= 0.0, float(NOTHING), float(NOT_FINITE))
+        fits = where(bb >= low, where(bb <= high, float(RUNNING), lost), lost)
         wanted = where(relative > absolute, relative, absolute)
         state = {
             "bb": bb,

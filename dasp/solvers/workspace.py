@@ -57,7 +57,7 @@ class Workspace:
         self._wait: Callable[[], None] | None = None
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def reserve(self) -> Iterator[None]:
         """Reserve the workspace for one solve.
 
         Raises
@@ -147,7 +147,7 @@ def workspace_for(
     if workspace is None:
         workspace = Workspace()
     own = (weakref.proxy(A), None if M is None else weakref.proxy(M)) if keeps else (A, M)
-    with workspace.held():
+    with workspace.reserve():
         yield workspace, own
     if keeps and workspace.nbytes <= MOST_BYTES and workspace.systems <= MOST_SYSTEMS:
         vars(A)[KEPT] = workspace

@@ -1,15 +1,15 @@
 // One pass over vectors of n numbers: scalars, then updates element by element, then dot products of what came out.
 //
 // A pass is put together by dasp/solvers/cuda/passes.py: what it does is in the constants below, as text. Its scalars are made
-// of the sums of the pass before it and of a bank of numbers, by every thread for itself, so no launch and no
+// of the sums of the pass before it and of an array of scalars, by every thread for itself, so no launch and no
 // atomic stands between a dot product and the coefficient that it becomes. Its own dot products it leaves as a
 // sum for each block.
 //
 // Launch: one dimension, blocks of DASP_THREADS threads, any number of blocks.
 // DASP_VECTORS: the vectors as parameters v0, v1, ...; rows are multiples of 16 bytes apart. Each element is read
 //     and written by one thread.
-// in, out (slots): banks of scalars. Slot 0 says why the iteration stopped, 0 while it goes on. DASP_STORES writes
-//     slots of `out` that this pass reads in neither bank.
+// in, out (slots): arrays of scalars. Slot 0 says why the iteration stopped, 0 while it goes on. DASP_STORES writes
+//     slots of `out` that this pass reads in neither array.
 // sums_in (DASP_SUMS_IN * blocks_in), sums_out (DASP_DOTS * blocks): for each dot product, a sum for each block.
 // sums_more (DASP_SUMS_MORE * blocks_more): the same from the product before this pass (spmv/dot.cuh); they count
 //     after the others.
@@ -17,7 +17,8 @@
 // history: the norm of the residual after each iteration.
 // DASP_LEAVE: nothing, or a return where the scalars say so.
 // DASP_GUARD 1: a pass after the stop does nothing; the first of an iteration (DASP_CARRIED > 0) then hands so many slots
-// on. DASP_GUARD 2: it does nothing after a stop because enough iterations were made, 2 in slot 0. Equal inputs and equal launches give equal bits: every sum has a fixed order.
+//     on. DASP_GUARD 2: it does nothing after a stop because enough iterations were made, 2 in slot 0.
+// Equal inputs and equal launches give equal bits: every sum has a fixed order.
 
 #if DASP_COMPLEX
 #include "../number.cuh"

@@ -12,7 +12,7 @@
 // diagonal (n): M is diag(diagonal); not read if DASP_JACOBI is 0.
 // shown (2 * stride): M w by rows, twice. kept (4 * stride): w, z, s, p by positions, where a launch stops at a limit.
 // nbytes: of dynamic shared memory; more than a block's share takes. record (SLOTS): scalars, for the next launch.
-// history (most + 1): the square of the residual's norm after each iteration. told (TOLD): both, in the host's memory.
+// history (most + 1): the square of the residual's norm after each iteration. mailbox (MAILBOX): both, in the host's memory.
 // messages: see grid.cuh.
 // mode: where to begin. finish: whether the true residual is computed at the end.
 // Equal inputs and equal launches give equal bits: every sum has a fixed order.
@@ -23,8 +23,8 @@
 #ifndef DASP_JACOBI
 #error "define DASP_JACOBI: 1 if there is a diagonal preconditioner, else 0"
 #endif
-#ifndef DASP_TOLD
-#error "define DASP_TOLD: how many numbers the host sees when a launch is done"
+#ifndef DASP_MAILBOX
+#error "define DASP_MAILBOX: how many numbers the host sees when a launch is done"
 #endif
 
 enum Mode { FROM_ZERO, FROM_X, AGAIN };
@@ -32,7 +32,7 @@ enum Finish { NEVER, ALWAYS, UNLESS_LIMIT };
 // Why it stopped (dasp/solvers/scalars.py, dasp/solvers/plain.py).
 enum Reason { RUNNING, CLAIMED, LIMIT, NOT_FINITE, NOTHING, INDEFINITE = 8, BAD_M };
 enum Slot { REASON, COUNT, BB, RR, START, WANTED, GOAL, TRUE_RR, RHO, CURVATURE, OVER_RHO, OVER_ALPHA, SHOWN, SLOTS };
-constexpr int TOLD = DASP_TOLD, HISTORY = 16;  // numbers of `told`, and where the history begins there
+constexpr int MAILBOX = DASP_MAILBOX, HISTORY = 16;  // numbers of `mailbox`, and where the history begins there
 // What happens before a sum over the grid: r is set (BEGIN), also from a product with x (OF_X); w is made (FIRST); an
 // iteration; vectors of an earlier launch are read (READ); x is written (WRITTEN); the true residual (TRUE).
 enum Phase { BEGIN, OF_X, FIRST, ITERATE, READ, WRITTEN, TRUE };
@@ -265,7 +265,7 @@ dasp_persistent(const uint4* __restrict__ headers, const Index* __restrict__ bas
               const unsigned char* __restrict__ deltas, const Code* __restrict__ values,
               const Value* __restrict__ table, const Index* __restrict__ rows, long long count, long long positions,
               int identity, const X* diagonal, X* shown, X* kept, long long stride, int nbytes, double* record,
-              double* history, double* told, unsigned long long* messages, const X* b, X* x, double most, double rtol,
+              double* history, double* mailbox, unsigned long long* messages, const X* b, X* x, double most, double rtol,
               double atol, double margin, int mode, int finish)
 {
     // This block's share: slices with an equal part of all bytes.
@@ -424,7 +424,7 @@ dasp_persistent(const uint4* __restrict__ headers, const Index* __restrict__ bas
     __syncthreads();
     if (threadIdx.x == 0) scalar[SHOWN] = at;
     __syncthreads();
-    if (threadIdx.x < SLOTS) record[threadIdx.x] = told[threadIdx.x] = scalar[threadIdx.x];
-    const int behind = min(HISTORY + 1 + int(scalar[COUNT]), TOLD);
-    for (int at = HISTORY + threadIdx.x; at < behind; at += THREADS) told[at] = history[at - HISTORY];
+    if (threadIdx.x < SLOTS) record[threadIdx.x] = mailbox[threadIdx.x] = scalar[threadIdx.x];
+    const int behind = min(HISTORY + 1 + int(scalar[COUNT]), MAILBOX);
+    for (int at = HISTORY + threadIdx.x; at < behind; at += THREADS) mailbox[at] = history[at - HISTORY];
 }

@@ -67,8 +67,8 @@ class SharedDevice(EmulatedDevice):
 
         return launch
 
-    def repeat(self, function: Any, bank: np.ndarray, *, captured: bool) -> Any:
-        run = super().repeat(function, bank, captured=captured)
+    def repeat(self, function: Any, numbers: np.ndarray, *, captured: bool) -> Any:
+        run = super().repeat(function, numbers, captured=captured)
         return lambda: (run(), function())
 
 
@@ -243,7 +243,7 @@ def test_ranks_with_few_rows_take_turns_as_long_as_those_with_many() -> None:
 
 
 class Number:
-    """What a GPU would leave in the first number of a bank, turn by turn."""
+    """What a GPU would leave in the first of some numbers, turn by turn."""
 
     def __init__(self, codes: list[float]) -> None:
         self._codes = codes

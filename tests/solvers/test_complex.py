@@ -34,7 +34,7 @@ from dasp.solvers import (
 from dasp.solvers import system as system_module
 from dasp.solvers.cpu.space import CpuSpace
 from dasp.solvers.cuda.space import CudaSpace
-from dasp.solvers.cuda.tape import Slots, Tape
+from dasp.solvers.cuda.trace import Slots, Trace
 from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.scalars import TracedComplex, split
 from tests.solvers.test_cuda import made as made_of
@@ -748,14 +748,14 @@ def test_a_pass_through_the_kernels(n, dtype):
     for name in "xyz":
         vectors[name][...] = rng.integers(-4, 4, n) + 1j * rng.integers(-4, 4, n)
     x, y, z = (vectors[name].copy() for name in "xyz")
-    space.tape = tape = Tape(Slots())
+    space.trace = trace = Trace(Slots())
     first = vectors.fuse("x = x + a y - b y*z", "z = - z + y", dots=("x'y", "z z"))
     whole, zz = first(a=TracedComplex(0.5, -0.25), b=2.0)
     vectors.fuse("y = whole y")(whole=whole)
     state = {"whole": whole / TracedComplex(0.5, 2.0), "zz": zz, "part": whole / 2.0 * whole}
-    tape.finish(split(state), None, CudaVectors(space, 0, ()))
-    bank, _ = made_of(space, tape)
-    got = dict(zip(tape.slots.names, bank, strict=False))
+    trace.finish(split(state), None, CudaVectors(space, 0, ()))
+    scalars, _ = made_of(space, trace)
+    got = dict(zip(trace.slots.names, scalars, strict=False))
     x = x + (0.5 - 0.25j) * y - 2.0 * y * z
     z = y - z
     np.testing.assert_array_equal(vectors["x"], x)

@@ -25,7 +25,7 @@ from dasp.solvers.cuda import loop as cuda_loop
 from dasp.solvers.cuda import space as cuda_space
 from dasp.solvers.cuda.passes import THREADS, PassText
 from dasp.solvers.cuda.space import CudaSpace
-from dasp.solvers.cuda.tape import Slots, Tape
+from dasp.solvers.cuda.trace import Slots, Trace
 from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.operator import device_of
@@ -57,22 +57,22 @@ def operator(A: Any) -> Any:
 # ---- a pass -----------------------------------------------------------------------------------------
 
 
-def made(space: CudaSpace, tape: Tape, blocks_in: int = 0, sums_in: Any = None) -> tuple[Any, Any]:
-    """Run the passes of a tape once; return the bank and the sums of the last."""
-    bank, sums = np.zeros(256), np.zeros(1) if sums_in is None else sums_in
-    for given in tape.passes:
+def made(space: CudaSpace, trace: Trace, blocks_in: int = 0, sums_in: Any = None) -> tuple[Any, Any]:
+    """Run the passes of a trace once; return the scalars and the sums of the last."""
+    scalars, sums = np.zeros(256), np.zeros(1) if sums_in is None else sums_in
+    for given in trace.passes:
         text = PassText(given, space.dtype, guard=0, carried=0)
         blocks = max(1, min(-(-given.vectors.n * space.dtype.itemsize // (16 * THREADS)), 3))
         left = np.full(max(1, len(given.dots) * blocks), np.nan)
         arguments = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}
-        arguments |= {"n": given.vectors.n, "in": np.zeros(256), "out": bank, "history": np.zeros(4)}
+        arguments |= {"n": given.vectors.n, "in": np.zeros(256), "out": scalars, "history": np.zeros(4)}
         arguments |= {"sums_in": sums, "blocks_in": blocks_in, "sums_out": left}
         arguments |= {"sums_more": None, "blocks_more": 0}
         signature = text.signature()
         launch = space.on.launch(signature, text.defines, arguments, blocks, THREADS, {"Scalar": space.dtype})
         launch()
         sums, blocks_in = left, blocks
-    return bank, sums
+    return scalars, sums
 
 
 @pytest.mark.parametrize("updates", PASSES, ids="; ".join)
@@ -87,10 +87,10 @@ def test_a_pass_does_what_it_says(updates, n, dtype):
     for name in "xyzw":
         vectors[name][...] = rng.integers(-8, 8, n)
         want[name] = vectors[name].copy()
-    space.tape = tape = Tape(Slots())
+    space.trace = trace = Trace(Slots())
     vectors.fuse(*updates, dots=("x y", "z z"))(a=0.5, b=2.0)
-    tape.finish({}, None, CudaVectors(space, 0, ()))
-    _, sums = made(space, tape)
+    trace.finish({}, None, CudaVectors(space, 0, ()))
+    _, sums = made(space, trace)
     want = updated(want, updates, a=0.5, b=2.0)
     for name in "xyzw":
         np.testing.assert_array_equal(vectors[name], want[name])
@@ -104,19 +104,19 @@ def test_scalars_travel_from_pass_to_pass():
     space = CudaSpace("cuda:0", np.dtype(float), EmulatedDevice())
     vectors = space.vectors(2000, "x", "y")
     vectors["x"][...], vectors["y"][...] = 2.0, 3.0
-    space.tape = tape = Tape(Slots())
+    space.trace = trace = Trace(Slots())
     xx, xy = vectors.fuse(dots=("x x", "x y"))()
     ratio = xx / xy
     (yy,) = vectors.fuse("x = ratio x", dots=("y y",))(ratio=ratio)
     vectors.fuse("y = both y")(both=ratio * (yy / 18000.0))
     root = where(yy > xx, (yy + 0.25).sqrt() if hasattr(yy, "sqrt") else yy, -xx)
     late = vectors.fuse(dots=("x y",))()[0]
-    tape.finish(
+    trace.finish(
         {"ratio": ratio, "root": root, "late": 1.0 - late, "one": 1.0}, None, CudaVectors(space, 0, ())
     )
-    bank, _ = made(space, tape)
-    names = tape.slots.names
-    got = dict(zip(names, bank, strict=False))
+    scalars, _ = made(space, trace)
+    names = trace.slots.names
+    got = dict(zip(names, scalars, strict=False))
     assert got["ratio"] == 2 / 3
     assert got["root"] == np.sqrt(18000.25)
     assert got["one"] == 1.0
@@ -136,9 +136,9 @@ def test_products_that_cannot_be_captured_are_not(monkeypatch, method, foreign):
     noted: list[bool] = []
 
     class Noting(EmulatedDevice):
-        def repeat(self, function: Any, bank: Any, *, captured: bool) -> Any:
+        def repeat(self, function: Any, numbers: Any, *, captured: bool) -> Any:
             noted.append(captured)
-            return super().repeat(function, bank, captured=captured)
+            return super().repeat(function, numbers, captured=captured)
 
         def record(self, function: Any) -> Any:
             noted.append(True)

@@ -74,10 +74,12 @@ class EmulatedDevice:
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
         return function
 
-    def repeat(self, function: Callable[[], None], bank: np.ndarray, *, captured: bool) -> Callable[[], None]:
+    def repeat(
+        self, function: Callable[[], None], numbers: np.ndarray, *, captured: bool
+    ) -> Callable[[], None]:
         def run() -> None:
             turns = 0
-            while bank[0] == 0 or not turns:
+            while numbers[0] == 0 or not turns:
                 function()
                 turns += 1
 

@@ -40,13 +40,13 @@ class CpuArnoldi:
         with np.errstate(all="ignore"):
             measure, subtract, norm = self._passes.get(k) or self._prepare(k)
             names = [f"h{j}" for j in range(k + 1)]
-            *found, before = measure()
-            self._columns[k][:-1] = found
-            (square,) = subtract(**dict(zip(names, found, strict=True)))
+            *products, before = measure()
+            self._columns[k][:-1] = products
+            (square,) = subtract(**dict(zip(names, products, strict=True)))
             if not square > ENOUGH * before:
-                *found, _ = measure()
-                self._columns[k][:-1] += found
-                (square,) = subtract(**dict(zip(names, found, strict=True)))
+                *products, _ = measure()
+                self._columns[k][:-1] += products
+                (square,) = subtract(**dict(zip(names, products, strict=True)))
             length = math.sqrt(square) if square >= 0 else math.nan
             norm(scale=1.0 / length if length > 0 else 0.0)
             self._columns[k][-1] = length
@@ -66,18 +66,18 @@ class CpuArnoldi:
             for k in range(first, last):
                 steps[k]()
             if corrected is not None:
-                self.found(first, last)
+                self.residuals(first, last)
                 self.correct(last, corrected)
 
         return run
 
-    def found(self, first: int, last: int) -> list[tuple[float, bool]]:
+    def residuals(self, first: int, last: int) -> list[tuple[float, bool]]:
         """Return the norm of the residual after each of these steps, and whether it left nothing."""
-        told = []
+        residuals = []
         for column in self._columns[first:last]:
             self._problem.add(column)
-            told.append((self._problem.residuals[-1], self._problem.broken))
-        return told
+            residuals.append((self._problem.residuals[-1], self._problem.broken))
+        return residuals
 
     def correct(self, count: int, target: str) -> None:
         """Add the correction of the first `count` steps to another vector, x or q."""

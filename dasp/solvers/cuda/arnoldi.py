@@ -74,7 +74,7 @@ class CudaArnoldi:
         self._on, self._dtype, self._vectors, self._n = space.on, space.dtype, vectors, vectors.n
         self._blocks = self._count_blocks(space, vectors.n)
         self._small = space.on.zeros(ROWS * most + 2 * most * most, self._number)
-        self._told = self._small[: 2 * most]
+        self._report = self._small[: 2 * most]
         basis = {"basis": vectors.rows_from(names[0]), "stride": vectors.stride, "n": vectors.n}
         self._dots: Callable[..., None] | None = None
         self._parts = space.on.zeros(2 * most * self._blocks, self._number)
@@ -155,10 +155,10 @@ class CudaArnoldi:
 
         return run
 
-    def found(self, first: int, last: int) -> list[tuple[float, bool]]:
+    def residuals(self, first: int, last: int) -> list[tuple[float, bool]]:
         """Return the norm of the residual after each of these steps, and whether it left nothing."""
-        told = self._on.download(self._told).real.reshape(2, -1)
-        norms, broken = abs(told[RESIDUAL, first + 1 : last + 1]), told[BROKEN, first:last]
+        report = self._on.download(self._report).real.reshape(2, -1)
+        norms, broken = abs(report[RESIDUAL, first + 1 : last + 1]), report[BROKEN, first:last]
         return [(float(norm), bool(ends)) for norm, ends in zip(norms, broken, strict=True)]
 
     def correct(self, count: int, target: str) -> None:

@@ -12,7 +12,7 @@ from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.integers import round_up
 from dasp.solvers.cuda.passes import UNGUARDED, UNLESS_LIMIT, WHILE_RUNNING, PassText, launch_pass
 from dasp.solvers.cuda.protocols import Array, PassSpace
-from dasp.solvers.cuda.tape import CARRIED, COUNT, SLOTS, Multiplication, Pass, Slots, Tape
+from dasp.solvers.cuda.trace import CARRIED, COUNT, SLOTS, Multiplication, Pass, Slots, Trace
 from dasp.solvers.cuda.vectors import ROW_BYTES, CudaVectors
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, joined, split, verdict, where
 from dasp.solvers.space import Iterate, Report, Start, State
@@ -29,19 +29,19 @@ ROOM = 2 * HISTORY
 GIVEN = "rtol", "atol", "margin"
 """What a start is given."""
 
-GIVEN_BANK = 2
-"""The bank where a start finds it."""
+GIVEN_SCALARS = 2
+"""Which of the arrays of scalars a start reads it from."""
 
-Trace = tuple[State, tuple[Scalar, Scalar] | None, Scalar | None]
+Outcome = tuple[State, tuple[Scalar, Scalar] | None, Scalar | None]
 """The scalars at the end, what goes into the history, and where the first pass ends early."""
 
-Traceable = Callable[[Tape], Trace]
+Traceable = Callable[[Trace], Outcome]
 
 ALLOW = Signature(
-    "solve/bank.cu",
+    "solve/allow.cu",
     "dasp_allow",
     """
-    double*    bank
+    double*    scalars
     double*    other
     int        slots
     double     limit
@@ -67,31 +67,31 @@ class CudaLoop:
         self._room = _Room(self._on)
         # What the host reads: the scalars, and behind them the history.
         self._shared = self._room.take(SLOTS + HISTORY + 1)
-        self._banks = self._shared[:SLOTS], self._room.take(SLOTS), self._room.take(SLOTS)
+        self._scalars = self._shared[:SLOTS], self._room.take(SLOTS), self._room.take(SLOTS)
         self._history = self._shared[SLOTS:]
         self._given: dict[str, float] = {}
         self._starts = starts
         begun = {name: self._trace_start(name) for name in list(starts)[:1]}
-        traced = [self._trace_iteration(iterate, k) for k in range(period)]
-        phases = [traced[k % period] for k in range(2)]
+        traces = [self._trace_iteration(iterate, k) for k in range(period)]
+        phases = [traces[k % period] for k in range(2)]
         # Sums left by an iteration are those of vectors of one length.
         most = len(leaving) * space.blocks(phases[0].passes[-1].vectors.n)
         self._left = [self._room.take(max(1, most)) for _ in range(2)]
         self._totals = [space.totals(left) for left in self._left]
         self._captured = space.captures
-        rows = max(one.vectors.n for tape in phases for one in tape.passes)
-        products = max(len(tape.entries) - len(tape.passes) for tape in phases)
+        rows = max(one.vectors.n for trace in phases for one in trace.passes)
+        products = max(len(trace.entries) - len(trace.passes) for trace in phases)
         self._length = space.turn(rows, products)
         if self._captured:
-            self._run_once(traced)
+            self._run_once(traces)
         self._phases = [
-            self._program(tape, k, 1 - k, WHILE_RUNNING, left=1 - k) for k, tape in enumerate(phases)
+            self._program(trace, k, 1 - k, WHILE_RUNNING, left=1 - k) for k, trace in enumerate(phases)
         ]
         self._allow = self._prepare_allow()
         self._swaps, self._odd = period == 2 or bool(leaving), False
         # What not every solve needs is prepared when the first one does.
         self._repeats: dict[int, Callable[[], None]] = {}
-        self._begins = {name: self._prepare_start(tape) for name, tape in begun.items()}
+        self._begins = {name: self._prepare_start(trace) for name, trace in begun.items()}
         self._end, self._ends = finish, dict[int, Callable[[], None]]()
         self._second: Callable[[], None] | None = None
 
@@ -101,7 +101,7 @@ class CudaLoop:
             values = np.zeros(SLOTS)
             for key, value in given.items():
                 values[self._slots[key]] = value
-            self._on.upload(self._banks[GIVEN_BANK], values)
+            self._on.upload(self._scalars[GIVEN_SCALARS], values)
             self._given = dict(given)
         self._odd = False
         if name not in self._begins:
@@ -133,10 +133,10 @@ class CudaLoop:
             self._finish(UNGUARDED)
         return Report(self._read(None), residuals)
 
-    def _run_once(self, tapes: list[Tape]) -> None:
-        """Make the products of some tapes, so that what they do once is done before they are captured."""
-        for tape in tapes:
-            for entry in tape.entries:
+    def _run_once(self, traces: list[Trace]) -> None:
+        """Make the products of some traces, so that what they do once is done before they are captured."""
+        for trace in traces:
+            for entry in trace.entries:
                 if not isinstance(entry, Pass):
                     entry()
 
@@ -144,13 +144,13 @@ class CudaLoop:
         """Return the program, captured if that is possible when it is called a second time."""
         return _Recorded(self._on, program) if self._space.captures else program
 
-    def _prepare_start(self, tape: Tape) -> Callable[[], None]:
-        return self._record(self._program(tape, GIVEN_BANK, 0, UNGUARDED, left=0))
+    def _prepare_start(self, trace: Trace) -> Callable[[], None]:
+        return self._record(self._program(trace, GIVEN_SCALARS, 0, UNGUARDED, left=0))
 
     def _finish(self, guard: int) -> None:
         """Compute the scalars of the end."""
         if guard not in self._ends:
-            ended = self._trace(lambda tape: (self._end(), None, None))
+            ended = self._trace(lambda trace: (self._end(), None, None))
             self._ends[guard] = self._record(self._program(ended, 0, 0, guard))
         self._ends[guard]()
 
@@ -159,11 +159,11 @@ class CudaLoop:
         length = min(self._length, most + most % 2)
         if length not in self._repeats:
             turn = in_turn(self._phases, length)
-            self._repeats[length] = self._on.repeat(turn, self._banks[0], captured=self._captured)
+            self._repeats[length] = self._on.repeat(turn, self._scalars[0], captured=self._captured)
         return self._repeats[length]
 
     def _prepare_allow(self) -> Callable[..., None]:
-        arguments = {"bank": self._banks[0], "other": self._banks[1], "slots": len(self._slots)}
+        arguments = {"scalars": self._scalars[0], "other": self._scalars[1], "slots": len(self._slots)}
         return self._on.launch(ALLOW, {}, {**arguments, "limit": float(LIMIT)}, 1, CARRIED, varying=("most",))
 
     def _read(self, residuals: list[float] | None) -> dict[str, float]:
@@ -179,19 +179,19 @@ class CudaLoop:
         names = self._slots.names
         return dict(zip(names, values[: len(names)].tolist(), strict=True))
 
-    def _trace(self, function: Traceable, entering: tuple[str, ...] = ()) -> Tape:
-        tape = self._space.tape = Tape(self._slots, entering)
-        state, history, leave_if = function(tape)
+    def _trace(self, function: Traceable, entering: tuple[str, ...] = ()) -> Trace:
+        trace = self._space.trace = Trace(self._slots, entering)
+        state, history, leave_if = function(trace)
         kept = {name: value for name, value in state.items() if name not in self._leaving}
-        tape.finish(kept, history, CudaVectors(self._space, 0, ()), leave_if)
-        self._space.tape = Tape(Slots())  # the space would keep what the tape has
-        return tape
+        trace.finish(kept, history, CudaVectors(self._space, 0, ()), leave_if)
+        self._space.trace = Trace(Slots())  # the space would keep what the trace has
+        return trace
 
-    def _trace_start(self, name: str) -> Tape:
+    def _trace_start(self, name: str) -> Trace:
         start = self._starts[name]
 
-        def function(tape: Tape) -> Trace:
-            state = {"code": float(RUNNING), **split(start({name: tape.carried(name) for name in GIVEN}))}
+        def function(trace: Trace) -> Outcome:
+            state = {"code": float(RUNNING), **split(start({name: trace.carried(name) for name in GIVEN}))}
             self._carried = list(state)
             if not self._leaving:
                 state["code"] = first_verdict(state["rr"], state["goal"], state["code"])
@@ -199,15 +199,15 @@ class CudaLoop:
 
         return self._trace(function)
 
-    def _trace_iteration(self, iterate: Iterate, phase: int) -> Tape:
+    def _trace_iteration(self, iterate: Iterate, phase: int) -> Trace:
         """Trace an iteration, and the verdict behind it, or before it where the iteration gives `judge`."""
 
-        def function(tape: Tape) -> Trace:
-            state = {name: tape.carried(name) for name in self._carried}
-            count, most = tape.carried("count"), tape.carried("most")
+        def function(trace: Trace) -> Outcome:
+            state = {name: trace.carried(name) for name in self._carried}
+            count, most = trace.carried("count"), trace.carried("most")
             given = joined({**state, "code": float(RUNNING)})
             new = {"code": float(RUNNING), **split(iterate(phase, given))}
-            own = tape.scalar(new["code"])
+            own = trace.scalar(new["code"])
             self._lag = int("judge" in new)
             if not self._lag:
                 code, after = verdict(new["rr"], state["goal"], count, most, own)
@@ -225,15 +225,15 @@ class CudaLoop:
         return self._trace(function, self._leaving)
 
     def _program(
-        self, tape: Tape, source: int, target: int, guard: int, left: int | None = None
+        self, trace: Trace, source: int, target: int, guard: int, left: int | None = None
     ) -> Callable[[], None]:
-        """Return what launches a tape's passes and products, from one bank to another.
+        """Return what launches a trace's passes and products, from one array of scalars to another.
 
         `left` is the buffer of the sums that the last pass leaves to the next iteration, if it does.
         """
         steps: list[Callable[[], None]] = []
         combine, sums, blocks, first = self._space.combine, self._totals[source % 2], 0, True
-        for entry in tape.entries:
+        for entry in trace.entries:
             if not isinstance(entry, Pass):
                 steps.append(entry)
                 if isinstance(entry, Multiplication) and entry.sums is not None:
@@ -241,13 +241,13 @@ class CudaLoop:
                 continue
             carried = len(self._slots) if first and guard == WHILE_RUNNING else 0
             mine = self._space.blocks(entry.vectors.n)
-            lasting = self._leaving and left is not None and entry is tape.passes[-1]
+            lasting = self._leaving and left is not None and entry is trace.passes[-1]
             out = self._left[left or 0] if lasting else self._room.take(max(1, len(entry.dots) * mine))
             how = {"guard": guard, "carried": carried, "threads": self._space.threads(entry.vectors.n)}
             text = PassText(entry, self._space.dtype, **how)
             blocks = mine if first else blocks
-            banks = self._banks[source], self._banks[target]
-            step = launch_pass(self._space, entry, text, banks, (sums, blocks, out), self._history)
+            scalars = self._scalars[source], self._scalars[target]
+            step = launch_pass(self._space, entry, text, scalars, (sums, blocks, out), self._history)
             steps.append(step)
             blocks = mine
             sums = self._totals[left or 0] if lasting else out

@@ -11,7 +11,7 @@ import numpy as np
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import TABLE
 from dasp.solvers.cuda.protocols import Array, PassSpace
-from dasp.solvers.cuda.tape import Pass
+from dasp.solvers.cuda.trace import Pass
 from dasp.solvers.space import Update
 
 THREADS = 256
@@ -157,13 +157,13 @@ def launch_pass(
     space: PassSpace,
     given: Pass,
     text: PassText,
-    banks: tuple[Array, Array],
+    scalars: tuple[Array, Array],
     sums: tuple[Array, int, Array],
     history: Array,
 ) -> Callable[[], None]:
     """Return the launch of a pass; `sums` are those it takes, of how many blocks, and those it leaves."""
     arguments = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}
-    arguments |= {"n": given.vectors.n, "in": banks[0], "out": banks[1], "history": history}
+    arguments |= {"n": given.vectors.n, "in": scalars[0], "out": scalars[1], "history": history}
     arguments |= dict(zip(("sums_in", "blocks_in", "sums_out"), sums, strict=True))
     arguments |= {"sums_more": given.more[1], "blocks_more": given.more[2]}
     types = {"Scalar": space.dtype}

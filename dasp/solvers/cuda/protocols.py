@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dasp.runtime.cuda.device import CudaDevice
-from dasp.solvers.cuda.tape import Tape
+from dasp.solvers.cuda.trace import Trace
 
 Array = Any
 
@@ -20,7 +20,7 @@ class PassSpace(Protocol):
     ----------
     dtype : numpy.dtype
     on : CudaDevice
-    tape : Tape
+    trace : Trace
         On which passes and products are written down.
     captures : bool
         Whether all products written down can be captured in a graph.
@@ -28,7 +28,7 @@ class PassSpace(Protocol):
 
     dtype: np.dtype[Any]
     on: CudaDevice
-    tape: Tape
+    trace: Trace
     captures: bool
 
     def threads(self, n: int) -> int:

@@ -15,7 +15,7 @@ from dasp.solvers.cuda.arnoldi import CudaArnoldi
 from dasp.solvers.cuda.loop import CudaLoop
 from dasp.solvers.cuda.passes import PACK_BYTES, THREADS, UNGUARDED, PassText, launch_pass, scalar_defines
 from dasp.solvers.cuda.protocols import Array
-from dasp.solvers.cuda.tape import Multiplication, Pass, Slots, Tape
+from dasp.solvers.cuda.trace import Multiplication, Pass, Slots, Trace
 from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.operator import Operator
 from dasp.solvers.space import Iterate, Start, State, Triangle
@@ -55,7 +55,7 @@ class CudaSpace:
 
     def __init__(self, device: str, dtype: np.dtype[Any], on: CudaDevice) -> None:
         self.device, self.dtype, self.on = device, dtype, on
-        self.tape = Tape(Slots())
+        self.trace = Trace(Slots())
         self.captures = True
 
     def fence(self) -> Callable[[], None]:
@@ -69,7 +69,7 @@ class CudaSpace:
     def apply(self, operator: Operator, x: Array, y: Array) -> None:
         """Write down that y is set to the product of an operator and x."""
         self.captures = self.captures and operator.captures
-        self.tape.call(Multiplication(operator, x, y))
+        self.trace.call(Multiplication(operator, x, y))
 
     def loop(
         self,
@@ -84,29 +84,29 @@ class CudaSpace:
 
     def program(self, function: Callable[[], None]) -> Callable[[], None]:
         """Trace a function; return what launches its passes and makes its products."""
-        tape = self.tape = Tape(Slots())
+        trace = self.trace = Trace(Slots())
         function()
         none = self.on.zeros(1, np.float64)
         steps = [
-            self._constant_pass(entry, none) if isinstance(entry, Pass) else entry for entry in tape.entries
+            self._constant_pass(entry, none) if isinstance(entry, Pass) else entry for entry in trace.entries
         ]
-        self.tape = Tape(Slots())  # the space would keep what the tape has, until the collector comes
+        self.trace = Trace(Slots())  # the space would keep what the trace has, until the collector comes
         return in_turn(steps)
 
     def _constant_pass(self, given: Pass, none: Array) -> Callable[[], None]:
-        """Return the launch of a pass without dot products, whose coefficients lie in a bank of its own.
+        """Return the launch of a pass without dot products, whose coefficients lie in an array of its own.
 
         So passes that differ in nothing else are one kernel.
         """
         values = np.array([0.0, *map(float, given.coefficients.values())])
-        bank = self.on.zeros(len(values), np.float64)
-        self.on.upload(bank, values)
+        scalars = self.on.zeros(len(values), np.float64)
+        self.on.upload(scalars, values)
         for slot, name in enumerate(given.coefficients, 1):
             given.inputs.append(f"const double t{slot} = in[{slot}];")
             given.scalars.append(f"const Real c_{name} = Real(t{slot});")
         threads = self.threads(given.vectors.n)
         text = PassText(given, self.dtype, guard=UNGUARDED, carried=0, threads=threads)
-        return launch_pass(self, given, text, (bank, none), (none, 0, none), none)
+        return launch_pass(self, given, text, (scalars, none), (none, 0, none), none)
 
     def threads(self, n: int) -> int:
         """Return the threads of a block of a pass over vectors of n numbers."""
@@ -153,7 +153,7 @@ class CudaSpace:
             for first, last in zip(t.cuts[:-1].tolist(), t.cuts[1:].tolist(), strict=True):
                 arguments = {**on_device, "rows": rows[first:last], "count": last - first, "b": b, "x": x}
                 blocks = ceil_div(last - first, THREADS)
-                self.tape.call(
+                self.trace.call(
                     self.on.launch(TRIANGULAR, defines, arguments, blocks, THREADS, {"Scalar": dtype})
                 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dasp.runtime.integers import round_up
 from dasp.solvers.cuda.passes import PACK_BYTES
 from dasp.solvers.cuda.protocols import Array, PassSpace
-from dasp.solvers.cuda.tape import PartOfDot, Pass
+from dasp.solvers.cuda.trace import PartOfDot, Pass
 from dasp.solvers.scalars import Scalar, TracedComplex
 from dasp.solvers.space import Dot, Update, parse_dot, parse_update
 
@@ -31,7 +31,7 @@ class CudaFused:
     def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
         """Write the pass down and return its dot products, traced."""
         one = Pass(self._vectors, self._updates, self._sums, coefficients)
-        sums = iter(self._vectors.space.tape.add_pass(one))
+        sums = iter(self._vectors.space.trace.add_pass(one))
         return tuple(TracedComplex(next(sums), next(sums)) if whole else next(sums) for whole in self._whole)
 
 

@@ -61,7 +61,7 @@ class PersistentLoop:
         messages = 2 * (4 if jacobi else 2) * recipe.blocks**2  # kernels/grid.cuh
         room = space.on.zeros(messages + RECORD + HISTORY + 1, np.float64)
         self._history = room[messages + RECORD :]
-        told, self._told = space.on.shared_with_host(recipe.told)
+        mailbox, self._mailbox = space.on.shared_with_host(recipe.mailbox)
         arguments = {
             **recipe.arguments,
             "diagonal": vectors["d"] if jacobi else None,
@@ -70,7 +70,7 @@ class PersistentLoop:
             "stride": vectors.stride,
             "record": room[messages : messages + RECORD],
             "history": self._history,
-            "told": told,
+            "mailbox": mailbox,
             "messages": room[:messages].view(np.uint64),  # aligned as the allocation is
         }
         sizes = recipe.blocks, recipe.threads, recipe.types, VARYING
@@ -121,12 +121,12 @@ class PersistentLoop:
     def _read(self, residuals: list[float]) -> dict[str, float]:
         """Wait for the GPU; return the record, and add the residuals that the launch left."""
         self._on.wait()
-        told, count = self._told, int(self._told[SLOTS["count"]])
-        squares = told[RECORD + 1 : RECORD + 1 + count]
+        mailbox, count = self._mailbox, int(self._mailbox[SLOTS["count"]])
+        squares = mailbox[RECORD + 1 : RECORD + 1 + count]
         if len(squares) < count:
             squares = self._on.download(self._history[1 : count + 1])
         residuals.extend(np.sqrt(squares).tolist())
-        return {name: float(told[slot]) for name, slot in SLOTS.items()}
+        return {name: float(mailbox[slot]) for name, slot in SLOTS.items()}
 
 
 def prepared(A: Any, dtype: np.dtype[Any], *, diagonal: bool) -> Any:

@@ -16,7 +16,7 @@ from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import Arithmetic
 from dasp.runtime.integers import ceil_div
 
-TOLD = 2064
+MAILBOX = 2064
 """Numbers that the host sees when a launch is done: a record of 16, and the first residuals."""
 
 SIGNATURE = Signature(
@@ -33,7 +33,7 @@ SIGNATURE = Signature(
     int                   nbytes
     double*               record           [16]
     double*               history
-    double*               told             [{TOLD}]
+    double*               mailbox             [{MAILBOX}]
     unsigned long long*   messages
     const X*              b
     X*                    x
@@ -106,7 +106,7 @@ class Recipe:
         Of the grid, and of a block.
     shared_bytes : int
         Dynamic shared memory of a block.
-    told : int
+    mailbox : int
         Numbers that the host sees when a launch is done.
     """
 
@@ -117,7 +117,7 @@ class Recipe:
     blocks: int
     threads: int
     shared_bytes: int
-    told: int
+    mailbox: int
 
 
 @cache
@@ -162,8 +162,8 @@ def recipe(
     shared_bytes = ceil_div(total, blocks) + longest + PADDING
     if shared_bytes > on.shared_bytes - STATIC_BYTES:
         return None
-    own = {"DASP_MMA": "0", "DASP_THREADS": str(THREADS), "DASP_TOLD": str(TOLD)}
+    own = {"DASP_MMA": "0", "DASP_THREADS": str(THREADS), "DASP_MAILBOX": str(MAILBOX)}
     own["DASP_JACOBI"] = str(int(diagonal))
     arguments = {name: every[name] for name in PLAN_ARGUMENTS} | {"nbytes": shared_bytes}
-    sizes = {"blocks": blocks, "threads": THREADS, "shared_bytes": shared_bytes, "told": TOLD}
+    sizes = {"blocks": blocks, "threads": THREADS, "shared_bytes": shared_bytes, "mailbox": MAILBOX}
     return Recipe(SIGNATURE, {**defines, **own}, arguments, types, **sizes)

@@ -1,7 +1,7 @@
 """What an iteration does, written down once: products, passes, and the scalars between them.
 
 A scalar has a stage: that of the first pass before which everything it is made of is known. It is computed at
-the head of that pass, by each thread for itself, and left in a bank for later passes where they need it.
+the head of that pass, by each thread for itself, and stored on the GPU where later passes need it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dasp.solvers.scalars import Scalar, Traced, TracedComplex, literal
 from dasp.solvers.space import Update
 
 CODE, COUNT, MOST = range(3)
-"""Slots of a bank: why the iteration stopped, the iterations made, and those allowed."""
+"""Slots of the scalars on the GPU: why the iteration stopped, the iterations made, and those allowed."""
 
 CARRIED, SLOTS = 64, 256
-"""Slots of a bank that go from one iteration to the next, and all; the others last for one."""
+"""Slots of scalars that go from one iteration to the next, and all; the others last for one."""
 
 
 class Slots:
-    """Names of the numbers that a bank holds, in the order in which they were first asked for."""
+    """Names of the scalars on the GPU, in the order in which they were first asked for."""
 
     def __init__(self) -> None:
         self._of = {"code": CODE, "count": COUNT, "most": MOST}
@@ -95,21 +95,21 @@ class Multiplication:
         others = [[array for array in pair if array is not self._y] for pair in pairs]
         if len(others[0]) != 1 or any(others[1:]):
             return None
-        found = self._operator.prepare_with_dot(self._x, self._y, others[0][0], square=count == 2)
-        if found is None:
+        prepared = self._operator.prepare_with_dot(self._x, self._y, others[0][0], square=count == 2)
+        if prepared is None:
             return None
-        self._call, self.sums = found
+        self._call, self.sums = prepared
         return count, self.sums, len(self.sums) // count
 
 
-class Tape:
+class Trace:
     """Records what a function does; see the head of this file.
 
     Parameters
     ----------
     slots : Slots
     entering : tuple of str
-        Carried scalars that are no numbers in the bank, but the sums that the last pass before left.
+        Carried scalars that are no numbers on the GPU, but the sums that the last pass before left.
     """
 
     def __init__(self, slots: Slots, entering: tuple[str, ...] = ()) -> None:
@@ -127,7 +127,7 @@ class Tape:
         return self._numbers - 1
 
     def carried(self, name: str) -> Traced:
-        """Return what the bank holds under a name when the function begins."""
+        """Return the scalar that has a name when the function begins."""
         if name in self._entering:
             return Traced(self, f"sum[{self._entering.index(name)}]")
         return Traced(self, f"in[{self.slots[name]}]")
@@ -163,7 +163,7 @@ class Tape:
         Parameters
         ----------
         state : mapping of str to scalar
-            What the bank shall hold at the end.
+            The scalars at the end.
         history : pair of scalars, optional
             The number of an iteration and the square of its residual, to be written down.
         nothing : vectors
@@ -182,7 +182,7 @@ class Tape:
                 numbers = ", ".join(f"Real({self._use(self.scalar(part), stage)})" for part in parts)
                 kind = "Real" if len(parts) == 1 else "Scalar"
                 one.scalars.append(f"const {kind} c_{name} = {kind}({numbers});")
-            one.coefficients = {}  # they refer to the tape, and would keep it and its vectors
+            one.coefficients = {}  # they refer to the trace, and would keep it and its vectors
         for name, value in final.items():
             store = f"out[{self.slots[name]}] = {self._use(value, value.stage)};"
             self.passes[value.stage].stores.append(store)
@@ -191,8 +191,8 @@ class Tape:
             place, norm = self._use(count, stage), self._use(square, stage)
             self.passes[stage].stores.append(f"history[(int){place}] = sqrt({norm});")
         if leave_if is not None:
-            told = self.scalar(leave_if)
-            self.passes[told.stage].leave = f"if ({self._use(told, told.stage)} != 0) return;"
+            end = self.scalar(leave_if)
+            self.passes[end.stage].leave = f"if ({self._use(end, end.stage)} != 0) return;"
 
     def scalar(self, value: Scalar) -> Traced:
         """Return a scalar as a traced one, a constant too."""
@@ -214,7 +214,7 @@ class Tape:
         return value.name
 
     def _keep(self, value: Traced) -> int:
-        """Have a scalar left in the bank by the pass that computes it, and return its slot."""
+        """Keep a scalar in the pass that computes it, and return its slot."""
         if value.number not in self._kept:
             self._kept[value.number] = slot = CARRIED + len(self._kept)
             assert slot < SLOTS
