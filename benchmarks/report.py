@@ -18,6 +18,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.bench import (
     columns,
@@ -25,7 +26,6 @@ from benchmarks.bench import (
     gemm_report,
     gf256,
     results,
-    scaling,
     solvers_report,
     sparse_report,
 )
@@ -110,14 +110,37 @@ def sparse_text(name: str) -> str:
     return sparse_report.Report(found.summary, [*notes, *said]).markdown()
 
 
+class Compared(NamedTuple):
+    """One machine's products against a baseline: ratios over a collection, and when the plan has paid."""
+
+    on: str
+    against: str
+    called: str
+    ratios: list[float]
+    plan_ms: float
+    pays_after: float
+
+
+class Solved(NamedTuple):
+    """One system solved by cg, by a library and by dasp, from SciPy's matrix to x on the host."""
+
+    on: str
+    system: str
+    unknowns: int
+    library: str
+    its_ms: float
+    dasp_ms: float
+
+
 def headline_text(_: str) -> str:
-    """The front page's table: product, plan, and after how many products it pays, a line a baseline."""
-    lines: list[tuple[str, ...]] = []
-    counts = []
-    for name in COLLECTIONS:
-        rows = timed(sparse_rows(name))
-        counts.append(f"`{name}.csv` ({len(rows)} matrices)")
-        lines += headline_lines(rows)
+    """Return the front page's table of products, plans, and when they pay, a line a baseline."""
+    counts = [f"`{name}.csv` ({len(timed(sparse_rows(name)))} matrices)" for name in COLLECTIONS]
+    lines = []
+    for one in compared_products():
+        figures_of = (geometric_mean(one.ratios), min(one.ratios), max(one.ratios))
+        times = [f"{significant(value, 2)} x" for value in figures_of]
+        plan, pays = significant(one.plan_ms, 2), products(one.pays_after)
+        lines.append((one.on, one.against, one.called, *times, plan, pays))
     headings = ("on", "against", "called", "faster", "least", "most", "plan ms", "pays after")
     table = Table("", headings, lines, frozenset({"against", "called"}))
     note = (
@@ -131,31 +154,31 @@ def headline_text(_: str) -> str:
 Ratio = Callable[[Row], float]
 
 
-def headline_lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The lines of one machine: each baseline, called as its users call it, and ours called alike."""
-    on = "2 CPU cores" if rows[0]["device"] == "cpu" else rows[0]["machine"].removeprefix("NVIDIA ")
-    cusparse = [
-        name for name in dict.fromkeys(n for row in rows for n in baselines(row)) if "cusparse" in name
-    ]
-    compared: list[tuple[str, str, Ratio, Ratio]] = []
-    if any("scipy_us" in row for row in rows):
-        compared.append(_baseline("SciPy", "`A @ x`", ["scipy"]))
-    if any("mkl_us" in row for row in rows):
-        compared.append(_baseline("MKL, optimised handle", "into a given y", ["mkl"]))
-    if cusparse:
-        compared.append(_baseline("best of cuSPARSE", "CUDA graph, into a given y", cusparse))
-    if any(row.get("cupy_us") and row.get("dasp_new_us") for row in rows):
-        compared.append(_baseline("CuPy", "`A @ x`", ["cupy"]))
-    elif any(row.get("cupy_cold_us") for row in rows):
-        compared.append(("CuPy", "once, L2 flushed", _cold, _cold_pays))
-    lines = []
-    for against, called, ratio, pays in compared:
-        ratios = [ratio(row) for row in rows]
+def machine_of(row: Row) -> str:
+    """Return the machine of a row in the fewest words."""
+    return "2 CPU cores" if row["device"] == "cpu" else row["machine"].removeprefix("NVIDIA ")
+
+
+def compared_products() -> list[Compared]:
+    """Compare products on each machine with each baseline, called as its users call it, and dasp alike."""
+    found = []
+    for rows in (timed(sparse_rows(name)) for name in COLLECTIONS):
+        known = dict.fromkeys(name for row in rows for name in baselines(row))
+        cusparse = [name for name in known if "cusparse" in name]
+        against: list[tuple[str, str, Ratio, Ratio]] = []
+        if "scipy" in known:
+            against.append(_baseline("SciPy", "`A @ x`", ["scipy"]))
+        if "mkl" in known:
+            against.append(_baseline("MKL, optimised handle", "into a given y", ["mkl"]))
+        if cusparse:
+            against.append(_baseline("best of cuSPARSE", "CUDA graph, into a given y", cusparse))
+        if "cupy" in known:
+            against.append(_baseline("CuPy", "`A @ x`", ["cupy"]))
         plan = median(number(row, "plan_ms") for row in rows)
-        figures_of = (geometric_mean(ratios), min(ratios), max(ratios))
-        told = [f"{significant(value, 2)} x" for value in figures_of]
-        lines.append((on, against, called, *told, significant(plan, 2), products(median(map(pays, rows)))))
-    return lines
+        for name, called, ratio, pays in against:
+            ratios = [ratio(row) for row in rows]
+            found.append(Compared(machine_of(rows[0]), name, called, ratios, plan, median(map(pays, rows))))
+    return found
 
 
 def _baseline(against: str, called: str, names: list[str]) -> tuple[str, str, Ratio, Ratio]:
@@ -163,16 +186,6 @@ def _baseline(against: str, called: str, names: list[str]) -> tuple[str, str, Ra
         return min(value for value in (speedup(row, name) for name in names) if not math.isnan(value))
 
     return against, called, ratio, lambda row: pays_against_all(row, names)
-
-
-def _cold(row: Row) -> float:
-    return number(row, "cupy_cold_us") / number(row, "dasp_cold_us")
-
-
-def _cold_pays(row: Row) -> float:
-    return sparse_report.break_even(
-        number(row, "plan_ms"), number(row, "dasp_cold_us"), 0.0, number(row, "cupy_cold_us")
-    )
 
 
 def dense_text(name: str) -> str:
@@ -188,64 +201,69 @@ def code_text(name: str) -> str:
     return gf256.report(results.latest(results.read(RESULTS / f"{name}.csv"))).markdown()
 
 
+WIDTHS = ("4", "8", "16", "32")
+"""Numbers of columns that the table of products by several columns shows."""
+
+
 def columns_text(name: str) -> str:
-    """The tables of products by several columns."""
+    """Return the means of products by several columns, a line for each type and order, and the losses."""
     path = RESULTS / f"{name}.csv"
     rows = results.latest(results.read(path))
-    return f"{columns.report(rows)}\n\n{provenance(rows, path)}"
+    keys = dict.fromkeys((row["dtype"], row["order"]) for row in rows)
+    types = list(columns.TABLE)
+
+    def mean(key: tuple[str, str], k: str) -> str:
+        wanted = (*key, k)
+        return significant(
+            geometric_mean(
+                number(row, "speedup_best")
+                for row in rows
+                if (row["dtype"], row["order"], row["k"]) == wanted
+            )
+        )
+
+    told: list[tuple[str, Callable[[tuple[str, str]], str]]] = [
+        ("dtype", lambda key: key[0]),
+        ("order of X", lambda key: key[1]),
+    ]
+    told += [(f"k = {k}", lambda key, k=k: mean(key, k)) for k in WIDTHS]  # type: ignore[misc]  # k=k binds
+    lines = sorted(keys, key=lambda key: (types.index(key[0]), key[1]))
+    table = Table.of("", told, lines, words=["order of X"]).markdown()
+    losses = columns.report(rows).partition("\n\n")[2]
+    return f"{table}\n\nGeometric means. {losses}\n\n{provenance(rows, path)}"
 
 
 def transpose_text(name: str) -> str:
-    """The table of products with the transpose, slowest against the others first."""
+    """Sum up the products with the transpose in a sentence."""
     path = RESULTS / f"{name}.csv"
     rows = sorted(results.latest(results.read(path)), key=lambda row: number(row, "speedup_best"))
-
-    def figure(heading: str, column: str) -> tuple[str, Callable[[Row], str]]:
-        return heading, lambda row: significant(number(row, column))
-
-    told = [
-        ("matrix", lambda row: row["matrix"]),
-        ("entries", lambda row: f"{int(row['entries']):,}"),
-        figure("us", "time_us"),
-        figure("GB/s", "gbytes_per_s"),
-        ("best baseline", lambda row: row["best_baseline"]),
-        figure("its us", "best_baseline_us"),
-        figure("x best", "speedup_best"),
-        figure("A.T, ms", "plan_ms"),
-    ]
-    table = Table.of("", told, rows, words=("best baseline",)).markdown()
-    mean = significant(geometric_mean(number(row, "speedup_best") for row in rows))
-    return f"{table}\n\nGeometric mean over the best baseline: {mean}. {provenance(rows, path)}"
+    ratios = [number(row, "speedup_best") for row in rows]
+    plans = [number(row, "plan_ms") for row in rows]
+    note = (
+        f"{len(rows)} matrices: {significant(geometric_mean(ratios))} x the speed of the fastest baseline in "
+        f"the geometric mean, {significant(ratios[0])} x at least ({rows[0]['matrix']}), "
+        f"{significant(ratios[-1])} x at most ({rows[-1]['matrix']}). The plan of the transpose took "
+        f"{significant(min(plans))} to {significant(max(plans))} ms."
+    )
+    return f"{note}\n\n{provenance(rows, path)}"
 
 
 def squares_text(name: str) -> str:
-    """The table of plans of matrices times themselves, with columns as SciPy leaves them and sorted."""
+    """Sum up the plans of matrices times themselves, with columns as SciPy leaves them and sorted."""
     path = RESULTS / f"{name}.csv"
     rows = results.latest(results.read(path))
-    behind = " sorted"
-    ordered = {row["matrix"].removesuffix(behind): row for row in rows if row["matrix"].endswith(behind)}
-
-    def in_products(row: Row) -> float:
-        return 1e3 * number(row, "plan_ms") / number(row, "scipy_best_us")
-
-    def figure(heading: str, of: Ratio) -> list[tuple[str, Callable[[Row], str]]]:
-        return [
-            (heading, lambda row: significant(of(row))),
-            (f"{heading}, sorted", lambda row: significant(of(ordered[row["matrix"]]))),
-        ]
-
-    mine = [row for row in rows if row["matrix"] in ordered]
-    told = [
-        ("matrix", lambda row: row["matrix"]),
-        ("entries", lambda row: f"{int(row['entries']):,}"),
-        ("a row", lambda row: significant(number(row, "row_mean"))),
-        *figure("plan, ms", lambda row: number(row, "plan_ms")),
-        *figure("SciPy products", in_products),
-        ("SciPy's, us", lambda row: significant(number(row, "scipy_best_us"))),
+    parts = [[row for row in rows if row["matrix"].endswith(" sorted") == is_sorted] for is_sorted in (0, 1)]
+    means = [
+        significant(
+            geometric_mean(1e3 * number(row, "plan_ms") / number(row, "scipy_best_us") for row in part)
+        )
+        for part in parts
     ]
-    means = [significant(geometric_mean(map(in_products, some))) for some in (mine, ordered.values())]
-    note = f"Plans in SciPy products, geometric means: {means[0]} as they come, {means[1]} sorted."
-    return f"{Table.of('', told, mine).markdown()}\n\n{note} {provenance(rows, path)}"
+    note = (
+        f"A plan takes as long as {means[0]} products of SciPy with unsorted columns, and {means[1]} with "
+        f"sorted ones (geometric means of {len(parts[0])} matrices)."
+    )
+    return f"{note} {provenance(rows, path)}"
 
 
 def solvers_text(name: str) -> str:
@@ -321,23 +339,36 @@ def cg_text(name: str) -> str:
     return f"{table}\n\n{note} {provenance(rows, path)}"
 
 
-def solves_text(_: str) -> str:
-    """The front page's table of systems solved by cg, from SciPy's matrix to x, ours and the library's."""
-    lines: list[tuple[str, ...]] = []
+def solved_systems() -> list[Solved]:
+    """Return the systems that cg solved on each machine, for which a library has a time too."""
+    found = []
     for name in sorted(SYSTEMS):
         rows = results.latest(results.read(RESULTS / f"{name}.csv"))
         mine = [row for row in rows if row["kernel"] == "dasp cg"]
         for row in sorted(mine, key=lambda row: int(row["rows"])):
             other = solvers_report.rival(rows, row)
-            if other is None:
-                continue
-            on = "2 CPU cores" if row["device"] == "cpu" else row["machine"].removeprefix("NVIDIA ")
-            theirs, own = number(other, "total_ms"), number(row, "total_ms")
-            figures_of = (significant(theirs), significant(own), f"{significant(theirs / own, 2)} x")
-            library = solvers_report.library_of(other)
-            lines.append((on, row["matrix"], f"{int(row['rows']):,}", library, *figures_of))
-    headings = ("on", "system", "unknowns", "library", "its ms", "dasp ms", "faster")
-    table = Table("", headings, lines, frozenset({"system", "library"}))
+            if other is not None:
+                library, times = solvers_report.library_of(other), map(_all_ms, (other, row))
+                found.append(Solved(machine_of(row), row["matrix"], int(row["rows"]), library, *times))
+    return found
+
+
+def _all_ms(row: Row) -> float:
+    return number(row, "total_ms")
+
+
+def solves_text(_: str) -> str:
+    """Return the front page's table of systems solved by cg."""
+    told = [
+        ("on", lambda one: one.on),
+        ("system", lambda one: one.system),
+        ("unknowns", lambda one: f"{one.unknowns:,}"),
+        ("library", lambda one: one.library),
+        ("its ms", lambda one: significant(one.its_ms)),
+        ("dasp ms", lambda one: significant(one.dasp_ms)),
+        ("faster", lambda one: f"{significant(one.its_ms / one.dasp_ms, 2)} x"),
+    ]
+    table = Table.of("", told, solved_systems(), words=("system", "library"))
     files = ", ".join(f"`{name}.csv`" for name in sorted(SYSTEMS))
     note = (
         "Conjugate gradients without a preconditioner, to a residual of 1e-8. From the SciPy matrix to x on "
@@ -447,11 +478,39 @@ def values_text(name: str) -> str:
     return f"{table}\n\n{note} {provenance(rows, path)}"
 
 
+MESSAGES = ("sum of 1", "ring of 8", "ring of 4096", "ring of 262144", "ring of 134217728")
+"""Messages between ranks that the page shows: sums of numbers, and bytes to the neighbours."""
+
+
 def scaling_text(name: str) -> str:
-    """The tables of ranks."""
+    """Return two tables of ranks: products and iterations of cg, and messages; a column a number of ranks."""
     path = RESULTS / f"{name}.csv"
     rows = results.latest(results.read(path))
-    return f"{scaling.report(rows).markdown()}\n\n{provenance(rows, path)}"
+
+    def table(found: Sequence[Row], first: str, second: str, labels: tuple[str, str]) -> str:
+        """Return a line for each pair of two columns of rows: microseconds on each number of ranks."""
+        times = {
+            (row[first], row[second], int(row["ranks"])): significant(number(row, "us")) for row in found
+        }
+        counts = sorted({ranks for _, _, ranks in times})
+        lines = [
+            (one, other, *(times.get((one, other, ranks), "-") for ranks in counts))
+            for one, other in dict.fromkeys((row[first], row[second]) for row in found)
+        ]
+        headings = (*labels, *(f"us on {ranks}" for ranks in counts))
+        return Table("", headings, lines, frozenset(labels)).markdown()
+
+    strong = [row for row in rows if row.get("study") == "strong" and row["kernel"] in ("product", "cg")]
+    alone = {row["matrix"] for row in strong if row["ranks"] == "1"}
+    systems = [row for row in strong if row["matrix"] in alone]
+    messages = [row for row in rows if row["matrix"] in MESSAGES and row["ranks"] != "1"]
+    return "\n\n".join(
+        [
+            table(systems, "matrix", "kernel", ("system", "what")),
+            table(messages, "matrix", "links", ("message", "by")),
+            provenance(rows, path),
+        ]
+    )
 
 
 def gains_text(name: str) -> str:
@@ -506,15 +565,25 @@ def text(name: str) -> str:
     return sparse_text(name)
 
 
+def draw_headline(path: Path, *, narrow: bool) -> None:
+    """Draw the front page's bars: systems solved by cg, and products; how many times as fast as a library."""
+    systems = [(f"{one.system}, {one.library}", one.its_ms / one.dasp_ms, one.on) for one in solved_systems()]
+    names = {"MKL, optimised handle": "MKL", "best of cuSPARSE": "cuSPARSE"}
+    means = [
+        (names.get(one.against, one.against), geometric_mean(one.ratios), one.on)
+        for one in compared_products()
+    ]
+    panels = [("One linear system, by cg, all counted", systems), ("One product, geometric mean", means)]
+    figures.draw_speedups(panels, path, narrow)
+
+
 def draw(folder: Path) -> None:
     """Draw every figure, as PNG for a screen and as PDF for a paper."""
     for ending in ("png", "pdf"):
         for name in COLLECTIONS:
             figures.draw_collection(sparse_rows(name), folder / f"{name}.{ending}")
-        titles = ("2 CPU cores", "NVIDIA H200")
-        pairs = [(title, sparse_rows(name)) for title, name in zip(titles, COLLECTIONS, strict=True)]
-        figures.draw_headline(pairs, folder / f"headline.{ending}")
-        figures.draw_headline(pairs, folder / f"headline_narrow.{ending}", True)
+        draw_headline(folder / f"headline.{ending}", narrow=False)
+        draw_headline(folder / f"headline_narrow.{ending}", narrow=True)
         for name in ("gemm", "gemm_cpu"):
             rows = results.latest(results.read(RESULTS / f"{name}.csv"))
             figures.draw_ladder(gemm_report.ladders(rows), folder / f"{name}.{ending}")

@@ -231,13 +231,27 @@ def by_name(axes: Any, rows: Sequence[Row]) -> None:
 
 
 @styled
-def draw_headline(collections: Sequence[tuple[str, Sequence[Row]]], path: Path, narrow: bool = False) -> None:
-    """Draw a performance profile for each machine, side by side or below each other, for the front page."""
-    count = len(collections)
-    figure, panels = new_figure(3.6, 2.4 * count, rows=count) if narrow else new_figure(7.2, 2.5, count)
-    for axes, (title, rows) in zip(panels, collections, strict=True):
-        counted = timed(rows)
-        profile(axes, counted, f"{title}, {len(counted)} matrices")
+def draw_speedups(
+    panels: Sequence[tuple[str, Sequence[tuple[str, float, str]]]], path: Path, narrow: bool = False
+) -> None:
+    """Draw bars, a panel a title: the name of each, how many times as fast dasp is, and the machine."""
+    heights = [len(bars) for _, bars in panels]
+    size = (3.6, 1.9 + 0.2 * sum(heights)) if narrow else (7.2, 1.1 + 0.2 * max(heights))
+    figure, axes_of = new_figure(*size, 1 if narrow else len(panels), len(panels) if narrow else 1)
+    machines = list(dict.fromkeys(machine for _, bars in panels for _, _, machine in bars))
+    colours = dict(zip(machines, (ORANGE, BLUE), strict=True))
+    for axes, (title, bars) in zip(axes_of, panels, strict=True):
+        for machine, colour in colours.items():
+            mine = [i for i, bar in enumerate(bars) if bar[2] == machine]
+            drawn = axes.barh(mine, [bars[i][1] for i in mine], color=colour, height=0.7, label=machine)
+            axes.bar_label(drawn, [f"{significant(bars[i][1], 2)} x" for i in mine], padding=3)
+        axes.axvline(1, color=BLACK, linewidth=0.8)
+        axes.set_yticks(range(len(bars)), [name for name, _, _ in bars])
+        axes.set(title=title, xlabel="the library's time / dasp's time")
+        axes.margins(x=0.15)
+        axes.invert_yaxis()
+    handles, labels = axes_of[0].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=2)
     save(figure, path)
 
 
