@@ -230,14 +230,6 @@ class CostModel:
             raise ValueError(f"its cost model lacks {missing[0]}")
         return cls(**read)
 
-    @classmethod
-    def named(cls, name: object) -> CostModel:
-        """Return the shipped model of a name, for older files of plans; ValueError if there is none."""
-        for model in (H200, ZEN4):
-            if model.name == name:
-                return model
-        raise ValueError(f"its machine is {name!r:.40}, an unknown one")
-
 
 MOST_STEPS = (1 << 12) - 1
 """Steps of a slice that its header can count."""

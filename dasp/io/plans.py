@@ -19,7 +19,7 @@ from dasp.formats.plan import Plan, arrays_of, is_array, require, with_arrays
 from dasp.runtime import dtypes as _dtypes
 
 FILE_VERSION = 6
-"""Raised with every change of what a file holds. From 4 on, older versions stay readable: `_READERS`."""
+"""Raised with every change of what a file holds."""
 
 HEAD = "dasp_plan"
 """The member that holds all but the arrays, as JSON."""
@@ -94,14 +94,9 @@ def unpack_plan(arrays: dict[str, np.ndarray]) -> Plan:
     """
     head = json.loads(arrays[HEAD].tobytes())
     version = head.get("version") if isinstance(head, dict) else None
-    reader = _READERS.get(version)  # type: ignore[arg-type]
-    if reader is None:
-        known = ", ".join(map(str, _READERS))
-        raise ValueError(f"its format is version {version}; this dasp reads version {known}")
-    return reader(head, {path: array for path, array in arrays.items() if path != HEAD})
-
-
-def _read_6(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
+    if version != FILE_VERSION:
+        raise ValueError(f"its format is version {version}; this dasp reads version {FILE_VERSION}")
+    left = {path: array for path, array in arrays.items() if path != HEAD}
     name, shape, scalars = head.get("format"), head.get("shape"), head.get("fields")
     require(isinstance(name, str) and name in formats.names(), f"its format is {name!r:.40}, an unknown one")
     sizes = isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and n >= 0 for n in shape)
@@ -109,7 +104,7 @@ def _read_6(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
     require(head.get("dtype") in _dtypes.TABLE, f"its dtype is {head.get('dtype')!r:.40}")
     require(isinstance(scalars, dict), "its fields are missing")
     kind = formats.find(str(name))
-    left = {**dict(scalars or {}), **arrays}
+    left |= dict(scalars or {})
     pattern = _unpack(kind.pattern, "pattern.", left)
     values, dtype = _unpack(kind.values, "values.", left), _dtypes.TABLE[head["dtype"]].dtype
     if dtype == _dtypes.BFLOAT16:
@@ -124,24 +119,6 @@ def _read_6(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
 def _of_bits(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """Return numbers of 2 bytes that a file holds as integers; others as they are."""
     return array.view(dtype) if array.dtype == np.uint16 else array
-
-
-def _read_5(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
-    """Read version 5, which names the machine that a plan of slices was chosen for and holds no numbers."""
-    older, scalars = "pattern.choice.machine", head.get("fields")
-    if isinstance(scalars, dict) and older in scalars:
-        model = CostModel.named(scalars[older]).as_dict()
-        kept = {path: value for path, value in scalars.items() if path != older}
-        head = {**head, "fields": {**kept, "pattern.choice.model": model}}
-    return _read_6(head, arrays)
-
-
-def _read_4(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
-    """Read version 4, which calls the formats by older names."""
-    return _read_5({**head, "format": "sell" if head.get("format") == "slices" else "dasp"}, arrays)
-
-
-_READERS = {4: _read_4, 5: _read_5, 6: _read_6}
 
 
 def _unpack(kind: type, prefix: str, left: dict[str, Any]) -> Any:

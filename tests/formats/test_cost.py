@@ -117,23 +117,6 @@ def test_a_plan_carries_the_model_that_chose(tmp_path):
     assert SpMatrix(generate("rmat:6"), "cpu", policy=SELL).plan.pattern.choice.model is ZEN4
 
 
-def test_older_files_name_a_machine_and_have_its_model():
-    arrays = pack_plan(plan_of(generate("rmat:6"), SELL))
-    head = head_of(arrays)
-    assert head["version"] == 6
-    scalars = head["fields"]
-    del scalars["pattern.choice.model"]
-    for version in (4, 5):
-        older = {"version": version, "format": "sell" if version == 5 else "slices"}
-        for model in (H200, ZEN4):
-            fields = scalars | {"pattern.choice.machine": model.name}
-            plan = unpack_plan(with_head(arrays, head | older | {"fields": fields}))
-            assert plan.pattern.choice.model is model or plan.pattern.choice.model == model
-        fields = scalars | {"pattern.choice.machine": "an abacus"}
-        with pytest.raises(ValueError, match="its machine is 'an abacus', an unknown one"):
-            unpack_plan(with_head(arrays, head | older | {"fields": fields}))
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [

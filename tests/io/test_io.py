@@ -1176,7 +1176,7 @@ def broken(tmp_path: Path, plan: Plan | None = None, **changes: object) -> str:
 
 
 def test_a_plan_of_another_version_is_refused(tmp_path: Path) -> None:
-    for version in (0, 1, 3, "2", None):
+    for version in (0, 5, 7, "6", None):
         head = np.frombuffer(json.dumps({"version": version, "fields": {}}).encode(), dtype=np.uint8)
         assert "version" in broken(tmp_path, dasp_plan=head)
     assert "p.npz" in broken(tmp_path, dasp_plan=np.frombuffer(b"no json", dtype=np.uint8))
