@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
+import pickle
 import signal
 import warnings
 from pathlib import Path
@@ -32,7 +34,7 @@ from tests.support.ranks import ThreadCommunicator, run_ranks
 
 pytestmark = pytest.mark.ranks
 
-SIZES = (1, 2, 3, 5)
+SIZES = (1, 2, 3)
 
 
 def rows_of(matrix: Any, starts: Any, rank: int) -> sp.csr_array:
@@ -80,7 +82,7 @@ def cut(draw: st.DrawFn, m: int) -> np.ndarray:
 
 
 @given(st.data())
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_any_product_is_that_of_one_rank(data: st.DataObject) -> None:
     matrix = data.draw(gallery.matrices(most_rows=40))
     starts, cuts = data.draw(cut(matrix.shape[0])), None
@@ -219,7 +221,7 @@ def test_a_split_keeps_every_entry_once() -> None:
 
 
 @given(st.data())
-@settings(max_examples=12)
+@settings(max_examples=6)
 def test_any_transposed_product_is_that_of_one_rank(data: st.DataObject) -> None:
     matrix = data.draw(gallery.matrices(most_rows=30))
     m, n = matrix.shape
@@ -302,13 +304,12 @@ def test_the_solvers_are_those_of_one_rank(method: str) -> None:
     A = generate("poisson2d:24")
     b = np.random.default_rng(9).standard_normal(A.shape[0])
     _, alone = getattr(solvers, method)(dasp.SpMatrix.from_scipy(A, device="cpu"), b, rtol=1e-9)
-    for size in (1, 3):
-        x, stats, residual = solved(size, method)
-        assert stats.converged
-        assert residual <= 1.0001e-9
-        assert abs(stats.iterations - alone.iterations) <= 2 + alone.iterations // 20
-        again = solved(size, method)
-        assert again[0].tobytes() == x.tobytes()
+    x, stats, residual = solved(3, method)
+    assert stats.converged
+    assert residual <= 1.0001e-9
+    assert abs(stats.iterations - alone.iterations) <= 2 + alone.iterations // 20
+    again = solved(3, method)
+    assert again[0].tobytes() == x.tobytes()
 
 
 @pytest.mark.parametrize("hidden", [False, True])
@@ -448,16 +449,15 @@ def complex_solved(size: int, method: str, A: Any, b: Any, make: Any = lambda D:
 
 
 @pytest.mark.parametrize(
-    ("method", "make"),
+    ("method", "make", "dtype"),
     [
-        ("cg", hermitian),
-        ("minres", hermitian),
-        ("chebyshev", hermitian),
-        ("gmres", helmholtz),
-        ("bicgstab", helmholtz),
+        ("cg", hermitian, np.complex128),
+        ("minres", hermitian, np.complex64),
+        ("chebyshev", hermitian, np.complex128),
+        ("gmres", helmholtz, np.complex64),
+        ("bicgstab", helmholtz, np.complex128),
     ],
 )
-@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
 def test_complex_systems_are_those_of_one_rank(method: str, make: Any, dtype: Any) -> None:
     A, b = make(18).astype(dtype), numbers(324).astype(dtype)
     rtol = 1e-9 if dtype == np.complex128 else 1e-4
@@ -470,7 +470,7 @@ def test_complex_systems_are_those_of_one_rank(method: str, make: Any, dtype: An
     assert abs(stats.iterations - alone.iterations) <= 2 + alone.iterations // uneven
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["cg", "gmres"])
 def test_a_real_matrix_over_ranks_takes_a_complex_b(method: str) -> None:
     A, b = generate("poisson2d:16"), numbers(256)
     x, stats, residual = complex_solved(2, method, A, b, rtol=1e-9)
@@ -495,7 +495,7 @@ def test_complex_least_squares_over_ranks(method: str) -> None:
     np.testing.assert_allclose(x, alone, atol=1e-6 * abs(alone).max())
 
 
-@pytest.mark.parametrize("name", PRECONDITIONED)
+@pytest.mark.parametrize("name", ["chebyshev", "ic0 of each rank"])
 def test_complex_preconditioners_over_ranks(name: str) -> None:
     A, b = hermitian(18), numbers(324)
 
@@ -528,7 +528,7 @@ def test_all_ranks_say_so_where_one_has_a_complex_b() -> None:
     everywhere(2, work, ValueError, "type of the system is float64 on rank 0 and complex128 on rank 1")
 
 
-@pytest.mark.parametrize("options", [{}, {"smoother": "jacobi", "cycle": "W"}, {"dtype": np.complex64}])
+@pytest.mark.parametrize("options", [{}, {"smoother": "jacobi", "cycle": "W"}])
 def test_complex_multigrid_is_that_of_one_rank(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -966,6 +966,19 @@ def test_preconditioners_of_a_matrix_of_one_rank_are_refused() -> None:
             ):
                 make(A)  # type: ignore[arg-type]
         assert solvers.cg(D, b, M=preconditioners.jacobi(D))[1].converged
+
+    run_ranks(2, run)
+
+
+def test_a_matrix_over_ranks_is_neither_pickled_nor_copied() -> None:
+    def run(comm: ThreadCommunicator) -> None:
+        D = SpMatrix.from_scipy(generate("poisson2d:6") if comm.rank == 0 else None, comm, device="cpu")
+        for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(
+                TypeError, match=r"cannot be pickled: .*; pickle D.local_rows\(\) on each rank"
+            ):
+                attempt(D)
+        assert pickle.loads(pickle.dumps(D.local_rows())).nnz == D.interior.nnz + D.halo.nnz
 
     run_ranks(2, run)
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = [sys.executable, "-m", "tests.support.ranks_program"]
-MOST = 5
+MOST = 3
 
 LARGE = {"long-runs": 20e9, "many-entries": 120e9}
 """Ways of tests/support/ranks_gpus.py on two GPUs, and the bytes of memory that each of these needs."""
@@ -90,7 +90,7 @@ def gloo(
 
 
 def test_products_solvers_and_faults_with_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one rank and by five; gloo has two and three, on the same cases."""
+    """By one rank and by three; gloo has two and three, on the same cases."""
     monkeypatch.setenv("DASP_RANKS_SIZES", f"1,{MOST}")
     ((status, text),) = finish([start([*mpirun(), "-n", str(MOST), *PROGRAM, "mpi"])], 500)
     assert status == 0, text
@@ -175,19 +175,19 @@ def test_products_solvers_and_faults_with_gloo() -> None:
     size = 3
     found = finish(gloo(lambda rank, port: ["gloo", str(rank), str(size), str(port)], size), 500)
     assert [status for status, _ in found] == [0] * size, found
-    assert "3 sizes, 0 failed" in found[0][1]
+    assert "2 sizes, 0 failed" in found[0][1]
     assert not any("FAILED" in text for _, text in found)
 
 
-@pytest.mark.parametrize("way", ["killed", "leaves"])
-def test_a_rank_of_mpi_that_is_gone_ends_the_others(way: str) -> None:
-    began = time.monotonic()
-    ((status, text),) = finish([start([*mpirun(), "-n", "3", *PROGRAM, "mpi-rank", way])], 300)
+def test_a_rank_of_mpi_that_is_gone_ends_the_others() -> None:
+    """Where one is killed, mpirun ends the others before they notice."""
+    ranks = [*mpirun(), "-n", "2", *PROGRAM, "mpi-rank"]
+    killed, (status, text) = finish([start([*ranks, way]) for way in ("killed", "leaves")], 290)
+    assert killed[0] != 0
     assert status != 0
+    assert "rank 1 ends" in killed[1]
     assert "rank 1 ends" in text
-    if way == "leaves":  # where one is killed, mpirun ends the others before they notice
-        assert "waited 3 s for" in text
-    assert time.monotonic() - began < 290
+    assert "waited 3 s for" in text
 
 
 def test_a_rank_of_gloo_that_is_killed_ends_the_others() -> None:
@@ -224,13 +224,12 @@ def test_dasp_solve_on_ranks_prints_once(tmp_path: Path) -> None:
     assert said.count("dasp: error: rank 0:") == 1
 
 
-@pytest.mark.parametrize("wrong", [["--nosuch"], ["--rtol", "2"]])
-def test_wrong_options_of_dasp_solve_are_told_once(wrong: list[str]) -> None:
+def test_wrong_options_of_dasp_solve_are_told_once() -> None:
     ranks = [*mpirun(), "-n", "2", sys.executable, "-m", "dasp", "solve", "poisson2d:8", "--device", "cpu"]
-    ((status, said),) = finish([start([*ranks, *wrong])], 120)
-    assert status != 0
-    assert said.count("dasp: error:") == 1, said
-    assert "Traceback" not in said
+    for status, said in finish([start([*ranks, *wrong]) for wrong in (["--nosuch"], ["--rtol", "2"])], 120):
+        assert status != 0
+        assert said.count("dasp: error:") == 1, said
+        assert "Traceback" not in said
 
 
 def test_torchrun_starts_dasp_solve() -> None:
