@@ -21,12 +21,6 @@ def add_command(subparsers: Subparsers) -> None:
         "--ranks", type=positive, required=True, metavar="N", help="how many ranks there will be"
     )
     parser.add_argument("--out", required=True, metavar="FOLDER", help="a new folder for the parts")
-    parser.add_argument(
-        "--by",
-        choices=("entries", "graph"),
-        default="entries",
-        help="graph needs pymetis, and reorders (entries)",
-    )
     add_json_option(parser)
     parser.set_defaults(run=_partition)
 
@@ -36,7 +30,7 @@ def _partition(arguments: argparse.Namespace) -> int:
     # Ended by a signal, this process removes what it has written.
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
-        found = distributed.write_parts(matrix, arguments.ranks, arguments.out, by=arguments.by)
+        found = distributed.write_parts(matrix, arguments.ranks, arguments.out)
     finally:
         signal.signal(signal.SIGTERM, before)
     if arguments.json:
@@ -44,7 +38,7 @@ def _partition(arguments: argparse.Namespace) -> int:
         ranks = [dict(zip(names, one, strict=True)) for one in found]
         print(json.dumps({"matrix": arguments.matrix, "folder": arguments.out, "ranks": ranks}))
         return 0
-    print(f"{arguments.matrix} in {arguments.out}, by {arguments.by}")
+    print(f"{arguments.matrix} in {arguments.out}")
     print(f"{'rank':>6}{'rows':>14}{'entries':>16}{'columns of others':>20}")
     for rank, (rows, entries, others) in enumerate(found):
         print(f"{rank:>6}{rows:>14,}{entries:>16,}{others:>20,}")

@@ -70,8 +70,7 @@ def _solve(arguments: argparse.Namespace, comm: Communicator) -> int:
     if speaks and not arguments.json:
         devices = D.device if D.device == "cpu" else f"{D.device} and so on"
         announce(arguments, D.shape[0], D.nnz, f"{comm.size} ranks ({devices})", title, rtol)
-    order = distributed.read_order(arguments.matrix) if folder else np.arange(D.shape[0])
-    b = _right_hand_side(arguments.rhs, seed, D, comm, order)
+    b = _right_hand_side(arguments.rhs, seed, D, comm)
     began = time.perf_counter()
     M = _preconditioner(arguments, D)
     setup = time.perf_counter() - began
@@ -83,9 +82,7 @@ def _solve(arguments: argparse.Namespace, comm: Communicator) -> int:
     if arguments.out:
         whole = collect(comm, x if isinstance(x, np.ndarray) else x.get(), D.rows)
         if speaks:
-            found = np.empty(D.shape[0], x.dtype)
-            found[order] = whole
-            write_vector(arguments.out, found)
+            write_vector(arguments.out, whole)
     if speaks and arguments.plot:
         residuals = [one / (norm or 1.0) for one in stats.residuals]
         draw_residuals(Path(arguments.plot), title, residuals, rtol)
@@ -108,11 +105,9 @@ def _title(kind: str) -> str:
     return kind if kind in ("jacobi", "chebyshev") else f"{kind} of each rank's rows"
 
 
-def _right_hand_side(
-    given: str, seed: int, D: distributed.SpMatrix, comm: Communicator, order: np.ndarray[Any, Any]
-) -> Any:
-    """Return this rank's part of b, where D lies; `order` says which row of the file each row of D is."""
-    mine = order[D.rows.first : D.rows.first + D.rows.count]
+def _right_hand_side(given: str, seed: int, D: distributed.SpMatrix, comm: Communicator) -> Any:
+    """Return this rank's part of b, where D lies."""
+    mine = slice(D.rows.first, D.rows.first + D.rows.count)
     b = distributed.agree(comm, partial(right_hand_side, given, D.shape[0], seed))[mine]
     b = b if b.dtype.kind == "c" else b.astype(D.dtype)
     return b if D.device == "cpu" else _on_device(b)

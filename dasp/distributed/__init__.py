@@ -10,7 +10,7 @@ from dasp.distributed import preconditioners
 from dasp.distributed.communicator import Communicator, RankError, agree
 from dasp.distributed.launch import find_communicator
 from dasp.distributed.matrix import SpMatrix
-from dasp.distributed.partition import read_order, write_parts
+from dasp.distributed.partition import write_parts
 from dasp.distributed.split import Parts
 
 __all__ = [
@@ -21,6 +21,5 @@ __all__ = [
     "agree",
     "find_communicator",
     "preconditioners",
-    "read_order",
     "write_parts",
 ]

@@ -263,8 +263,6 @@ class SpMatrix:
         Returns
         -------
         SpMatrix
-            Its rows are those of the files; `dasp.distributed.read_order(folder)` says which rows of the
-            matrix those were, where a graph partitioner moved them.
 
         Raises
         ------
@@ -276,7 +274,7 @@ class SpMatrix:
             local = agree(
                 comm,
                 lambda: partition.read_part(folder, comm.rank, comm.size),
-                lambda part: {"partition": part.stamp},
+                lambda part: {"partition": part.mark},
             )
             return cls._from_rows(local.rows, comm, None, policy, device)
 

@@ -1,8 +1,7 @@
-"""Rows cut for ranks: balanced by entries or by a graph partitioner, sent from one rank or left in files."""
+"""Rows cut for ranks, balanced by entries: sent from one rank or left in files."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
@@ -19,10 +18,10 @@ from dasp.distributed.split import Numbers, Parts, sort_by_rows
 from dasp.io.files import MatrixFileError, one_line_errors, open_regular
 from dasp.runtime import check as _check
 
-FORMAT = 1
+FORMAT = 2
 """Of the folder that `write_parts` makes."""
 
-MANIFEST, ORDER = "partition.json", "order.npy"
+MANIFEST = "partition.json"
 
 ARRAYS = "indptr", "indices", "data"
 
@@ -50,37 +49,6 @@ def cut_rows(indptr: Numbers, ranks: int) -> Numbers:
     before = np.maximum(after - 1, 0)
     inner = np.where(wanted - weights[before] < weights[after] - wanted, before, after)
     return np.concatenate([[0], np.maximum.accumulate(inner), [len(indptr) - 1]]).astype(np.int64)
-
-
-def cut_graph(matrix: Any, ranks: int) -> tuple[Numbers, Numbers]:
-    """Return the rows in an order in which each rank's follow each other, few columns cut, and their starts.
-
-    Raises
-    ------
-    RuntimeError
-        If pymetis is not installed.
-    ValueError
-        If the matrix is not square.
-    """
-    try:
-        import pymetis
-    except ImportError as error:
-        raise RuntimeError(
-            "a graph partitioner was asked for and pymetis is not installed; pip install pymetis, "
-            "or cut by entries"
-        ) from error
-    if matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"the matrix is {matrix.shape}; the graph of a square one can be partitioned")
-    ones = scipy.sparse.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
-    graph = scipy.sparse.csr_array(ones + ones.T)
-    graph.setdiag(0)
-    graph.eliminate_zeros()
-    weights = (np.diff(matrix.indptr) + 1).tolist()
-    _, labels = pymetis.part_graph(
-        ranks, xadj=graph.indptr.tolist(), adjncy=graph.indices.tolist(), vweights=weights
-    )
-    order = np.argsort(labels, kind="stable")
-    return order, np.concatenate([[0], np.cumsum(np.bincount(labels, minlength=ranks))]).astype(np.int64)
 
 
 def scatter(comm: Communicator, A: Any, root: int, rows: Any = None) -> scipy.sparse.csr_array:
@@ -185,14 +153,16 @@ def _heads(matrix: Any, starts: Any) -> tuple[Any, Any, Any]:
 
 
 class Part(NamedTuple):
-    """A rank's rows from a folder, and the stamp of the partition that they belong to."""
+    """A rank's rows from a folder, and the mark of the partition that they belong to."""
 
     rows: scipy.sparse.csr_array
-    stamp: str
+    mark: str
 
 
-def write_parts(matrix: Any, ranks: int, folder: Any, *, by: str = "entries") -> list[tuple[int, int, int]]:
+def write_parts(matrix: Any, ranks: int, folder: Any) -> list[tuple[int, int, int]]:
     """Write a matrix cut for ranks into a new folder, which appears when all of it is there.
+
+    Each rank gets consecutive rows, balanced by entries.
 
     Parameters
     ----------
@@ -200,9 +170,6 @@ def write_parts(matrix: Any, ranks: int, folder: Any, *, by: str = "entries") ->
     ranks : int
     folder : path
         Must not exist.
-    by : {"entries", "graph"}
-        Consecutive rows, balanced by entries; or as pymetis finds few columns cut, for a square matrix, whose
-        rows and columns are then reordered: see `read_order`.
 
     Returns
     -------
@@ -210,30 +177,23 @@ def write_parts(matrix: Any, ranks: int, folder: Any, *, by: str = "entries") ->
 
     Raises
     ------
-    ValueError, RuntimeError
-        For a wrong argument; if pymetis is needed and not installed.
+    ValueError
+        If `ranks` is no int, or the matrix has fewer rows.
     MatrixFileError
         If the folder exists or cannot be written.
     """
     if isinstance(ranks, bool) or not isinstance(ranks, (int, np.integer)) or ranks < 1:
         raise ValueError(f"ranks is {ranks!r}; an int of at least 1 is needed")
-    if by not in ("entries", "graph"):
-        raise ValueError(f"by is {by!r}; entries or graph is needed")
     target = Path(folder)
     if target.exists():
         raise MatrixFileError(f"{target} exists; a partition is written into a new folder; remove it first")
-    rows, order = _rows_of(matrix), None
+    rows = _rows_of(matrix)
     if ranks > max(1, rows.shape[0]):
         raise ValueError(f"ranks is {ranks}; the matrix has {rows.shape[0]} rows; a rank needs at least one")
-    if by == "graph":
-        order, starts = cut_graph(rows, ranks)
-        rows = _reordered(rows, order)
-    else:
-        starts = cut_rows(rows.indptr, ranks)
     partial = target.parent / f".{secrets.token_hex(8)}.partial"
     try:
         partial.mkdir()
-        found = _write(partial, rows, starts, order)
+        found = _write(partial, rows, cut_rows(rows.indptr, ranks))
         os.replace(partial, target)
     except OSError as error:
         raise MatrixFileError(
@@ -244,52 +204,30 @@ def write_parts(matrix: Any, ranks: int, folder: Any, *, by: str = "entries") ->
     return found
 
 
-def _reordered(rows: Any, order: Any) -> Any:
-    """Return a square matrix with rows and columns in an order, every entry kept."""
-    new = np.empty(len(order), np.int64)
-    new[order] = np.arange(len(order))
-    lengths = np.diff(rows.indptr)[order]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    places = np.repeat(rows.indptr[order] - indptr[:-1], lengths) + np.arange(rows.nnz)
-    return scipy.sparse.csr_array((rows.data[places], new[rows.indices[places]], indptr), shape=rows.shape)
-
-
-def _write(folder: Path, rows: Any, starts: Any, order: Any) -> list[tuple[int, int, int]]:
-    found, digests = [], []
+def _write(folder: Path, rows: Any, starts: Numbers) -> list[tuple[int, int, int]]:
+    found, mark = [], secrets.token_hex(8)
     for rank in range(len(starts) - 1):
         piece = _piece(rows, starts, rank)
-        path = folder / _name(rank)
-        with open(path, "wb") as file:
-            np.savez(file, **dict(zip(ARRAYS, piece, strict=True)))
+        with open(folder / _name(rank), "wb") as file:
+            np.savez(file, mark=mark, **dict(zip(ARRAYS, piece, strict=True)))
             file.flush()
             os.fsync(file.fileno())
-        digests.append(_digest(path))
         others = (piece[1] < starts[rank]) | (piece[1] >= starts[rank + 1])
         found.append((len(piece[0]) - 1, len(piece[1]), len(np.unique(piece[1][others]))))
-    if order is not None:
-        np.save(folder / ORDER, order)
-    told = {
+    manifest = {
         "format": FORMAT,
+        "mark": mark,
         "shape": [int(size) for size in rows.shape],
         "entries": int(rows.nnz),
         "dtype": rows.data.dtype.name,
         "starts": starts.tolist(),
-        "sha256": digests,
     }
-    (folder / MANIFEST).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return found
 
 
 def _name(rank: int) -> str:
     return f"rank-{rank:05}.npz"
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open_regular(path) as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def is_partition(path: Any) -> bool:
@@ -298,27 +236,26 @@ def is_partition(path: Any) -> bool:
 
 
 def read_manifest(folder: Any) -> dict[str, Any]:
-    """Return what a folder says of its partition.
+    """Return the record of a partition: its shape, its cuts, and the mark that its files share.
 
     Raises
     ------
     MatrixFileError
-        If it is none.
+        If the folder holds none, or one that cannot be right.
     """
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise MatrixFileError(f"{folder} holds no {MANIFEST}; a folder that dasp partition made is needed")
     with one_line_errors(path):
-        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if told["format"] != FORMAT:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
             raise MatrixFileError(
-                f"{path} is of format {told['format']}; {FORMAT} is needed; partition again"
+                f"{path} is of format {manifest['format']}; {FORMAT} is needed; partition again"
             )
-        starts = told["starts"]
-        sound = len(starts) == len(told["sha256"]) + 1 and starts[0] == 0 and starts[-1] == told["shape"][0]
-        if not sound or any(a > b for a, b in pairwise(starts)):
+        starts, rows = manifest["starts"], manifest["shape"][0]
+        if starts[0] != 0 or starts[-1] != rows or any(a > b for a, b in pairwise(starts)):
             raise MatrixFileError(f"{path} contradicts itself; partition again")
-    return told
+    return manifest
 
 
 def read_part(folder: Any, rank: int, ranks: int) -> Part:
@@ -329,8 +266,9 @@ def read_part(folder: Any, rank: int, ranks: int) -> Part:
     MatrixFileError
         If they are missing or damaged, or the partition is for other ranks.
     """
-    told = read_manifest(folder)
-    cut = len(told["starts"]) - 1
+    manifest = read_manifest(folder)
+    starts = manifest["starts"]
+    cut = len(starts) - 1
     if cut != ranks:
         raise MatrixFileError(
             f"{folder} was cut for {cut} ranks and there are {ranks}; start {cut}, or partition again"
@@ -338,28 +276,10 @@ def read_part(folder: Any, rank: int, ranks: int) -> Part:
     path = Path(folder) / _name(rank)
     if not path.exists():
         raise MatrixFileError(f"{path} is missing; all {cut} parts are needed; partition again")
-    if _digest(path) != told["sha256"][rank]:
-        raise MatrixFileError(f"{path} is not what {MANIFEST} says (sha256); partition again")
-    with one_line_errors(path), np.load(path, allow_pickle=False) as members:
-        indptr, indices, data = (members[name] for name in ARRAYS)
-    count = told["starts"][rank + 1] - told["starts"][rank]
-    if len(indptr) != count + 1 or data.dtype.name != told["dtype"]:
-        raise MatrixFileError(f"{path} does not fit {MANIFEST}; partition again")
-    rows = scipy.sparse.csr_array((data, indices, indptr), shape=(count, told["shape"][1]))
-    return Part(rows, hashlib.sha256(json.dumps(told).encode()).hexdigest())
-
-
-def read_order(folder: Any) -> Numbers:
-    """Return which row of the matrix each row of the partition was, all ranks' one after the other.
-
-    Raises
-    ------
-    MatrixFileError
-        If the folder holds no partition.
-    """
-    told, path = read_manifest(folder), Path(folder) / ORDER
-    if not path.exists():
-        return np.arange(told["shape"][0])
-    with one_line_errors(path):
-        order: Numbers = np.load(path, allow_pickle=False)
-    return order
+    with one_line_errors(path), open_regular(path) as file, np.load(file, allow_pickle=False) as members:
+        mark, indptr, indices, data = (members[name] for name in ("mark", *ARRAYS))
+    count = starts[rank + 1] - starts[rank]
+    if mark != manifest["mark"] or len(indptr) != count + 1:
+        raise MatrixFileError(f"{path} belongs to another partition than {MANIFEST}; partition again")
+    rows = scipy.sparse.csr_array((data, indices, indptr), shape=(count, manifest["shape"][1]))
+    return Part(rows, manifest["mark"])
