@@ -143,6 +143,7 @@ class Gpu:
             memory=real.cuda.memory,
             using_allocator=lambda allocator: nullcontext(),
             alloc=self.allocate,
+            get_allocator=real.cuda.get_allocator,
             ExternalStream=SimpleNamespace,
             malloc_async=None,
             runtime=runtime,

@@ -298,8 +298,9 @@ class Launch:
             call = self._free.pop()  # faster than a lock, and threads do not wait for each other
         except IndexError:
             call = self._new_call()
-        _, config, write, launch = call
-        config.stream = stream
+        latest, config, _, write, launch = call
+        if stream != latest:
+            config.stream = call[0] = stream
         write(*varying)
         status = launch()
         self._free.append(call)
@@ -317,14 +318,20 @@ class Launch:
             call = self._free.pop()
         except IndexError:
             call = self._new_call()
-        _GRID.pack_into(call.block, 0, *grid, 1, threads, 1, 1, shared_bytes)
-        call.config.stream = stream
-        call.write(*varying)
-        status = call.launch()
+        _, config, block, write, launch = call
+        _GRID.pack_into(block, 0, *grid, 1, threads, 1, 1, shared_bytes)
+        config.stream = call[0] = stream
+        write(*varying)
+        status = launch()
         self._free.append(call)
         check(status, "the kernel was not launched")
 
-    def _new_call(self) -> _Call:
+    def _new_call(self) -> list[Any]:
+        """Return what one thread at a time launches with.
+
+        The stream of the latest launch, the driver's configuration, the block of memory at whose beginning it
+        lies, before the kernel's parameters, and two functions: one writes those that vary, one launches.
+        """
         block, (varying, place) = bytearray(self._block), self._varying
         config = _Config.from_buffer(block)
         extra = _Extra(PARAMETERS_AT, 0, PARAMETER_BYTES_AT, 0, PARAMETERS_END, len(block) - PARAMETERS_FROM)
@@ -335,24 +342,12 @@ class Launch:
             *(ctypes.byref(config), handle_of(self._kept[0]), None),
             ctypes.byref(extra) if len(block) > PARAMETERS_FROM else None,
         )
-        return _Call(block, config, partial(varying.pack_into, block, place), launch)
+        return [0, config, block, partial(varying.pack_into, block, place), launch]
 
 
 Launches = Callable[[int | tuple[int, int], int, Mapping[str, Any]], None]
 """Launches a kernel: blocks of the grid, along x or along x and y, threads of a block, and by name a number
 or an address for every parameter, and perhaps for others; 0 for no array."""
-
-
-class _Call(NamedTuple):
-    """What one thread at a time launches with: a block of memory, and two functions that use it.
-
-    The driver's configuration lies at the beginning of the block, the kernel's parameters behind it.
-    """
-
-    block: bytearray
-    config: _Config
-    write: Callable[..., None]
-    launch: Callable[[], int]
 
 
 class _Attribute(ctypes.Structure):
