@@ -2,11 +2,12 @@
 //
 // data (count): the values as bits. order (count) or null: where the i-th value in the order of the plan stands.
 //
-// dasp_value_facts: one dimension, any number of blocks of 1024 threads. facts (2), claims (SLOTS), firsts (SLOTS + 1):
-//     0 before. facts: bits of `Dead`, and distinct values if NOT_DICTIONARY is not among them. In a table with open
-//     addressing a claim says which value has the slot (`Claims`), and a first where that comes first, bits flipped.
-// dasp_dictionary: one block of 1024 threads. table: the values in the order of their first appearance, which is that of
-//     their codes.
+// facts (2), claims (SLOTS), firsts (SLOTS + 1), come (1): 0 before. facts: bits of `Dead`, and distinct values if
+//     NOT_DICTIONARY is not among them. In a table with open addressing a claim says which value has the slot (`Claims`),
+//     and a first where that comes first, bits flipped. come: how many blocks are done.
+// table (MOST_CODES): the distinct values in the order of their first appearance, which is that of their codes, where
+//     they are few enough for a dictionary; the others are not written.
+// Launch: one dimension, any number of blocks of 1024 threads.
 
 #include "values.cuh"
 
@@ -230,7 +231,7 @@ __device__ void make_table(const Claims& known, Count* claims, Count* firsts, Bi
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts, Count* claims, Count* firsts,
-                 const Bits* __restrict__ data)
+                 Count* come, Bits* table, const Bits* __restrict__ data)
 {
     __shared__ __align__(16) Count block_claims[SLOTS + 2];
     __shared__ __align__(8) unsigned block_firsts[SLOTS + 2];
@@ -285,11 +286,5 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
     }
     dead = __reduce_or_sync(ALL_LANES, dead);
     if (lane_id() == 0 && dead) atomicOr(facts, Count(dead));
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-dasp_dictionary(const Bits* __restrict__ data, const Place* __restrict__ order, Count* claims, Count* firsts,
-                Bits* table)
-{
-    make_table(Claims{{data, order}}, claims, firsts, table);
+    if (is_last_block(come, gridDim.x) && !(peek(facts) & NOT_DICTIONARY)) make_table(known, claims, firsts, table);
 }

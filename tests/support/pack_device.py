@@ -102,8 +102,8 @@ class PackingDevice:
         array.flags.writeable = False
         return array
 
-    def first(self, numbers: Any) -> Any:
-        return numbers[:1].copy()
+    def copy(self, target: Any, source: Any) -> None:
+        target[:] = source[: len(target)]
 
     def bits(self, numbers: Any, kind: Any) -> Any:
         return _Address(numbers.view(kind))

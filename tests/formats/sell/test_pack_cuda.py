@@ -454,9 +454,9 @@ def test_other_values_are_coded_and_placed_as_on_the_cpu(kind, dtype):
     ("kind", "dtype", "launches"),
     [
         ("any", np.float64, ["dasp_refill"]),
-        ("equal", np.float64, ["dasp_holds", "dasp_scatter"]),
-        ("few", np.float64, ["dasp_value_facts", "dasp_dictionary", "dasp_refill"]),
-        ("few", np.complex128, ["dasp_value_facts", "dasp_dictionary", "dasp_refill"]),
+        ("equal", np.float64, ["dasp_holds"]),
+        ("few", np.float64, ["dasp_value_facts", "dasp_refill"]),
+        ("few", np.complex128, ["dasp_value_facts", "dasp_refill"]),
         ("bytes", np.float32, ["dasp_holds", "dasp_refill"]),
         ("singles", np.float64, ["dasp_holds", "dasp_refill"]),
     ],

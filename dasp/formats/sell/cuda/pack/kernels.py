@@ -41,19 +41,9 @@ VALUE_FACTS = Signature(
     Count*           facts   [2]
     Count*           claims
     Count*           firsts
-    const Bits*      data    [count]
-    """,
-)
-
-DICTIONARY = Signature(
-    "pack/values.cu",
-    "dasp_dictionary",
-    """
-    const Bits*      data
-    const Place*     order
-    Count*           claims
-    Count*           firsts
+    Count*           come
     Bits*            table
+    const Bits*      data    [count]
     """,
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,15 +11,20 @@ from dasp.formats.plan import Array, Plan, narrowest
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.c_types import as_bits, types_of_count, types_of_values
-from dasp.formats.sell.cuda.pack.codes import as_codes
+from dasp.formats.sell.cuda.pack.codes import as_codes, code_bits
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import BLOCKS
 from dasp.formats.sell.cuda.pack.unpack import count_entries, slots_of_rows
-from dasp.formats.sell.cuda.pack.values import Distinct, count_distinct, make_dictionary, write_dictionary
+from dasp.formats.sell.cuda.pack.values import (
+    NOT_DICTIONARY,
+    Distinct,
+    count_distinct,
+    read_facts,
+)
 from dasp.formats.sell.cuda.pack.work import Work, share
 from dasp.formats.sell.pattern import Coding, Values, code_type
 from dasp.runtime.cuda.launch import Launches
-from dasp.runtime.dtypes import sum_type
+from dasp.runtime.dtypes import bits_type, sum_type
 from dasp.runtime.integers import ceil_div
 
 _CAPTURED = (
@@ -73,8 +77,6 @@ def find_places(on: Resources, plan: Plan) -> Places:
         "starts": starts,
         "pieces": pieces,
         "order": plan.order,
-        "table": None,
-        "distinct": 0,
     }
     words = {name: on.device.word(value) for name, value in arguments.items()}
     place = narrowest(pattern.entries) if plan.order is None else plan.order.dtype
@@ -94,13 +96,15 @@ def code_values(
     """See `Primitives`."""
     device = on.device
     if coding == Coding.EQUAL:
-        return Values(coding, on.nothing(np.uint8), device.first(data))
+        first = device.empty(1, data.dtype)
+        device.copy(first, data)
+        return Values(coding, on.nothing(np.uint8), first)
     stored = device.empty(total, code_type(coding, data.dtype))
-    table, coder = on.nothing(data.dtype), dict[str, Any]()
+    table = on.nothing(data.dtype)
     if coding == Coding.DICTIONARY and counted:
-        table = make_dictionary(on, data, None, counted[1], counted[0].distinct)
-        coder = {"table": as_bits(table), "distinct": len(table)}
-    _refill(on, data, slots, coding, stored, coder)
+        statistics, distinct = counted
+        table = distinct.table[: statistics.distinct]
+    _refill(on, data, slots, coding, stored, table)
     return Values(coding, stored, table)
 
 
@@ -112,25 +116,24 @@ def recode_values(on: Resources, data: Array, places: Places, values: Values) ->
     RuntimeError
         In a capture, unless values are stored as they are: the host must read whether they fit.
     """
-    coding, count = values.coding, len(data)
-    if not places.blocks or not count:
+    coding, table, device = values.coding, values.table, on.device
+    if not places.blocks or not len(data):
         return True
-    coder = dict[str, Any]()
-    if coding != Coding.PLAIN:
-        if on.device.is_capturing():
-            raise RuntimeError(_CAPTURED)
-        if coding == Coding.DICTIONARY:
-            distinct, known = count_distinct(on, data)
-            if known is None or known > len(values.table):
-                return False
-            write_dictionary(on, data, None, distinct, values.table)
-            coder = {"table": as_bits(values.table), "distinct": known}
-        elif not _holds(on, data, coding):
+    if coding != Coding.PLAIN and device.is_capturing():
+        raise RuntimeError(_CAPTURED)
+    if coding == Coding.DICTIONARY:
+        distinct = count_distinct(on, data)
+        dead, count = read_facts(on, distinct)
+        if dead & NOT_DICTIONARY or count > len(table):
             return False
+        table = table[:count]
+        device.copy(table, distinct.table)
+    elif coding != Coding.PLAIN and not _holds(on, data, coding):
+        return False
     if coding == Coding.EQUAL:
-        scatter(on, data[:1], None, values.table)
+        device.copy(table, data)
     else:
-        _refill(on, data, places, coding, values.codes, coder)
+        _refill(on, data, places, coding, values.codes, table)
     return True
 
 
@@ -139,25 +142,23 @@ def _holds(on: Resources, data: Array, coding: Coding) -> bool:
     device, count = on.device, len(data)
     misfit = device.zeroed(1)
     of = on.compiled(types_of_count(count), data.dtype, coding)
-    given = {"count": count, "data": device.word(as_bits(data)), "misfit": device.word(misfit)}
+    given = {"count": count, "data": device.bits(data, bits_type(data.dtype)), "misfit": device.word(misfit)}
     of[kernels.HOLDS](share(count, 2048, 2 * BLOCKS), 256, given)
     return not device.read(misfit, 0, 1)[0]
 
 
-def _refill(
-    on: Resources, data: Array, places: Places, coding: Coding, stored: Array, coder: Mapping[str, Any]
-) -> None:
-    """Write the codes of values into the slots of a pattern."""
+def _refill(on: Resources, data: Array, places: Places, coding: Coding, stored: Array, table: Array) -> None:
+    """Write the codes of values into the slots of a pattern; `table` has those of a dictionary."""
     if not places.blocks:
         return
     key = data.dtype, coding
     launch = places.kernels.get(key)
     if launch is None:
         launch = places.kernels[key] = on.compiled(places.types, *key)[kernels.REFILL]
-    word = on.device.word
-    told = {name: word(array) for name, array in coder.items()}
-    given = {"data": word(as_bits(data)), "stored": word(as_codes(stored, coding)), **told}
-    launch((places.blocks, 1), 256, places.words | given)
+    bits, kind = on.device.bits, bits_type(data.dtype)
+    arrays = {"data": bits(data, kind), "table": bits(table, kind), "distinct": len(table)}
+    arrays["stored"] = bits(stored, code_bits(coding, stored.dtype))
+    launch((places.blocks, 1), 256, places.words | arrays)
 
 
 def scale_entries(

@@ -12,7 +12,7 @@ from dasp.formats.sell.cuda.pack.codes import code_bits
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import SLICE_TILE
 from dasp.formats.sell.cuda.pack.survey import SurveyWork
-from dasp.formats.sell.cuda.pack.values import make_dictionary, value_facts
+from dasp.formats.sell.cuda.pack.values import count_distinct
 from dasp.formats.sell.layout import Layout, Survey
 from dasp.formats.sell.pattern import Coding, Values, code_type
 from dasp.runtime.dtypes import bits_type
@@ -59,14 +59,16 @@ def _room(
     known["table"] = known["stored"] = device.word(None)
     known["distinct"] = 0
     if coding == Coding.EQUAL:
-        return None, device.first(data)
+        first = device.empty(1, dtype)
+        device.copy(first, data)
+        return None, first
     table = on.nothing(dtype)
     if coding == Coding.DICTIONARY:
         # In another order values first appear elsewhere.
-        distinct = work.distinct if order is None else value_facts(on, data, order)
+        distinct = work.distinct if order is None else count_distinct(on, data, order)
         assert distinct
         assert survey.values
-        table = make_dictionary(on, data, order, distinct, survey.values.distinct)
+        table = distinct.table[: survey.values.distinct]
         work.tell(distinct=len(table), table=as_bits(table))
     (stored,) = device.scratch((WARP * steps if len(data) else 0, code_type(coding, dtype)))
     known["stored"] = device.bits(stored, code_bits(coding, dtype))

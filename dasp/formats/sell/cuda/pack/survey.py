@@ -10,7 +10,7 @@ from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.c_types import Types
 from dasp.formats.sell.cuda.pack.resources import Kernels, Resources
 from dasp.formats.sell.cuda.pack.sizes import BLOCKS, CUT_TILE, LONG_COUNTS, LONG_TILE, SLICE_TILE
-from dasp.formats.sell.cuda.pack.values import VALUE_WORDS, Distinct, count_values_into, value_statistics
+from dasp.formats.sell.cuda.pack.values import VALUE_WORDS, Distinct, start_counting, value_statistics
 from dasp.formats.sell.cuda.pack.work import Work, share
 from dasp.formats.sell.layout import Cut, Survey
 from dasp.runtime import check as _check
@@ -110,8 +110,7 @@ def survey(on: Resources, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     }
     work.launch(kernels.SURVEY, share(max(m, nnz), 256, BLOCKS))
     if counts:
-        work.distinct = Distinct(words, VALUES_AT, work.take(VALUE_WORDS))
-        count_values_into(on, work, csr.data, None, work.distinct)
+        work.distinct = start_counting(on, csr.data, None, words, VALUES_AT, work.take(VALUE_WORDS))
     known["segment_starts"] = known["segment_lengths"] = word(None)
     known["stride"], known["segments"] = m, 0
     work.nbytes = int(csr.indptr.nbytes + csr.indices.nbytes + csr.data.nbytes)
