@@ -104,7 +104,7 @@ class Gf256:
         known = [kernel.name for kernel in self._ladder]
         if unknown := [name for name in only or () if name not in known]:
             raise ValueError(f"--kernels names {', '.join(unknown)}; some of {', '.join(known)} are needed")
-        able = [kernel.name for kernel in self._ladder if getattr(kernel, "available", True)]
+        able = [kernel.name for kernel in self._ladder if kernel.available]
         self.device = device
         self._names = list(only) if only is not None else able
         self._data, self._parity, self._samples = data, parity, samples

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ import numpy as np
 
 from dasp.dense.gemm import cuda, settings
 from dasp.dense.gemm.ladder import Product, error_bound
-from dasp.dense.gemm.rungs_cuda import BY_NAME, LAST, STATIC_LIMIT, Launch, Layout, Rung, launches
+from dasp.dense.gemm.launch_cuda import Launch, Prepared
+from dasp.dense.gemm.rungs_cuda import ARRAYS, BY_NAME, LAST, Layout, Rung, launches
 from dasp.dense.gemm.settings import Setting
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.stream import on_stream
@@ -31,24 +32,25 @@ from dasp.runtime.cuda.timing import products_in, replays
 
 CHECK = (200, 264, 136)
 """m, n, k of the product that checks a set of sizes: whole pieces, no whole tiles."""
+TOGETHER = 64
+"""Sets of sizes that are compiled together, by several threads."""
 FINALISTS = 6
 LARGE, SURVIVORS = 2048, 32
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
 GROUPS = (4, 8, 16)
 GRAPH_US = 2000.0
 """A sample is a graph of as many products, 40 at most, as take so long."""
-SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class Search:
-    """The compiled candidates of one rung and dtype.
+    """The search for the tile sizes of one rung and dtype.
 
     Parameters
     ----------
     rung : Rung
     dtype : str
     seconds : float
-        Stop compiling and timing after so long; what was found until then counts.
+        Stop compiling and timing after so long; the best until then counts.
     say : function of a str
         Hears what happens.
     """
@@ -61,31 +63,29 @@ class Search:
         if dtype == "bfloat16":
             importlib.import_module("ml_dtypes")  # teaches NumPy the name
         self._deadline = time.monotonic() + seconds
-        self._processors = cuda.processors(cupy.cuda.Device().id)
-        self._arch = f"sm_{cupy.cuda.Device().compute_capability}"
-        self._functions: dict[tuple[Any, ...], Any] = {}
-        self._cubins: dict[tuple[Any, ...], bytes | None] = {}
+        self._device = int(cupy.cuda.Device().id)
+        self._processors = cuda.processors(self._device)
         self._fastest: list[Setting] = []
 
     def prepare(self, candidates: Sequence[Setting]) -> list[Setting]:
         """Compile candidates for row-major operands and return those whose product of CHECK is right."""
-        layout = Layout(*CHECK, CHECK[2], CHECK[1], CHECK[1], CHECK[1])
-        wanted: dict[tuple[str, tuple[tuple[str, str], ...]], None] = {}
-        for candidate in candidates:
-            for step in launches(self.rung, self.dtype, layout, replace(candidate, parts=2), 1.0, 0.0):
-                wanted[step.source, step.defines] = None
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            for key, cubin in zip(wanted, pool.map(self._compile, wanted), strict=True):
-                self._cubins[key] = cubin
         a, b, want, bound = self._operands(*CHECK, seed=1)
-        right = [each for each in candidates if self._is_right(each, a, b, want, bound)]
+        right: list[Setting] = []
+        for start in range(0, len(candidates), TOGETHER):
+            if time.monotonic() > self._deadline:
+                break
+            some = candidates[start : start + TOGETHER]
+            steps = [step for each in some for step in self._launches(replace(each, parts=2), CHECK)]
+            wanted = {(step.source, step.defines) for step in steps}
+            _source.load_all([(source, dict(defines)) for source, defines in wanted])
+            right += [each for each in some if self._is_right(each, a, b, want, bound)]
         self._say(
             f"{self.rung.name} {self.dtype}: {len(candidates)} candidates, {len(right)} compiled and right"
         )
         return right
 
     def best(self, candidates: Iterable[Setting], size: int) -> tuple[Setting, float] | None:
-        """The fastest of checked candidates for square products of `size`, and its microseconds."""
+        """Return the fastest of checked candidates for square products of `size`, and its microseconds."""
         a, b, want, bound = self._operands(size, size, size, seed=size)
         out = self._cupy.empty_like(want, dtype=a.dtype)
         timed = []
@@ -97,16 +97,11 @@ class Search:
         timed.sort(key=lambda pair: pair[0])
         if size == LARGE:
             self._fastest = [each for _, each in timed[:SURVIVORS]]
-        finals = []
-        for _, usual in timed[:FINALISTS]:
-            for parts in PARTS if self.rung.in_parts else (1,):
-                for group in GROUPS if self.rung.tiles.staged else (usual.group,):
-                    if parts > 1 and (
-                        usual.blocks(size, size) * parts > 2048 or size // parts < usual.bk * 2
-                    ):
-                        continue
-                    each = replace(usual, parts=parts, group=group)
-                    finals.append((self._time(each, a, b, out, samples=5), each))
+        finals = [
+            (self._time(each, a, b, out, samples=5), each)
+            for _, usual in timed[:FINALISTS]
+            for each in self._variants(usual, size)
+        ]
         finals.sort(key=lambda pair: pair[0])
         for microseconds, each in finals:
             if self._is_right(each, a, b, want, bound):
@@ -114,23 +109,22 @@ class Search:
         return None
 
     def vendor(self, size: int) -> float:
-        """Microseconds of cuBLAS for square products of `size`."""
+        """Return the microseconds of cuBLAS for square products of `size`."""
         a, b, want, _ = self._operands(size, size, size, seed=size)
         out = self._cupy.empty_like(want, dtype=a.dtype)
         product = Product(a, b, None, out, 1.0, 0.0)
         return self._microseconds(lambda: cuda.VENDOR.run(product), samples=5)
 
-    def _compile(self, key: tuple[str, tuple[tuple[str, str], ...]]) -> bytes | None:
-        if time.monotonic() > self._deadline:
-            return None
-        try:
-            return _source.compile_for(key[0], dict(key[1]), self._arch)
-        except RuntimeError as error:
-            self._say(f"left out: {str(error).splitlines()[0]}")
-            return None
+    def _variants(self, usual: Setting, size: int) -> Iterator[Setting]:
+        """Yield tile sizes with other numbers of parts and groups of blocks."""
+        for parts in PARTS if self.rung.in_parts else (1,):
+            few = usual.blocks(size, size) * parts <= 2048 and size // parts >= usual.bk * 2
+            if parts == 1 or few:
+                for group in GROUPS if self.rung.tiles.staged else (usual.group,):
+                    yield replace(usual, parts=parts, group=group)
 
     def _operands(self, m: int, n: int, k: int, seed: int) -> tuple[Any, Any, Any, Any]:
-        """A, B, the float64 product, and the bound of each result's error."""
+        """Return A, B, the float64 product, and the bound of each result's error."""
         cupy = self._cupy
         random = cupy.random.default_rng(seed)
         a = random.standard_normal((m, k), dtype=np.float32).astype(self.dtype)
@@ -139,56 +133,25 @@ class Search:
         want, scale = wide[0] @ wide[1], cupy.abs(wide[0]) @ cupy.abs(wide[1])
         return a, b, want, error_bound(self.dtype, k, want, scale)
 
-    def _enqueue(self, setting: Setting, a: Any, b: Any, out: Any) -> Callable[[], None] | None:
-        """Return a function that runs the product with these sizes; None if they did not compile."""
-        (m, k), n = a.shape, b.shape[1]
-        layout = Layout(m, n, k, k, n, n, n)
-        steps = launches(self.rung, self.dtype, layout, setting, 1.0, 0.0)
-        arrays = {"a": a, "b": b, "c": out, "d": out, "sums": out}
-        if steps[0].sums:
-            arrays["sums"] = self._cupy.empty(steps[0].sums, out.dtype)
-        calls = []
-        for step in steps:
-            function = self._function(step)
-            if function is None:
-                return None
-            arguments = tuple(arrays[x] if isinstance(x, str) else x for x in step.arguments)
-            calls.append((function, (*step.grid, 1), (*step.block, 1), arguments, step.shared_bytes))
+    def _launches(self, setting: Setting, sizes: tuple[int, int, int]) -> tuple[Launch, ...]:
+        m, n, k = sizes
+        return launches(self.rung, self.dtype, Layout(m, n, k, k, n, n, n), setting, 1.0, 0.0)
 
-        def run() -> None:
-            for function, grid, block, arguments, shared in calls:
-                function(grid, block, arguments, shared_mem=shared)
-
-        return run
-
-    def _function(self, step: Launch) -> Any:
-        key = step.source, step.defines, step.kernel
-        if key not in self._functions:
-            where = step.source, step.defines
-            if where not in self._cubins:
-                self._cubins[where] = self._compile(where)
-            cubin = self._cubins[where]
-            self._functions[key] = None if cubin is None else self._load(cubin, step)
-        return self._functions[key]
-
-    def _load(self, cubin: bytes, step: Launch) -> Any:
-        driver, module = self._cupy.cuda.driver, self._cupy.cuda.function.Module()
-        module.load(cubin)
-        function = module.get_function(step.kernel)
-        if step.shared_bytes > STATIC_LIMIT:
-            driver.funcSetAttribute(function.ptr, SHARED_BYTES, step.shared_bytes)
-        return function
+    def _ready(self, setting: Setting, a: Any, b: Any, out: Any) -> Callable[[], None]:
+        """Return the product with these sizes, to be run; RuntimeError if they do not compile."""
+        steps = self._launches(setting, (*out.shape, a.shape[1]))
+        launch = Prepared(steps, self._device, ARRAYS)
+        arrays = a, b, out, out, self._cupy.empty(max(steps[0].sums, 1), out.dtype)
+        stream = self._cupy.cuda.get_current_stream
+        return lambda: launch(stream().ptr, *(array.data.ptr for array in arrays))
 
     def _is_right(self, setting: Setting, a: Any, b: Any, want: Any, bound: Any) -> bool:
         out = self._cupy.full(want.shape, self._cupy.nan, a.dtype)
-        run = self._enqueue(setting, a, b, out)
-        if run is None:
-            return False
         try:
-            run()
+            self._ready(setting, a, b, out)()
             self._cupy.cuda.get_current_stream().synchronize()
-        except self._cupy.cuda.driver.CUDADriverError as error:
-            self._say(f"left out: {setting}: {error}")
+        except RuntimeError as error:
+            self._say(f"left out: {setting}: {str(error).splitlines()[0]}")
             return False
         right = bool((self._cupy.abs(out.astype("float64") - want) <= bound).all())
         if not right:
@@ -196,11 +159,14 @@ class Search:
         return right
 
     def _time(self, setting: Setting, a: Any, b: Any, out: Any, samples: int) -> float:
-        run = self._enqueue(setting, a, b, out)
-        return float("inf") if run is None else self._microseconds(run, samples)
+        try:
+            run = self._ready(setting, a, b, out)
+        except RuntimeError:
+            return math.inf
+        return self._microseconds(run, samples)
 
     def _microseconds(self, run: Callable[[], None], samples: int) -> float:
-        """The best of some replays of a graph of products."""
+        """Return the best of some replays of a graph of products."""
         stream = self._cupy.cuda.Stream(non_blocking=True)
         self._cupy.cuda.Device().synchronize()
         with on_stream(stream):

@@ -373,12 +373,12 @@ class FakeLaunch:
     launched = ()
     streams = ()
 
-    def __init__(self, steps, device):
-        self.steps = steps
+    def __init__(self, steps, device, arrays):
+        self.steps, self.arrays = steps, arrays
 
     def __call__(self, stream, *addresses):
         FakeLaunch.streams = (*FakeLaunch.streams, stream)
-        memory = dict(zip(("a", "b", "c", "d", "sums"), addresses, strict=True))
+        memory = dict(zip(self.arrays, addresses, strict=True))
         for step in self.steps:
             FakeLaunch.launched = (*FakeLaunch.launched, step.source)
             self.run(step, [memory[x] if isinstance(x, str) else x.item() for x in step.arguments])

@@ -143,7 +143,7 @@ def test_what_the_processor_lacks_is_refused():
                 RuntimeError, match=f"this processor lacks .* {kernel.name!r} needs; pass kernel"
             ):
                 gf256.matmul(np.eye(1, dtype=np.uint8), np.eye(1, dtype=np.uint8), kernel=kernel.name)
-    assert cpu.best().name == AVAILABLE[-1]
+    assert cpu.BEST.name == AVAILABLE[-1]
 
 
 def test_the_ladder_has_a_rung_for_any_processor(monkeypatch):

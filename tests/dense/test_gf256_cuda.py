@@ -206,16 +206,17 @@ class FakeLaunch:
 
     made = 0
 
-    def __init__(self, steps, device, arrays):
+    def __init__(self, steps, device, arrays, row_bytes):
         assert device == 0
         FakeLaunch.made += 1
-        self.steps, self.arrays = steps, arrays
+        self.steps, self.arrays, self.row_bytes = steps, arrays, row_bytes
 
     def __call__(self, stream, *addresses):
         assert stream == 7
         found = dict(zip(self.arrays, addresses, strict=True))
         for step in self.steps:
-            arguments = [found[x] if isinstance(x, str) else x.item() for x in step.arguments]
+            starts = {x: found[x] + step.first_row * self.row_bytes.get(x, 0) for x in self.arrays}
+            arguments = [starts[x] if isinstance(x, str) else x.item() for x in step.arguments]
             if step.kernel == "dasp_gf256_schedule":
                 b, out, vectors, b_stride, out_stride = arguments
                 defines = dict(step.defines)
@@ -260,13 +261,13 @@ def fake_gpu(monkeypatch):
     monkeypatch.setattr(dense, "_cupy", lambda: fake)
     monkeypatch.setattr(cuda, "_cupy", lambda: fake)
     monkeypatch.setattr(cuda, "Prepared", FakeLaunch)
-    monkeypatch.setattr(cuda, "_processors", lambda device: 132)
+    monkeypatch.setattr(cuda, "processors", lambda device: 132)
     monkeypatch.setattr(cuda, "_read_by_graphs", {})
     make.capturing = capturing
-    for cached in (cuda._prepare, cuda._uploaded):
+    for cached in (cuda._prepare, cuda._uploaded, cuda._tables):
         cached.cache_clear()
     yield make
-    for cached in (cuda._prepare, cuda._uploaded):
+    for cached in (cuda._prepare, cuda._uploaded, cuda._tables):
         cached.cache_clear()
 
 

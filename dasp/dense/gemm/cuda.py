@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dasp.dense.gemm import cublas_cuda
 from dasp.dense.gemm.ladder import HALF, REAL, Kernel, Product
 from dasp.dense.gemm.launch_cuda import Prepared
-from dasp.dense.gemm.rungs_cuda import BY_NAME, ITEM, LAST, RUNGS, Layout, Rung, launches
+from dasp.dense.gemm.rungs_cuda import ARRAYS, BY_NAME, ITEM, LAST, RUNGS, Layout, Rung, launches
 from dasp.dense.gemm.settings import entry, remembered
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
@@ -170,7 +170,7 @@ def _prepare(
     if rung.deepest and not setting.mma_k and _capability(device) >= FASTER_DEEP:
         setting = replace(setting, mma_k=rung.deepest)
     steps = launches(rung, dtype.name, layout, setting, alpha, beta)
-    return Ready(Prepared(steps, device), turned, steps[0].sums)
+    return Ready(Prepared(steps, device, ARRAYS), turned, steps[0].sums)
 
 
 def _unit(shape: tuple[int, int], strides: tuple[int, int], axis: int, item: int) -> bool:

@@ -1,20 +1,48 @@
-"""Launches that are ready but for the stream and the arrays' addresses, so that a call costs microseconds."""
+"""Launches as data, and launches that lack only the stream and the addresses of arrays."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dasp.dense.gemm.rungs_cuda import STATIC_LIMIT, Launch
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.driver import allow_shared
 
-ARRAYS = ("a", "b", "c", "d", "sums")
+STATIC_LIMIT = 48 * 1024
+"""Bytes of shared memory that a block has without asking for it."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of one kernel.
+
+    Attributes
+    ----------
+    source : the file under kernels/
+    defines : its compile-time constants, and their values
+    kernel : the entry point
+    grid, block : how many blocks and threads, along x and y
+    arguments : NumPy scalars, and in the arrays' places their names
+    shared_bytes : dynamic shared memory of a block
+    sums : elements of the workspace "sums", for kernels that use one
+    first_row : the row at which arrays begin, those that `Prepared` is told the rows' lengths of
+    """
+
+    source: str
+    defines: tuple[tuple[str, str], ...]
+    kernel: str
+    grid: tuple[int, int]
+    block: tuple[int, int]
+    arguments: tuple[Any, ...]
+    shared_bytes: int = 0
+    sums: int = 0
+    first_row: int = 0
 
 
 class Prepared:
@@ -23,49 +51,53 @@ class Prepared:
     Parameters
     ----------
     steps : sequence of Launch
-        Of either ladder: what they have in common is read.
     device : int
         The current GPU's number.
     arrays : sequence of str
-        The arrays that stand for the addresses among the arguments.
+        The names among the arguments, in the order in which a call takes the addresses.
+    row_bytes : mapping of str to int, optional
+        Bytes from row to row of the arrays that begin at a launch's `first_row`.
     """
 
-    def __init__(self, steps: Sequence[Any], device: int, arrays: Sequence[str] = ARRAYS) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Launch],
+        device: int,
+        arrays: Sequence[str],
+        row_bytes: Mapping[str, int] | None = None,
+    ) -> None:
         from cupy.cuda import driver
 
         self._launch = driver.launchKernel
-        self._boxes = {name: ctypes.c_void_p() for name in arrays}
-        self._steps = [(*_shape(step, device), *self._parameters(step)) for step in steps]
+        self._places: list[tuple[ctypes.c_void_p, int, int]] = []
         self._lock = threading.Lock()
-
-    def _parameters(self, step: Launch) -> tuple[int, Any]:
-        """The address of the list of the arguments' addresses, and what must live as long as it is used."""
-        boxes = [self._boxes[x] if isinstance(x, str) else _boxed(x) for x in step.arguments]
-        parameters = (ctypes.c_void_p * len(boxes))(*map(ctypes.addressof, boxes))
-        return ctypes.addressof(parameters), (parameters, boxes)
+        self._steps = []
+        for step in steps:
+            boxes = []
+            for value in step.arguments:
+                if isinstance(value, str):
+                    boxes.append(ctypes.c_void_p())
+                    offset = step.first_row * (row_bytes or {}).get(value, 0)
+                    self._places.append((boxes[-1], arrays.index(value), offset))
+                else:
+                    boxes.append(np.ctypeslib.as_ctypes_type(value.dtype)(value.item()))
+            parameters = (ctypes.c_void_p * len(boxes))(*map(ctypes.addressof, boxes))
+            kernel = _load(step.source, step.defines, step.kernel, step.shared_bytes, device)
+            shape = kernel.kernel.ptr, step.grid, step.block, step.shared_bytes
+            self._steps.append((*shape, ctypes.addressof(parameters), (parameters, boxes)))
 
     def __call__(self, stream: int, *addresses: int) -> None:
         """Launch on a stream of the GPU; the addresses are those of the arrays, in their order."""
         with self._lock:  # several threads may share a launch; the driver has read all when it returns
-            for box, address in zip(self._boxes.values(), addresses, strict=True):
-                box.value = address
+            for box, place, offset in self._places:
+                box.value = addresses[place] + offset
             for function, grid, block, shared, parameters, _ in self._steps:
                 self._launch(function, *grid, 1, *block, 1, shared, stream, parameters, 0)
 
 
-def _shape(step: Launch, device: int) -> tuple[int, tuple[int, int], tuple[int, int], int]:
-    kernel = _loaded(step.source, step.defines, step.kernel, step.shared_bytes, device)
-    return kernel.kernel.ptr, step.grid, step.block, step.shared_bytes
-
-
-def _boxed(value: Any) -> Any:
-    """A NumPy scalar as the C object whose address the driver takes."""
-    return np.ctypeslib.as_ctypes_type(value.dtype)(value.item())
-
-
 @functools.cache
-def _loaded(source: str, defines: tuple[tuple[str, str], ...], kernel: str, shared: int, device: int) -> Any:
-    """The compiled kernel of a launch, allowed the shared memory that it asks for."""
+def _load(source: str, defines: tuple[tuple[str, str], ...], kernel: str, shared: int, device: int) -> Any:
+    """Return the compiled kernel of a launch, allowed the shared memory that it asks for."""
     function = _source.load(source, dict(defines)).get_function(kernel)
     if shared > STATIC_LIMIT:
         allow_shared(function, shared)

@@ -16,13 +16,15 @@ import numpy as np
 
 from dasp.dense.gemm import settings
 from dasp.dense.gemm.ladder import HALF, REAL
+from dasp.dense.gemm.launch_cuda import STATIC_LIMIT, Launch
 from dasp.dense.gemm.settings import Setting
 from dasp.runtime.integers import ceil_div, round_up
 
-STATIC_LIMIT = 48 * 1024
 DYNAMIC_LIMIT = 227 * 1024
-"""Bytes of shared memory that a block may have, declared in the source or asked for at its launch: the latter
-on sm_90; 163 KiB on sm_80."""
+"""Bytes of shared memory that a block may ask for at its launch on sm_90; 163 KiB on sm_80."""
+
+ARRAYS = ("a", "b", "c", "d", "sums")
+"""The names of the arrays among the arguments of launches; "sums" is a workspace."""
 
 ITEM = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 REGISTERS = 65536
@@ -53,21 +55,6 @@ class Layout:
         """Return True if every row (column, if those are contiguous) is made of whole pieces of 16 bytes."""
         lengths = (self.k if self.along_a else self.m, self.k if self.along_b else self.n, self.n)
         return all(length * ITEM[dtype] % 16 == 0 for length in lengths)
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One kernel launch. `arguments` are NumPy scalars, and "a", "b", "c", "d", "sums" in the arrays'
-    places."""
-
-    source: str
-    defines: tuple[tuple[str, str], ...]
-    kernel: str
-    grid: tuple[int, int]
-    block: tuple[int, int]
-    arguments: tuple[Any, ...]
-    shared_bytes: int
-    sums: int = 0  # elements of the workspace "sums"
 
 
 # ---- how a rung cuts C into tiles ------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from numba import types
 from dasp.dense.gf256 import instructions
 from dasp.dense.gf256.field import EXP, LOG, PRODUCT, Bytes, bit_matrices, nibble_tables
 from dasp.dense.gf256.instructions import Instruction, step
+from dasp.dense.gf256.kernel import Kernel
 from dasp.runtime.arrays import address
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import run
@@ -148,72 +149,49 @@ def _vector_task(instruction: Instruction, a: Bytes) -> Task:
     return task
 
 
-@dataclass(frozen=True)
-class CpuKernel:
-    """One rung of the CPU ladder.
+@dataclass(frozen=True, eq=False)
+class CpuKernel(Kernel):
+    """A rung of the CPU ladder.
 
     Attributes
     ----------
-    name : str
-        The name for `matmul(..., kernel=name)`.
-    summary : str
-        The work of this rung, in one sentence.
-    needs : str
-        The machine that it needs, in words.
-    available : bool
-        True if this processor is such a machine.
     prepare : callable
         Takes `a` (m, k), neither of them 0, and returns the task that computes columns.
     """
 
-    name: str
-    summary: str
-    needs: str
-    available: bool
     prepare: Callable[[Bytes], Task]
+
+
+def _table_rung(name: str, summary: str, function: Callable[..., None]) -> CpuKernel:
+    return CpuKernel(name, summary, "any CPU", functools.partial(_table_task, function))
 
 
 def _vector_rung(instruction: Instruction, summary: str) -> CpuKernel:
     needs = " and ".join(instruction.features) or "any CPU"
     prepare = functools.partial(_vector_task, instruction)
-    return CpuKernel(instruction.name, summary, needs, instruction.available, prepare)
+    return CpuKernel(instruction.name, summary, needs, prepare, available=instruction.available)
 
 
-@functools.cache
-def ladder() -> tuple[CpuKernel, ...]:
-    """Return the rungs in order, those that this processor cannot run included."""
-    return (
-        CpuKernel(
-            "log_exp",
-            "a product is a sum of logs; one result at a time",
-            "any CPU",
-            True,
-            functools.partial(_table_task, _log_exp),
-        ),
-        CpuKernel(
-            "product_rows",
-            "a product is one look-up in a row of the 64 KiB table; rows of b are read in order",
-            "any CPU",
-            True,
-            functools.partial(_table_task, _product_rows),
-        ),
-        _vector_rung(instructions.DOUBLING, "no table: vectors doubled seven times, multiples kept by masks"),
-        _vector_rung(
-            instructions.SHUFFLE_16, "two shuffles a product look up 16 bytes at once; sums in registers"
-        ),
-        _vector_rung(instructions.SHUFFLE_32, "the same with 32 bytes a vector"),
-        _vector_rung(instructions.SHUFFLE_64, "the same with 64 bytes a vector"),
-        _vector_rung(
-            instructions.AFFINE_32, "one instruction a product: 32 bytes times an 8 x 8 matrix of bits"
-        ),
-        _vector_rung(instructions.AFFINE_64, "the same with 64 bytes a vector"),
-    )
+# fmt: off
+LADDER = (
+    _table_rung("log_exp", "a product is a sum of logs; one result at a time", _log_exp),
+    _table_rung("product_rows",
+                "a product is one look-up in a row of the 64 KiB table; rows of b are read in order",
+                _product_rows),
+    _vector_rung(instructions.DOUBLING, "no table: vectors doubled seven times, multiples kept by masks"),
+    _vector_rung(instructions.SHUFFLE_16,
+                 "two shuffles a product look up 16 bytes at once; sums in registers"),
+    _vector_rung(instructions.SHUFFLE_32, "the same with 32 bytes a vector"),
+    _vector_rung(instructions.SHUFFLE_64, "the same with 64 bytes a vector"),
+    _vector_rung(instructions.AFFINE_32,
+                 "one instruction a product: 32 bytes times an 8 x 8 matrix of bits"),
+    _vector_rung(instructions.AFFINE_64, "the same with 64 bytes a vector"),
+)
+# fmt: on
+"""The rungs in order, those that this processor cannot run included."""
 
-
-@functools.cache
-def best() -> CpuKernel:
-    """Return the last rung that this processor can run."""
-    return [kernel for kernel in ladder() if kernel.available][-1]
+BEST = [kernel for kernel in LADDER if kernel.available][-1]
+"""The last rung that this processor can run."""
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,6 +1,6 @@
 """Products over GF(2^8) on the GPU: the ladder of kernels, their launches, and columns that fill no word.
 
-The launches of a rung are data (`Launch`), made without CuPy, so that the emulator runs exactly what the GPU
+The launches of a rung are data, made without CuPy, so that the emulator runs exactly what the GPU
 runs. On the GPU the launches for a shape are prepared once; a call writes addresses into them.
 """
 
@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp.dense.gemm.cuda import overlap, using
-from dasp.dense.gemm.launch_cuda import Prepared
+from dasp.dense.gemm.cuda import overlap, processors, using
+from dasp.dense.gemm.launch_cuda import Launch, Prepared
 from dasp.dense.gf256.field import EXP, LOG, Bytes
+from dasp.dense.gf256.kernel import Kernel
 from dasp.runtime import arrays as _arrays
 from dasp.runtime.integers import ceil_div, round_up
 
@@ -48,59 +49,23 @@ class Sizes(NamedTuple):
     processors: int
 
 
-@dataclass(frozen=True)
-class Launch:
-    """One launch of one kernel.
-
-    Attributes
-    ----------
-    source : str
-        The file under kernels/.
-    defines : pairs of str
-        Its compile-time constants, and their values.
-    kernel : str
-        The entry point.
-    grid, block : tuple of int
-    arguments : tuple
-        In order: NumPy scalars, and for arrays the names "a", "b", "out", "logs" and "powers".
-    shared_bytes : int
-        Dynamic shared memory of a block.
-    first_row : int
-        The row of a and of out at which the pointers "a" and "out" begin.
-    """
-
-    source: str
-    defines: tuple[tuple[str, str], ...]
-    kernel: str
-    grid: tuple[int, int]
-    block: tuple[int, int]
-    arguments: tuple[Any, ...]
-    shared_bytes: int = 0
-    first_row: int = 0
-
-
 @dataclass(frozen=True, eq=False)
-class CudaKernel:
-    """One rung of the CUDA ladder.
+class CudaKernel(Kernel):
+    """A rung of the CUDA ladder.
 
     Attributes
     ----------
-    name, summary, needs : str
-        As `dasp.dense.gf256.Kernel`.
     word_bytes : int
         Adjacent bytes that a thread loads at once: rows must be aligned to it.
-    reads_coefficients : bool
-        True if the launches depend on the values of a.
     launches : callable
         Takes the Sizes and, if `reads_coefficients`, a on the host; yields the launches.
+    reads_coefficients : bool
+        True if the launches depend on the values of a.
     """
 
-    name: str
-    summary: str
-    needs: str
     word_bytes: int
-    reads_coefficients: bool
     launches: Callable[[Sizes, Bytes | None], Iterator[Launch]] = field(repr=False)
+    reads_coefficients: bool = False
 
 
 def _naive(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
@@ -177,76 +142,35 @@ def _schedule(s: Sizes, coefficients: Bytes | None) -> Iterator[Launch]:
         yield Launch("dense/gf256_schedule.cu", defines, name, grid, (256, 1), arguments, first_row=first)
 
 
-_LADDER = (
-    CudaKernel(
-        "naive", "one thread per result; a product is eight shifts and adds", "any GPU", 1, False, _naive
-    ),
-    CudaKernel(
-        "square_tiles",
-        "16 x 16 entries of a and of b in shared memory, as logs",
-        "any GPU",
-        1,
-        False,
-        _square_tiles,
-    ),
-    CudaKernel(
-        "general_tiles",
-        "tiles sized at run time; a table of products per coefficient; b is loaded once",
-        "any GPU",
-        1,
-        False,
-        _general_tiles,
-    ),
-    CudaKernel(
-        "packed_4",
-        "4 bytes a thread: multiples by x^t kept by masks, no table",
-        "any GPU",
-        4,
-        False,
-        _launch_packed(4),
-    ),
-    CudaKernel("packed_8", "the same with 8 bytes a thread", "any GPU", 8, False, _launch_packed(8)),
-    CudaKernel("packed_16", "the same with 16 bytes a thread", "any GPU", 16, False, _launch_packed(16)),
-    CudaKernel(
-        "byte_permute",
-        "tables of 8 entries in registers, four look-ups an instruction",
-        "any GPU",
-        16,
-        False,
-        _byte_permute,
-    ),
-    CudaKernel(
-        "schedule",
-        "compiled for the coefficients: exclusive ors by Horner's scheme, bound by memory",
-        "any GPU, and half a second or more to compile for each a",
-        16,
-        True,
-        _schedule,
-    ),
+# fmt: off
+LADDER = (
+    CudaKernel("naive", "one thread per result; a product is eight shifts and adds", "any GPU", 1, _naive),
+    CudaKernel("square_tiles", "16 x 16 entries of a and of b in shared memory, as logs", "any GPU", 1,
+               _square_tiles),
+    CudaKernel("general_tiles",
+               "tiles sized at run time; a table of products per coefficient; b is loaded once", "any GPU",
+               1, _general_tiles),
+    CudaKernel("packed_4", "4 bytes a thread: multiples by x^t kept by masks, no table", "any GPU", 4,
+               _launch_packed(4)),
+    CudaKernel("packed_8", "the same with 8 bytes a thread", "any GPU", 8, _launch_packed(8)),
+    CudaKernel("packed_16", "the same with 16 bytes a thread", "any GPU", 16, _launch_packed(16)),
+    CudaKernel("byte_permute", "tables of 8 entries in registers, four look-ups an instruction", "any GPU",
+               16, _byte_permute),
+    CudaKernel("schedule",
+               "compiled for the coefficients: exclusive ors by Horner's scheme, bound by memory",
+               "any GPU, and half a second or more to compile for each a", 16, _schedule, True),
 )
+# fmt: on
+"""The rungs in order."""
 
-
-def ladder() -> tuple[CudaKernel, ...]:
-    """Return the rungs in order."""
-    return _LADDER
-
-
-def _rung(name: str) -> CudaKernel:
-    return next(kernel for kernel in _LADDER if kernel.name == name)
-
-
-_BEST = _rung("byte_permute")
-
-
-def best() -> CudaKernel:
-    """Return the fastest rung that takes any coefficients without compiling for them."""
-    return _BEST
+BEST = next(kernel for kernel in LADDER if kernel.name == "byte_permute")
+"""The fastest rung that takes any coefficients without compiling for them."""
 
 
 def best_for_many(matrix: Bytes, d: Any) -> str:
     """Return the name of the fastest rung for a matrix that will multiply again and again."""
     worth = d.nbytes >= WORTH_COMPILING and 0 < matrix.size <= MOST_SCHEDULED
-    return "schedule" if worth else _BEST.name
+    return "schedule" if worth else BEST.name
 
 
 def launches(kernel: CudaKernel, sizes: Sizes, coefficients: Bytes | None) -> list[Launch]:
@@ -323,11 +247,6 @@ def _cupy() -> Any:
     return cupy
 
 
-@functools.cache
-def _processors(device: int) -> int:
-    return int(_cupy().cuda.Device(device).attributes["MultiProcessorCount"])
-
-
 @functools.lru_cache(maxsize=256)
 def _uploaded(device: int, shape: tuple[int, ...], content: bytes) -> Any:
     """Return a small array on the current device, `device`, copied there once and ready for any stream."""
@@ -341,46 +260,27 @@ def _upload(device: int, array: Bytes) -> Any:
     return _uploaded(device, array.shape, array.tobytes())
 
 
+_ARRAYS = ("a", "b", "out", "logs", "powers")
+"""The names of the arrays among the arguments of launches."""
+
 _read_by_graphs: dict[int, Any] = {}
 """Coefficients that captured products read, by their address: a graph may be replayed at any later time."""
 
 
-_ARRAYS = ("a", "b", "out", "logs", "powers")
-
-
-class Ready(NamedTuple):
-    """The launches of a product for one GPU.
-
-    Attributes
-    ----------
-    launch : Prepared
-    places : tuple of (int, int)
-        The addresses that it takes: which of a, b, out, logs and powers, and how many bytes from its start.
-    looks_up : bool
-        True if it takes logs and powers.
-    """
-
-    launch: Prepared
-    places: tuple[tuple[int, int], ...]
-    looks_up: bool
+@functools.cache
+def _tables(device: int) -> tuple[Any, Any]:
+    """Return logs and powers on the current device, `device`."""
+    return _upload(device, LOG), _upload(device, EXP)
 
 
 @functools.lru_cache(maxsize=1024)
-def _prepare(device: int, kernel: CudaKernel, sizes: Sizes, coefficients: bytes | None) -> Ready:
+def _prepare(device: int, kernel: CudaKernel, sizes: Sizes, coefficients: bytes | None) -> Prepared:
     """Compile and load the kernels of a product, and lay out their arguments."""
     values = None
     if coefficients is not None:
         values = np.frombuffer(coefficients, np.uint8).reshape(sizes.m, sizes.k)
-    steps, places = [], {}
-    for i, launch in enumerate(launches(kernel, sizes, values)):
-        row_bytes = {"a": sizes.k, "out": sizes.out_stride}
-        for word in launch.arguments:
-            if isinstance(word, str):
-                places[f"{word} {i}"] = _ARRAYS.index(word), launch.first_row * row_bytes.get(word, 0)
-        arguments = tuple(f"{x} {i}" if isinstance(x, str) else x for x in launch.arguments)
-        steps.append(replace(launch, arguments=arguments))
-    looks_up = any(which >= _ARRAYS.index("logs") for which, _ in places.values())
-    return Ready(Prepared(steps, device, tuple(places)), tuple(places.values()), looks_up)
+    row_bytes = {"a": sizes.k, "out": sizes.out_stride}
+    return Prepared(launches(kernel, sizes, values), device, _ARRAYS, row_bytes)
 
 
 def matmul(a: Any, b: Any, out: Any, kernel: CudaKernel) -> Any:
@@ -425,10 +325,9 @@ class _Launcher:
                 _read_by_graphs[self._a.data.ptr] = self._a
 
     def __call__(self, columns: int, b: Any, out: Any) -> None:
-        processors = _processors(self._device)
-        sizes = Sizes(self._m, self._k, columns, b.strides[0], out.strides[0], processors)
+        multiprocessors = processors(self._device)
+        sizes = Sizes(self._m, self._k, columns, b.strides[0], out.strides[0], multiprocessors)
         ready = _prepare(self._device, self._kernel, sizes, self._coefficients)
         first = 0 if self._a is None else self._a.data.ptr
-        tables = (_upload(self._device, table).data.ptr for table in (LOG, EXP)) if ready.looks_up else (0, 0)
-        starts = first, b.data.ptr, out.data.ptr, *tables
-        ready.launch(self._stream, *[starts[i] + offset for i, offset in ready.places])
+        tables = (table.data.ptr for table in _tables(self._device))
+        ready(self._stream, first, b.data.ptr, out.data.ptr, *tables)

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from dasp.dense.gf256 import cpu
+from dasp.dense.gf256.kernel import Kernel
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime.cpu.threads import get_num_threads
 
 _BYTE = np.dtype(np.uint8)
-
-
-class Kernel(Protocol):
-    """One rung of a ladder."""
-
-    @property
-    def name(self) -> str:
-        """The word that `matmul(..., kernel=name)` takes."""
-
-    @property
-    def summary(self) -> str:
-        """The work of the rung, in one sentence."""
-
-    @property
-    def needs(self) -> str:
-        """The machine that it needs, in words."""
 
 
 def kernels(device: str = "cuda") -> tuple[Kernel, ...]:
@@ -40,8 +25,7 @@ def kernels(device: str = "cuda") -> tuple[Kernel, ...]:
     Returns
     -------
     tuple of Kernel
-        Each with `.name`, `.summary` and `.needs`. On the CPU also `.available`: rungs that this processor
-        cannot run are listed, and refused by `matmul`.
+        Rungs that this processor cannot run are listed, and refused by `matmul`.
 
     Raises
     ------
@@ -54,11 +38,11 @@ def kernels(device: str = "cuda") -> tuple[Kernel, ...]:
     ['log_exp', 'product_rows']
     """
     if device == "cpu":
-        return cpu.ladder()
+        return cpu.LADDER
     if device == "cuda":
         from dasp.dense.gf256 import cuda
 
-        return cuda.ladder()
+        return cuda.LADDER
     raise ValueError(f"device is {device!r}; it must be 'cuda' or 'cpu'")
 
 
@@ -109,7 +93,7 @@ def find_kernel(device: str, name: str) -> Any:
     ladder = kernels(device)
     for kernel in ladder:
         if kernel.name == name:
-            if not getattr(kernel, "available", True):
+            if not kernel.available:
                 raise RuntimeError(
                     f"this processor lacks {kernel.needs}, which kernel {name!r} needs; pass kernel='auto'"
                 )
@@ -168,8 +152,8 @@ def matmul(a: Any, b: Any, *, out: Any = None, kernel: str = "auto", threads: in
     if on_gpu:
         from dasp.dense.gf256 import cuda
 
-        return cuda.matmul(a, b, out, cuda.best() if kernel == "auto" else find_kernel("cuda", kernel))
-    chosen = cpu.best() if kernel == "auto" else find_kernel("cpu", kernel)
+        return cuda.matmul(a, b, out, cuda.BEST if kernel == "auto" else find_kernel("cuda", kernel))
+    chosen = cpu.BEST if kernel == "auto" else find_kernel("cpu", kernel)
     if b.shape[1] > 1 and b.strides[1] != 1:
         b = np.ascontiguousarray(b)
     target = out
