@@ -25,6 +25,7 @@ from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.launch import find_communicator, find_rank_device, find_world, leave
 from dasp.distributed.matrix import SpMatrix
 from dasp.distributed.nccl import NcclTransport
+from dasp.distributed.transport import find_transport
 from dasp.runtime.cpu.threads import get_num_threads
 from dasp.runtime.cuda.graph import PriorityGraph, in_turn
 from dasp.runtime.cuda.stream import on_stream
@@ -166,7 +167,7 @@ class Clock:
             graph = PriorityGraph(stream.ptr, in_turn([run], times))
             begin, end = cupy.cuda.Event(), cupy.cuda.Event()
             zero = cupy.zeros(1)
-            meet = self._comm.transport(self._device).sum(zero, zero)
+            meet = find_transport(self._comm, self._device).sum(zero, zero)
             best = math.inf
             for _ in range(REPEATS):
                 self._comm.gather(None)
@@ -249,7 +250,7 @@ class Scaling:
         """
         kinds: dict[str, Any] = {"": self.comm}
         if self.device != "cpu":
-            transport = self.comm.transport(self.device)
+            transport = find_transport(self.comm, self.device)
             kinds = {transport.name: transport}
         if "peers" in kinds:
             kinds["nccl"] = NcclTransport(self.comm, self.device)

@@ -7,10 +7,11 @@ On each of the ranks of `mpirun -n 4 python program.py`:
 """
 
 from dasp.distributed import preconditioners
-from dasp.distributed.communicator import Communicator, RankError, agree
+from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.launch import find_communicator
 from dasp.distributed.matrix import SpMatrix
 from dasp.distributed.partition import write_parts
+from dasp.distributed.protocols import RankError
 from dasp.distributed.split import Parts
 
 __all__ = [

@@ -1,116 +1,187 @@
-"""What ranks owe each other: the protocol of a communicator, and how ranks agree.
+"""What ranks do together on their hosts: calls, gathers, sums and exchanges, for MPI and torch alike.
 
-A rank is a process (or, in tests, a thread) with a part of a matrix. A communicator moves bytes between the
-hosts of ranks, by mpi4py or torch.distributed; its transport moves them between GPUs. Operations are prepared
-once, with the arrays that they work on, and made many times: so they can be captured in a CUDA graph.
+A rank is a process (or, in tests, a thread) with a part of a matrix.
+
+Every message begins with a head of fixed size: the number of the call that it belongs to, the operation in
+that call, and how many bytes there are, of which the first stand in the head. A rank that leaves a call with
+an error says so to the others, and all go on with the next call: a message of an older call is received and
+dropped, and one of another operation is an error. So ranks never take for data what was not meant for them.
 """
 
 from __future__ import annotations
 
+import pickle
+import time
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar
 
 import numpy as np
 
-from dasp.runtime.launcher import EVERYWHERE
-from dasp.runtime.types import Array
+from dasp.distributed.protocols import Message, RankError, Transport
+from dasp.distributed.split import Numbers
+from dasp.runtime.launcher import EVERYWHERE, told_everywhere
 
 T = TypeVar("T")
 
-DeviceArray = Any
-"""A cupy.ndarray; CuPy has no types."""
+Request = Any
+"""A message on its way, as mpi4py, torch or a test has it."""
 
-Span = tuple[int, int, int]
-"""A rank, and the first and one past the last of the rows that are for it or from it."""
+HEAD = 256
+"""Bytes of a head."""
 
-Message = tuple[int, Array]
-"""The rank that an array goes to or comes from, and the array, which is contiguous."""
+WORDS = 3
+"""Numbers at its beginning: the call, the operation, and the bytes of the message."""
+
+INSIDE = HEAD - 8 * WORDS
+"""Bytes of the message that a head holds; what is longer follows in a message of its own."""
+
+FAILED = -1
+"""The operation of a message which says that a rank left the call with an error, and which."""
+
+KINDS = RankError, TypeError, ValueError
+"""Of errors that other ranks raise; the first stands for all others."""
 
 
-class RankError(RuntimeError):
-    """Another rank failed, ended, or did not answer in time."""
+class Call(AbstractContextManager[None]):
+    """A call that all ranks make, as a context; calls inside it belong to it."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm, self._depth = comm, 0
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        self._comm.is_in_call = True
+        if self._depth == 1:
+            self._comm.begin_call()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        self._comm.is_in_call = self._depth > 0
+        if error is not None and not self._depth and not told_everywhere(error):
+            self._comm.fail(error)
 
 
-class Exchange(Protocol):
+class Inbox:
+    """Messages from one rank, in the order in which it sent them."""
+
+    def __init__(self, comm: Communicator, rank: int) -> None:
+        self._comm, self._rank = comm, rank
+        self._head = np.zeros(HEAD, np.uint8)
+        self._words = self._head[: 8 * WORDS].view(np.int64)
+        self._request: Request = None
+        self._has_head = False
+        self._rest: Numbers | None = None  # what comes behind a head
+        self._is_wanted = False
+
+    def drop(self) -> None:
+        """Drop a message that has begun to come for a call that this rank has left."""
+        self._is_wanted = False
+
+    def receive(self, label: tuple[int, int], target: Numbers) -> bool:
+        """Take the bytes that have come; return True once the message with this label is in its place.
+
+        Raises
+        ------
+        RankError, TypeError, ValueError
+            If the other rank has failed, or is at another operation or call.
+        """
+        while True:
+            if self._rest is not None:
+                if not self._comm.is_done(self._request):
+                    return False
+                self._rest, self._request, wanted = None, None, self._is_wanted
+                if wanted:
+                    self._is_wanted = False
+                    return True
+            elif not self._has_head:
+                if self._request is None:
+                    self._request = self._comm.receive(self._rank, self._head)
+                if not self._comm.is_done(self._request):
+                    return False
+                self._has_head, self._request = True, None
+            elif self._take_head(label, target):
+                return True
+
+    def _take_head(self, label: tuple[int, int], target: Numbers) -> bool:
+        """Judge a head and what follows it; return True if the whole message was in it, and is wanted."""
+        number, operation, nbytes = map(int, self._words)
+        wanted = (number, operation, nbytes) == (*label, target.nbytes)
+        if not wanted and number >= label[0]:
+            if number == label[0] and operation == FAILED:
+                self._has_head = False
+                raise self._failure(nbytes)
+            raise RankError(
+                f"rank {self._comm.rank} and rank {self._rank} are not at the same operation; "
+                "all ranks must make the same calls in the same order"
+            )
+        self._has_head = False
+        if nbytes <= INSIDE:
+            if wanted:
+                target[:] = self._head[8 * WORDS : 8 * WORDS + nbytes]
+            return wanted
+        self._rest, self._is_wanted = target if wanted else np.empty(nbytes, np.uint8), wanted
+        self._request = self._comm.receive(self._rank, self._rest)
+        return False
+
+    def _failure(self, nbytes: int) -> Exception:
+        text = self._head[8 * WORDS : 8 * WORDS + nbytes].tobytes().decode(errors="replace")
+        error: Exception = KINDS[int(text[0])](f"rank {self._rank}: {text[1:]}")
+        return error
+
+
+class Exchange:
     """Messages between neighbours, prepared."""
 
+    def __init__(
+        self, comm: Communicator, sends: Sequence[Message], receives: Sequence[Message], name: str
+    ) -> None:
+        self._comm, self._name = comm, zlib.crc32(name.encode())
+        self._sends = [(rank, _flat(array)) for rank, array in sends]
+        self._receives = [(rank, _flat(array)) for rank, array in receives]
+        self._heads = np.zeros((len(self._sends), HEAD), np.uint8)
+        self._sending: list[Request] = []
+        self._label = 0, 0
+
     def start(self) -> None:
-        """Send the present contents of the arrays."""
+        """Send."""
+        if self._sending:  # of a call that failed: those who read these messages later must know it
+            self._comm.keep(self._sending, self._heads)
+            self._heads = np.zeros_like(self._heads)
+        self._label = self._comm.begin_operation(self._name)
+        self._sending = []
+        for head, (rank, array) in zip(self._heads, self._sends, strict=True):
+            head[: 8 * WORDS].view(np.int64)[:] = *self._label, array.nbytes
+            first = array[:INSIDE] if array.nbytes <= INSIDE else array[:0]
+            head[8 * WORDS : 8 * WORDS + len(first)] = first
+            self._sending.append(self._comm.send(rank, head))
+            if array.nbytes > INSIDE:
+                self._sending.append(self._comm.send(rank, array))
 
     def finish(self) -> None:
-        """Wait until all has arrived and the arrays that were sent may be overwritten."""
+        """Wait until all has come and all is sent."""
+        waiting: list[Callable[[], bool]] = [
+            partial(self._comm.inbox(rank).receive, self._label, array) for rank, array in self._receives
+        ]
+        waiting += [partial(self._comm.is_done, request) for request in self._sending]
+        self._comm.wait_for(waiting)
+        self._sending = []
 
 
-class RowMessages(Protocol):
-    """Messages of rows, prepared."""
-
-    def start(self, x: DeviceArray) -> None:
-        """Send rows of an array, and put what comes in its place, on the current stream."""
+def _flat(array: Numbers) -> Numbers:
+    """Return the bytes of a contiguous array."""
+    return array.reshape(-1).view(np.uint8) if array.nbytes else np.empty(0, np.uint8)
 
 
-class Transport(Protocol):
-    """Messages and sums between GPUs, on CuPy's current stream; all ranks prepare alike.
-
-    Attributes
-    ----------
-    name : str
-        `peers` or `nccl`.
-    solver_device : dasp.distributed.space_cuda.RanksDevice or None
-        The GPU as solvers see it, once they do.
-    count : int
-        Messages, sums and graphs of them that were begun: the same on all ranks that are at the same place.
-    """
-
-    name: str
-    solver_device: Any
-    count: int
-
-    def sum(self, numbers: DeviceArray, totals: DeviceArray) -> Callable[[], None]:
-        """Prepare to set `totals` to the sum of `numbers`, float64, over all ranks; all get the same bits.
-
-        They may be one array.
-        """
-
-    def rows(
-        self,
-        sends: Sequence[Span],
-        places: DeviceArray | None,
-        receives: Sequence[Span],
-        received: DeviceArray,
-    ) -> RowMessages:
-        """Prepare to send rows of arrays that come later.
-
-        Parameters
-        ----------
-        sends : sequence of Span
-            Of `places`, or of the rows themselves; neighbour by neighbour.
-        places : array of int64, optional
-            The rows that are sent.
-        receives : sequence of Span
-            Of `received`.
-        received : array, shape (rows,) or (rows, k)
-            Contiguous; of the type and number of columns of what is sent.
-        """
-
-    def check(self) -> None:
-        """Raise RankError if this rank has given up waiting for another."""
-
-    def wait(self, event: Any) -> None:
-        """Wait on the host for an event of the GPU, no longer than the timeout."""
-
-    def give_up(self) -> None:
-        """Wait for no other rank any more; later operations raise `RankError`."""
-
-    def close(self) -> None:
-        """Leave the memory of other ranks: the communicator is gone, and nothing is sent any more."""
-
-    def end(self) -> None:
-        """Wait, not for long, for messages that other ranks may still need; this process ends."""
-
-
-class Communicator(Protocol):
+class Communicator:
     """All that ranks do together; messages and sums are those of the host.
+
+    A subclass sends and receives bytes, says if a request is done, and pauses between two questions.
 
     Attributes
     ----------
@@ -118,45 +189,178 @@ class Communicator(Protocol):
         The number of this rank, and how many there are.
     timeout : float
         Seconds that a rank waits for another before it raises `RankError`.
-    call : context manager
-        Work that all ranks do together, as one call. Where an error ends it on one rank, those that wait for
-        this one raise a `TypeError` or `ValueError` too, or else a `RankError`; the next call is made as if
-        nothing had happened.
+    transports : dict
+        Those between the GPUs of the ranks, by device; see `dasp.distributed.transport.find_transport`.
     """
 
-    rank: int
-    size: int
-    timeout: float
+    def __init__(self, rank: int, size: int, timeout: float) -> None:
+        self.rank, self.size, self.timeout = rank, size, timeout
+        self.transports: dict[str, Transport] = {}
+        self._call = Call(self)
+        self._number, self._step, self._has_failed, self.is_in_call = 0, 0, False, False
+        self._inboxes: dict[int, Inbox] = {}
+        self._kept: list[tuple[list[Request], Numbers]] = []
 
     @property
     def call(self) -> AbstractContextManager[None]:
-        """A context for a call."""
+        """A context for work that all ranks do together, as one call.
+
+        Where an error ends it on one rank, those that wait for this one raise a `TypeError` or `ValueError`
+        too, or else a `RankError`; the next call is made as if nothing had happened.
+        """
+        return self._call
+
+    def send(self, rank: int, array: Numbers) -> Request:
+        """Begin to send bytes, which stay as they are until that is done; return a request."""
+        raise NotImplementedError
+
+    def receive(self, rank: int, array: Numbers) -> Request:
+        """Begin to receive bytes; return a request. Messages of a rank come in the order it sent them."""
+        raise NotImplementedError
+
+    def is_done(self, request: Request) -> bool:
+        """Return True once a request is done; a communicator may wait until it is."""
+        raise NotImplementedError
+
+    def pause(self, began: float) -> None:
+        """Rest between two questions whether something has come; raise RankError if time is up."""
+
+    def begin_call(self) -> None:
+        """Count a call.
+
+        Raises
+        ------
+        RankError
+            If a call failed before, and GPUs are not at the same place since.
+        """
+        self._number, self._step = self._number + 1, 0
+        if self._has_failed:
+            self._has_failed = False
+            if self.transports:
+                self._meet_again()
+
+    def _meet_again(self) -> None:
+        """Give up the transports unless GPUs have begun the same messages, which carry no number."""
+        try:
+            counts = self.gather({name: transport.count for name, transport in self.transports.items()})
+        except (RankError, TypeError, ValueError):  # of a rank that had not failed
+            counts = []
+        if len({tuple(one.values()) for one in counts}) != 1:
+            for transport in self.transports.values():
+                transport.give_up()
+
+    def begin_operation(self, name: int) -> tuple[int, int]:
+        """Return the label of the next operation: a number of its call, and one in it with its name."""
+        if not self.is_in_call:
+            self.begin_call()
+        self._step += 1
+        return self._number, name << 31 | self._step & (2**31 - 1)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell all ranks that this one has left the call."""
+        self._has_failed = True
+        for inbox in self._inboxes.values():
+            inbox.drop()
+        kind = next((k for k, one in enumerate(KINDS) if isinstance(error, one)), 0)
+        name = "" if isinstance(error, KINDS) else f"{type(error).__name__}: "
+        text = f"{kind}{name}{error}".encode()[:INSIDE]
+        head = np.zeros(HEAD, np.uint8)
+        head[: 8 * WORDS].view(np.int64)[:] = self._number, FAILED, len(text)
+        head[8 * WORDS : 8 * WORDS + len(text)] = np.frombuffer(text, np.uint8)
+        try:
+            sent = [self.send(rank, head) for rank in range(self.size) if rank != self.rank]
+        except RankError:  # nobody can be told any more
+            return
+        self.keep(sent, head)
+
+    def keep(self, requests: list[Request], array: Numbers) -> None:
+        """Keep arrays that are still being sent."""
+        self._kept.append((requests, array))
+
+    def inbox(self, rank: int) -> Inbox:
+        """Return the messages from a rank."""
+        return self._inboxes.setdefault(rank, Inbox(self, rank))
+
+    def wait_for(self, waiting: list[Callable[[], bool]]) -> None:
+        """Wait until all functions have returned True, each asked until it has.
+
+        Raises
+        ------
+        RankError
+            If time is up.
+        """
+        began = time.monotonic()
+        while waiting := [one for one in waiting if not one()]:
+            self.pause(began)
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all ranks, in their order: small objects that can be pickled."""
+        mine = np.frombuffer(pickle.dumps(value), np.uint8)
+        sizes = np.empty((self.size, 1), np.int64)
+        sizes[0] = len(mine)
+        sizes = self._prepare_gather(sizes, "sizes")()
+        rows = np.empty((self.size, int(sizes.max())), np.uint8)
+        rows[0, : len(mine)] = mine
+        rows = self._prepare_gather(rows, "values")()
+        return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes[:, 0], strict=True)]
 
-    def sum(self, array: Array) -> Callable[[], None]:
-        """Prepare to set an array of float64 to its sum over all ranks.
+    def sum(self, array: Numbers) -> Callable[[], None]:
+        """Prepare to set an array of float64 to its sum over all ranks, in their order.
 
         All ranks get the same bits, and the same ones run after run for one number of ranks.
         """
+        mine, rows = array.reshape(-1), np.empty((self.size, array.size), np.float64)
+        gather = self._prepare_gather(rows, "sum")
+
+        def add() -> None:
+            rows[0] = mine
+            np.add.reduce(gather(), axis=0, out=mine)
+
+        return add
+
+    def _prepare_gather(self, rows: Numbers, name: str) -> Callable[[], Numbers]:
+        """Prepare to gather row 0 of all ranks; row k comes from the k-th rank behind this one.
+
+        Source: Bruck et al., Efficient algorithms for all-to-all communications, IEEE TPDS 8 (1997).
+        """
+        rounds, order = [], (np.arange(self.size) - self.rank) % self.size
+        for k in range((self.size - 1).bit_length()):
+            first, end = 1 << k, min(2 << k, self.size)
+            sends = [((self.rank - first) % self.size, rows[: end - first])]
+            receives = [((self.rank + first) % self.size, rows[first:end])]
+            rounds.append(self.exchange(sends, receives, f"{name} {rows.nbytes}"))
+
+        def gather() -> Numbers:
+            for exchange in rounds:
+                exchange.start()
+                exchange.finish()
+            in_order: Numbers = rows[order]
+            return in_order
+
+        return gather
 
     def exchange(
         self, sends: Sequence[Message], receives: Sequence[Message], name: str = "exchange"
     ) -> Exchange:
         """Prepare messages; for each that is sent, its receiver prepares one of as many bytes and name."""
-
-    def transport(self, device: str) -> Transport:
-        """Return the transport between the GPUs of the ranks; all ranks call it."""
+        return Exchange(self, sends, receives, name)
 
     def locate_call(self) -> int:
         """Return where the ranks are in their calls: the same on all, and each time another number."""
+        return self._number << 20 | self._step
 
     def let_go(self) -> None:
         """Have this process end without the other ranks, which may be gone: one did not answer."""
 
     def abort(self, reason: str) -> None:
         """End all ranks, as far as the communicator can; for an error that others cannot learn otherwise."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Leave the memory of other GPUs: nothing is sent any more."""
+        for transport in self.transports.values():
+            transport.close()
+        self.transports.clear()
 
 
 def agree(comm: Communicator, work: Callable[[], T], alike: Callable[[T], dict[str, Any]] | None = None) -> T:

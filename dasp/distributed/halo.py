@@ -7,13 +7,13 @@ transposed halo is multiplied first, and its result added by the owners of its r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from dasp.distributed.communicator import Communicator, Span
+from dasp.distributed.communicator import Communicator
+from dasp.distributed.protocols import Span
 from dasp.distributed.split import Numbers, Parts
 from dasp.runtime.types import Array, Number
 
@@ -70,20 +70,6 @@ def find_pattern(comm: Communicator, columns: Parts, needed: Numbers) -> HaloPat
     exchange.start()
     exchange.finish()
     return HaloPattern(places, sends, receives, comm.locate_call())
-
-
-def find_runs(sends: Sequence[Span], places: Numbers) -> list[Span] | None:
-    """Return the runs of x that are sent, (rank, first, elements); None if one does not lie together.
-
-    Slabs of a grid, and other matrices that are cut across a band, send such runs, which need no packing.
-    """
-    runs = []
-    for rank, first, end in sends:
-        part = places[first:end]
-        if part[-1] - part[0] != end - first - 1 or (np.diff(part) != 1).any():
-            return None
-        runs.append((rank, int(part[0]), end - first))
-    return runs
 
 
 class HaloExchange(Protocol):

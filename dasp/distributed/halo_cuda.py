@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dasp.distributed.communicator import DeviceArray, Transport
 from dasp.distributed.halo import HaloPattern
+from dasp.distributed.protocols import DeviceArray, Transport
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.stream import Branch

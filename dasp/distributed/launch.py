@@ -61,11 +61,10 @@ def find_communicator(comm: Any, *, timeout: float | None = None) -> Communicato
         from dasp.distributed.torch import find_torch_communicator
 
         return find_torch_communicator(comm, seconds)
-    if all(hasattr(comm, name) for name in ("gather", "exchange", "transport")):
-        own: Communicator = comm
+    if isinstance(comm, Communicator):
         if timeout is not None:
-            own.timeout = seconds
-        return own
+            comm.timeout = seconds
+        return comm
     raise TypeError(
         f"comm is {_check.kind_of(comm)}; a communicator of mpi4py or a process group of torch.distributed "
         "is needed, such as mpi4py.MPI.COMM_WORLD or torch.distributed.group.WORLD"

@@ -16,6 +16,7 @@ from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.halo import HaloExchange, HostHalo, HostTransposedHalo, find_pattern
 from dasp.distributed.launch import find_communicator, find_rank_device
 from dasp.distributed.split import Csr, Parts, Split, find_parts, read_rows, split
+from dasp.distributed.transport import find_transport
 from dasp.distributed.transpose import Adjoint, Transposed
 from dasp.formats import devices
 from dasp.formats.csr.matrix import Csr as WholeCsr
@@ -33,11 +34,9 @@ SMALL_ROWS = 500_000
 """Rows of a GPU below which an iteration of cg on two takes longer than on one. Measured on two H200s:
 poisson3d:64 takes 17 us on two and 8 us on one, poisson3d:128 42 and 62, poisson3d:200 127 and 227."""
 
-RUN, LONG_RUN, LONG_RUN_ROWS = 4, 8, 10_000_000
-"""Slices that a warp of the interior's product takes one after the other where it leaves dot products; those
-where ranks have so many rows. Measured on H200s: an iteration of cg on poisson3d:160 takes 84, 84 and 92 us
-on two with 1, 4 and 8, with 16 M rows a rank 429 and 422 us on one with 4 and 8, 447 and 444 on two, 451 and
-451 on four."""
+RUN = 4
+"""Slices that a warp of the interior's product takes one after the other where it leaves dot products.
+Measured on two H200s: an iteration of cg on poisson3d:160 takes 84, 84 and 92 us with 1, 4 and 8."""
 
 HIDDEN_SUMS_ROWS = {"cpu": 0, "cuda": 500_000}
 """Rows of a rank up to which a sum that travels beside a product is worth three vectors more, without a
@@ -396,9 +395,8 @@ class SpMatrix:
 
         exchange = self._exchanges.get(("", *_key(x))) or self._prepare_exchange(x, out, 0.0, "")[0]
         assert isinstance(exchange, DeviceHalo)
-        run = RUN if self.shape[0] < LONG_RUN_ROWS * self.comm.size else LONG_RUN
         prepare = getattr(self.interior.__dasp_product__, "prepare_with_dot", None)
-        own = None if prepare is None else prepare(x, out, w, square=square, run=run)
+        own = None if prepare is None else prepare(x, out, w, square=square, run=RUN)
         if not all(self.comm.gather(own is not None)) or own is None:
             return None
         multiply, left = own
@@ -471,7 +469,7 @@ class SpMatrix:
                 from dasp.distributed.halo_cuda import DeviceHalo, DeviceTransposedHalo
 
                 on_gpu = DeviceTransposedHalo if way else DeviceHalo
-                transport = self.comm.transport(self.device)
+                transport = find_transport(self.comm, self.device)
                 self._exchanges[key] = on_gpu(transport, *arguments, device=self.device)
         return self._exchanges[key], x, out
 

@@ -12,8 +12,8 @@ import time
 from functools import cache
 from typing import Any
 
-from dasp.distributed.communicator import RankError
-from dasp.distributed.messages import HostCommunicator
+from dasp.distributed.communicator import Communicator
+from dasp.distributed.protocols import RankError
 from dasp.distributed.split import Numbers
 from dasp.distributed.watching import make_freed_error
 
@@ -52,7 +52,7 @@ def _close(comm: Any, key: int, own: MpiCommunicator) -> None:
     own.close()
 
 
-class MpiCommunicator(HostCommunicator):
+class MpiCommunicator(Communicator):
     """All that ranks of MPI do together; see `dasp.distributed.communicator.Communicator`.
 
     Attributes

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from dasp.distributed.communicator import Communicator, DeviceArray, RankError, Span, agree
-from dasp.distributed.halo import find_runs
+from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.halo_cuda import count_blocks, prepare_packing
+from dasp.distributed.protocols import DeviceArray, RankError, Span
 from dasp.distributed.watching import (
     LAST_SECONDS,
     Event,
@@ -30,9 +30,6 @@ from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.device import shared_with_host
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.solvers.cuda.passes import THREADS
-
-ALIGNMENT = 16
-"""Bytes of an address that NCCL reads in its widest loads; elsewhere it moves byte by byte."""
 
 MOST_BLOCKS = 16
 """Of the launch behind messages, which hardly ever writes anything."""
@@ -60,45 +57,6 @@ END = Signature(
 )
 
 
-class NcclExchange:
-    """Messages between neighbours, as one group of NCCL's calls.
-
-    Parameters
-    ----------
-    communicator : cupy.cuda.nccl.NcclCommunicator
-    sends : sequence of (rank, place, bytes)
-        Places are counted from what `start` is given.
-    receives : sequence of (rank, array)
-    kept
-        What must live as long.
-    """
-
-    def __init__(
-        self,
-        communicator: Any,
-        sends: Sequence[tuple[int, int, int]],
-        receives: Sequence[tuple[int, DeviceArray]],
-        kept: Any = None,
-    ) -> None:
-        from cupy.cuda import get_current_stream, nccl
-
-        self._nccl, self._communicator, self._stream = nccl, communicator, get_current_stream
-        self._sends = [one for one in sends if one[2]]
-        self._receives = [(rank, array.data.ptr, array.nbytes) for rank, array in receives if array.nbytes]
-        self._kept = receives, kept
-
-    def start(self, base: int = 0) -> None:
-        """Send and receive on the current stream; `base` is the address that places are counted from."""
-        if not (self._sends or self._receives):
-            return
-        nccl, stream = self._nccl, self._stream().ptr
-        with _group(nccl):
-            for rank, to, size in self._receives:
-                self._communicator.recv(to, size, nccl.NCCL_INT8, rank, stream)
-            for rank, place, size in self._sends:
-                self._communicator.send(base + place, size, nccl.NCCL_INT8, rank, stream)
-
-
 @contextlib.contextmanager
 def _group(nccl: Any) -> Iterator[None]:
     """Make calls of NCCL's one; after an error too, or later calls of this thread would belong to it."""
@@ -110,7 +68,7 @@ def _group(nccl: Any) -> Iterator[None]:
 
 
 class NcclRows:
-    """Rows of arrays that come later, packed where those for a neighbour do not lie together."""
+    """Rows of arrays that come later: packed, and sent by one group of NCCL's calls."""
 
     def __init__(
         self,
@@ -122,40 +80,28 @@ class NcclRows:
     ) -> None:
         import cupy
 
-        self._transport, self._stream, communicator = (
-            transport,
-            cupy.cuda.get_current_stream,
-            transport.messages,
-        )
+        self._transport, self._stream = transport, cupy.cuda.get_current_stream
         self._begin, self._end = transport.around(received, self)
-        came = [(rank, received[first:end]) for rank, first, end in receives]
-        row_bytes = received.dtype.itemsize * int(np.prod(received.shape[1:], dtype=int))
         count = max((end for _, _, end in sends), default=0)
         places = cupy.arange(count, dtype=np.int64) if places is None else places
-        runs, self._runs = find_runs(sends, places.get()) if received.ndim == 1 else None, None
-        if runs is not None and not any(row_bytes * first % ALIGNMENT for _, first, _ in runs):
-            pieces = [(rank, row_bytes * first, row_bytes * rows) for rank, first, rows in runs]
-            self._runs = NcclExchange(communicator, pieces, came)
         packed = cupy.zeros((count, *received.shape[1:]), received.dtype)
         self._pack = prepare_packing(received.dtype, places, packed)
-        pieces = [(rank, packed[first:end].data.ptr, packed[first:end].nbytes) for rank, first, end in sends]
-        self._packed = NcclExchange(communicator, pieces, came, packed)
+        self._sends = [(rank, packed[first:end]) for rank, first, end in sends if packed.size]
+        self._receives = [(rank, received[first:end]) for rank, first, end in receives if received.size]
 
     def start(self, x: DeviceArray) -> None:
         """Send rows of x, and receive, on the current stream."""
         stream = self._stream().ptr
         with self._transport.calls():
             self._begin(stream)
-            if self._runs is not None and x.flags.c_contiguous and x.data.ptr % ALIGNMENT == 0:
-                self._runs.start(x.data.ptr)
-            else:
-                self._pack(stream, x)
-                self._packed.start()
+            self._pack(stream, x)
+            if self._sends or self._receives:
+                self._transport.exchange(self._sends, self._receives, stream)
             self._end(stream)
 
 
 class NcclTransport:
-    """What moves arrays between the GPUs of ranks; see `dasp.distributed.transport.Transport`.
+    """What moves arrays between the GPUs of ranks; see `dasp.distributed.protocols.Transport`.
 
     Messages and sums have a communicator each, because they are on different streams.
 
@@ -189,13 +135,13 @@ class NcclTransport:
 
         keys = comm.gather(agree(comm, begin))[0]
         with self._device:
-            self._sums, self.messages = (nccl.NcclCommunicator(comm.size, key, comm.rank) for key in keys)
+            self._sums, self._messages = (nccl.NcclCommunicator(comm.size, key, comm.rank) for key in keys)
             self._event = cupy.cuda.Event(disable_timing=True)
         self._cupy, self._nccl, self._current = cupy, nccl, cupy.cuda.get_current_stream
         self._given_up, host = shared_with_host(self._device, 1, np.uint32)
         host[:] = 0
         self._free: list[tuple[DeviceArray, Any, DeviceArray]] = []
-        self._watch = NcclWatch(comm, (self._sums, self.messages), host, partial(_group, nccl))
+        self._watch = NcclWatch(comm, (self._sums, self._messages), host, partial(_group, nccl))
         self._watch.start()
         watch_processes(comm, weakref.WeakMethod(self._watch.note_end))
         end_with_process(self)
@@ -261,6 +207,20 @@ class NcclTransport:
         with self.calls():
             self._sums.allReduce(*places, numbers.size, nccl.NCCL_FLOAT64, nccl.NCCL_SUM, self._current().ptr)
 
+    def exchange(
+        self,
+        sends: Sequence[tuple[int, DeviceArray]],
+        receives: Sequence[tuple[int, DeviceArray]],
+        stream: int,
+    ) -> None:
+        """Send arrays to ranks and receive others, as one group of NCCL's calls, on a stream."""
+        nccl = self._nccl
+        with _group(nccl):
+            for rank, array in receives:
+                self._messages.recv(array.data.ptr, array.nbytes, nccl.NCCL_INT8, rank, stream)
+            for rank, array in sends:
+                self._messages.send(array.data.ptr, array.nbytes, nccl.NCCL_INT8, rank, stream)
+
     def rows(
         self,
         sends: Sequence[Span],
@@ -268,7 +228,7 @@ class NcclTransport:
         receives: Sequence[Span],
         received: DeviceArray,
     ) -> NcclRows:
-        """Prepare to send rows of arrays that come later; see `dasp.distributed.transport.Transport`."""
+        """Prepare to send rows of arrays that come later; see `dasp.distributed.protocols.Transport`."""
         return NcclRows(self, sends, places, receives, received)
 
     def wait(self, event: Event) -> None:

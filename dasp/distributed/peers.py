@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from dasp.distributed.communicator import Communicator, DeviceArray, Span
+from dasp.distributed.communicator import Communicator
 from dasp.distributed.halo_cuda import define_scalar, find_steps
 from dasp.distributed.peer_memory import Block, align, count_left_bytes, give_back_all
+from dasp.distributed.protocols import DeviceArray, Span
 from dasp.distributed.watching import (
     LAST_SECONDS,
     Event,
@@ -177,7 +178,7 @@ class PeerRows:
 
 
 class PeerTransport:
-    """What moves arrays between GPUs of one machine; see `dasp.distributed.transport.Transport`.
+    """What moves arrays between GPUs of one machine; see `dasp.distributed.protocols.Transport`.
 
     Attributes
     ----------
@@ -307,7 +308,7 @@ class PeerTransport:
         receives: Sequence[Span],
         received: DeviceArray,
     ) -> PeerRows:
-        """Prepare to send rows of arrays that come later; see `dasp.distributed.transport.Transport`."""
+        """Prepare to send rows of arrays that come later; see `dasp.distributed.protocols.Transport`."""
         with self._device:
             return PeerRows(self, sends, places, receives, received)
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dasp.distributed.communicator import Communicator, DeviceArray, Transport, find_largest
+from dasp.distributed.communicator import Communicator, find_largest
 from dasp.distributed.halo_cuda import find_cupy_device
+from dasp.distributed.protocols import DeviceArray, Transport
+from dasp.distributed.transport import find_transport
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.graph import PriorityGraph, in_turn
 from dasp.runtime.cuda.stream import Branch, on_stream
@@ -202,7 +204,7 @@ class RanksCudaSpace(CudaSpace):
 
 def make_space(comm: Communicator, device: str, dtype: np.dtype[Any]) -> RanksCudaSpace:
     """Return the space of a rank's GPU for vectors of this type."""
-    transport = comm.transport(device)
+    transport = find_transport(comm, device)
     if transport.solver_device is None:
         transport.solver_device = RanksDevice(int(device.partition(":")[2] or 0), transport)
     return RanksCudaSpace(comm, device, dtype, transport.solver_device, transport)

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
-from dasp.distributed.communicator import RankError
-from dasp.distributed.messages import HostCommunicator
+from dasp.distributed.communicator import Communicator
+from dasp.distributed.protocols import RankError
 from dasp.distributed.split import Numbers
 
 
@@ -70,7 +70,7 @@ def _is_there(group: Any) -> bool:
         return False
 
 
-class TorchCommunicator(HostCommunicator):
+class TorchCommunicator(Communicator):
     """All that ranks of a process group do together; see `dasp.distributed.communicator.Communicator`.
 
     Raises

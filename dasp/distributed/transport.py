@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from dasp.distributed.communicator import Communicator, RankError, Transport, agree
+from dasp.distributed.communicator import Communicator, agree
+from dasp.distributed.protocols import RankError, Transport
 from dasp.distributed.watching import find_machine
 
 TRANSPORT_VARIABLE = "DASP_RANK_TRANSPORT"
@@ -13,7 +14,7 @@ TRANSPORT_VARIABLE = "DASP_RANK_TRANSPORT"
 
 
 def find_transport(comm: Communicator, device: str) -> Transport:
-    """Return the transport between the GPUs of ranks, the same kind on all ranks; all ranks call it.
+    """Return the transport between the GPUs of ranks, found at the first call; all ranks call it.
 
     Raises
     ------
@@ -22,6 +23,13 @@ def find_transport(comm: Communicator, device: str) -> Transport:
     RankError
         On all ranks, if NCCL is needed and one of them has none.
     """
+    if device not in comm.transports:
+        comm.transports[device] = _make_transport(comm, device)
+    return comm.transports[device]
+
+
+def _make_transport(comm: Communicator, device: str) -> Transport:
+    """Return a transport of the same kind on all ranks."""
     import cupy
 
     from dasp.distributed.nccl import NcclTransport

@@ -24,7 +24,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from dasp.distributed.communicator import Communicator, RankError
+from dasp.distributed.communicator import Communicator
+from dasp.distributed.protocols import RankError
 from dasp.distributed.split import Numbers
 
 LOOK = 0.5

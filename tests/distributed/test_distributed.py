@@ -22,7 +22,6 @@ import dasp
 from dasp import solvers
 from dasp.cli import main as cli
 from dasp.distributed import Parts, RankError, SpMatrix, preconditioners, write_parts
-from dasp.distributed.halo import find_runs
 from dasp.distributed.launch import find_rank_device
 from dasp.distributed.partition import collect, cut_rows
 from dasp.distributed.split import Csr, split
@@ -903,22 +902,6 @@ def test_columns_beyond_what_indices_hold_are_all_halo() -> None:
     assert len(pieces.interior.data) == 0
     np.testing.assert_array_equal(pieces.columns, [3, 9])
     np.testing.assert_array_equal(pieces.halo.indices, [0, 1])
-
-
-def test_what_lies_together_in_x_is_sent_as_runs() -> None:
-    """Slabs send planes; where one place is left out, everything is packed."""
-    places = np.array([3, 4, 5, 0, 1, 9])
-    assert find_runs([(0, 0, 3), (2, 3, 5), (5, 5, 6)], places) == [(0, 3, 3), (2, 0, 2), (5, 9, 1)]
-    assert find_runs([(0, 0, 3), (2, 3, 6)], places) is None
-    assert find_runs([(0, 0, 4)], np.array([1, 3, 2, 4])) is None
-    assert find_runs([], np.zeros(0, np.int64)) == []
-    A = generate("poisson3d:6")
-
-    def run(comm: Any) -> Any:
-        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, rows=[0, 72, 144, 216], device="cpu")
-        return find_runs(D._pattern.sends, D._pattern.places)
-
-    assert run_ranks(3, run) == [[(1, 36, 36)], [(0, 0, 36), (2, 36, 36)], [(1, 0, 36)]]
 
 
 @pytest.mark.parametrize("name", ["rows", "columns"])

@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 
 from dasp.distributed import RankError, nccl, peer_memory, peers, transport, watching
-from dasp.distributed.communicator import Span
 from dasp.distributed.halo_cuda import define_scalar, find_steps
 from dasp.distributed.peers import (
     BRING,
@@ -33,6 +32,7 @@ from dasp.distributed.peers import (
     find_power_of_two,
     make_neighbour_table,
 )
+from dasp.distributed.protocols import Span
 from dasp.solvers.cuda.passes import THREADS
 from tests.simt.launch import SimtError
 from tests.support.ranks import run_ranks

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from dasp.distributed.communicator import RankError
-from dasp.distributed.messages import HostCommunicator
+from dasp.distributed.communicator import Communicator
+from dasp.distributed.protocols import RankError
 
 SECONDS = 60.0
 
 
-class ThreadCommunicator(HostCommunicator):
+class ThreadCommunicator(Communicator):
     """The comm of one rank; `shared` is that of all."""
 
     count = 0
@@ -62,9 +62,6 @@ class ThreadCommunicator(HostCommunicator):
 
     def wait(self, event: Any = None) -> None:
         return None
-
-    def transport(self, device: str) -> Any:
-        return self
 
     def abort(self, reason: str) -> None:
         self._shared["left"].set()

@@ -21,6 +21,7 @@ from dasp import Policy, solvers
 from dasp.distributed import RankError, SpMatrix, find_communicator
 from dasp.distributed.launch import find_rank_device
 from dasp.distributed.split import Csr, Parts, split
+from dasp.distributed.transport import find_transport
 from dasp.models import generate
 from tests.support import reference
 
@@ -50,7 +51,7 @@ def gpu_matrix(A: Any, comm: Any, timeout: float = FOR_LONG) -> SpMatrix:
 
 
 def links_of(D: SpMatrix) -> str:
-    return str(D.comm.transport(D.device).name)
+    return str(find_transport(D.comm, D.device).name)
 
 
 def die_later(seconds: float) -> None:

@@ -31,7 +31,7 @@ import scipy.sparse as sp
 from dasp import solvers
 from dasp.distributed import RankError, SpMatrix, find_communicator, mpi, peer_memory, preconditioners
 from dasp.distributed.launch import find_rank_device
-from dasp.distributed.transport import TRANSPORT_VARIABLE
+from dasp.distributed.transport import TRANSPORT_VARIABLE, find_transport
 from dasp.models import generate
 from tests.support import gallery, reference
 
@@ -53,9 +53,9 @@ def here(array: Any) -> Any:
     return array if isinstance(array, np.ndarray) else array.get()
 
 
-def find_transport(comm: Any) -> Any:
+def transport_of(comm: Any) -> Any:
     """The transport between GPUs; none on the CPU."""
-    return None if DEVICE == "cpu" else comm.transport(find_rank_device(comm, DEVICE))
+    return None if DEVICE == "cpu" else find_transport(comm, find_rank_device(comm, DEVICE))
 
 
 def agreed_bits(D: SpMatrix, x: Any) -> bool:
@@ -275,7 +275,7 @@ def check_bytes(comm: Any) -> None:
         assert here(D @ x).shape == x.shape
         del D
         gc.collect()
-        kept.append(getattr(find_transport(comm), "nbytes", 0))
+        kept.append(getattr(transport_of(comm), "nbytes", 0))
     assert kept[-1] <= 2 * max(kept[:6]), kept
 
 
@@ -297,7 +297,7 @@ def check_freed(comm: Any, raw: Any) -> None:
         own.Free() if by_mpi else dist.destroy_process_group(own)
     assert max(left) <= 2, left
     find_communicator(raw)  # the next that is asked for lets go of groups of torch
-    if D.neighbours and (by_mpi or getattr(find_transport(comm), "name", "") == "peers"):
+    if D.neighbours and (by_mpi or getattr(transport_of(comm), "name", "") == "peers"):
         told = "nothing was raised"
         try:
             D @ x
@@ -444,7 +444,7 @@ def check_all(comm: Any, raw: Any) -> int:
     if DEVICE == "cpu" and isinstance(comm, mpi.MpiCommunicator) and comm.size > 1:
         cases["goes on"] = lambda: check_goes_on(comm)
     if DEVICE != "cpu":
-        transport = find_transport(comm)
+        transport = transport_of(comm)
         if comm.rank == 0:
             print(f"{comm.size} ranks, transport by {transport.name}", flush=True)
     failed, wanted = 0, os.environ.get("DASP_RANKS_CASES", ",".join(cases)).split(",")

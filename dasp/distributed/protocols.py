@@ -1,0 +1,94 @@
+"""The protocol of a transport, which moves arrays between the GPUs of ranks.
+
+Operations are prepared once, with the arrays that they work on, and made many times: so they can be captured
+in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from dasp.runtime.types import Array
+
+T = TypeVar("T")
+
+DeviceArray = Any
+"""A cupy.ndarray; CuPy has no types."""
+
+Span = tuple[int, int, int]
+"""A rank, and the first and one past the last of the rows that are for it or from it."""
+
+Message = tuple[int, Array]
+"""The rank that an array goes to or comes from, and the array, which is contiguous."""
+
+
+class RankError(RuntimeError):
+    """Another rank failed, ended, or did not answer in time."""
+
+
+class RowMessages(Protocol):
+    """Messages of rows, prepared."""
+
+    def start(self, x: DeviceArray) -> None:
+        """Send rows of an array, and put what comes in its place, on the current stream."""
+
+
+class Transport(Protocol):
+    """Messages and sums between GPUs, on CuPy's current stream; all ranks prepare alike.
+
+    Attributes
+    ----------
+    name : str
+        `peers` or `nccl`.
+    solver_device : dasp.distributed.space_cuda.RanksDevice or None
+        The GPU as solvers see it, once they do.
+    count : int
+        Messages, sums and graphs of them that were begun: the same on all ranks that are at the same place.
+    """
+
+    name: str
+    solver_device: Any
+    count: int
+
+    def sum(self, numbers: DeviceArray, totals: DeviceArray) -> Callable[[], None]:
+        """Prepare to set `totals` to the sum of `numbers`, float64, over all ranks; all get the same bits.
+
+        They may be one array.
+        """
+
+    def rows(
+        self,
+        sends: Sequence[Span],
+        places: DeviceArray | None,
+        receives: Sequence[Span],
+        received: DeviceArray,
+    ) -> RowMessages:
+        """Prepare to send rows of arrays that come later.
+
+        Parameters
+        ----------
+        sends : sequence of Span
+            Of `places`, or of the rows themselves; neighbour by neighbour.
+        places : array of int64, optional
+            The rows that are sent.
+        receives : sequence of Span
+            Of `received`.
+        received : array, shape (rows,) or (rows, k)
+            Contiguous; of the type and number of columns of what is sent.
+        """
+
+    def check(self) -> None:
+        """Raise RankError if this rank has given up waiting for another."""
+
+    def wait(self, event: Any) -> None:
+        """Wait on the host for an event of the GPU, no longer than the timeout."""
+
+    def give_up(self) -> None:
+        """Wait for no other rank any more; later operations raise `RankError`."""
+
+    def close(self) -> None:
+        """Leave the memory of other ranks: the communicator is gone, and nothing is sent any more."""
+
+    def end(self) -> None:
+        """Wait, not for long, for messages that other ranks may still need; this process ends."""
