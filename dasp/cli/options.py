@@ -123,15 +123,13 @@ def leading_rows(matrix: csr_array) -> csr_array:
     return matrix[: max(1, bisect.bisect_left(matrix.indptr, COMPILING, hi=matrix.shape[0]))]
 
 
-def plan_timed(
-    matrix: csr_array, policy: Policy | None, device: str, *, progress: bool = False
-) -> tuple[SpMatrix, float]:
+def plan_timed(matrix: csr_array, policy: Policy | None, device: str) -> tuple[SpMatrix, float]:
     """Return the planned matrix and the seconds; some rows come first, so that none go into compilation."""
     from dasp.matrix.matrix import SpMatrix
 
     SpMatrix.from_scipy(leading_rows(matrix), policy=policy, device=device)
     start = time.perf_counter()
-    planned = SpMatrix.from_scipy(matrix, policy=policy, device=device, progress=progress)
+    planned = SpMatrix.from_scipy(matrix, policy=policy, device=device)
     return planned, time.perf_counter() - start
 
 

@@ -13,7 +13,6 @@ from dasp.cli.options import (
     plan_timed,
     policy_from,
     seed_from,
-    shows_progress,
 )
 
 
@@ -35,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     policy = policy_from(arguments)
     matrix = load_matrix(arguments.matrix, seed=seed_from(arguments))
-    planned, seconds = plan_timed(matrix, policy, arguments.device, progress=shows_progress())
+    planned, seconds = plan_timed(matrix, policy, arguments.device)
     save_plan(arguments.file, planned.to_device("cpu").plan)
     print(planned)
     print(f"planned in {seconds:.3g} s; {arguments.file}: {arguments.file.stat().st_size:,} bytes")

@@ -624,7 +624,7 @@ def _key(x: Any) -> tuple[object, ...]:
 
 def _plan(arrays: Csr, shape: tuple[int, int], policy: Policy | None, device: str) -> LocalMatrix:
     """Plan a piece where its arrays lie, if it can be packed there."""
-    request = Request.make(device, policy, progress=False)
+    request = Request.make(device, policy)
     if _arrays.is_cupy(arrays.data) and len(arrays.data) and request.packing_device(shape) == device:
         return LocalMatrix(pack(WholeCsr(shape, *arrays), None, request), device=device)
     matrix = scipy.sparse.csr_array(

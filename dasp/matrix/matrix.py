@@ -35,8 +35,6 @@ class SpMatrix(Arithmetic):
         Of a matrix that is given as a tuple; coordinates alone give the smallest that has room for them.
     policy : Policy, optional
         How rows are packed; by default what is fast for the matrix on the device. Not for a plan.
-    progress : bool
-        Show a bar (tqdm) if planning takes more than a second.
 
     Raises
     ------
@@ -75,11 +73,10 @@ class SpMatrix(Arithmetic):
         *,
         shape: tuple[int, int] | None = None,
         policy: Policy | None = None,
-        progress: bool = False,
     ) -> None:
         """Plan a matrix of any kind, or take a plan to a device; see the class."""
         A = convert.from_other_library(A)
-        request = Request.make(device, policy, progress, A)
+        request = Request.make(device, policy, A)
         if isinstance(A, SpMatrix):
             A = A.to_device(request.device).copy().plan if policy is None else A.to_scipy()
         if not isinstance(A, Plan):
@@ -96,9 +93,7 @@ class SpMatrix(Arithmetic):
         return planned
 
     @classmethod
-    def from_scipy(
-        cls, A: Any, *, policy: Policy | None = None, device: str = "auto", progress: bool = False
-    ) -> Self:
+    def from_scipy(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
         """Plan a SciPy sparse matrix.
 
         Parameters
@@ -111,8 +106,6 @@ class SpMatrix(Arithmetic):
             How rows are packed; by default what is fast for the matrix on the device.
         device : {"auto", "cpu", "cuda", "cuda:N"}
             `auto` takes the GPU if one works, and else the CPU.
-        progress : bool
-            Show a bar (tqdm) if planning takes more than a second.
 
         Returns
         -------
@@ -132,20 +125,18 @@ class SpMatrix(Arithmetic):
         Takes time linear in m + nnz. The first matrix on a machine takes some seconds more, to compile. For a
         GPU the matrix is copied there, checked, planned, and its copy freed.
         """
-        request = Request.make(device, policy, progress)
+        request = Request.make(device, policy)
         return cls._pack(*convert.from_scipy(A, request), request)
 
     @classmethod
-    def from_cupy(
-        cls, A: Any, *, policy: Policy | None = None, device: str = "auto", progress: bool = False
-    ) -> Self:
+    def from_cupy(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
         """Plan a `cupyx.scipy.sparse` matrix.
 
         Parameters
         ----------
         A : cupyx.scipy.sparse matrix, shape (m, n), any format and dtype of numbers
             As for `from_scipy`. A CSR matrix is planned where it lies, others by way of the host.
-        policy, device, progress
+        policy, device
             As `from_scipy` takes them; `device="auto"` is the GPU that holds `A`.
 
         Returns
@@ -157,20 +148,18 @@ class SpMatrix(Arithmetic):
         TypeError, ValueError, RuntimeError
             As `from_scipy` does.
         """
-        request = Request.make(device, policy, progress, A)
+        request = Request.make(device, policy, A)
         return cls._pack(*convert.from_cupy(A, request), request)
 
     @classmethod
-    def from_dense(
-        cls, A: Any, *, policy: Policy | None = None, device: str = "auto", progress: bool = False
-    ) -> Self:
+    def from_dense(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
         """Plan the entries of a dense matrix that are not zero.
 
         Parameters
         ----------
         A : array_like, shape (m, n), any dtype of numbers
             Of CuPy too; it is planned where it lies. Entries come row by row.
-        policy, device, progress
+        policy, device
             As `from_scipy` takes them; `device="auto"` is the GPU that holds `A`, if one does.
 
         Returns
@@ -182,7 +171,7 @@ class SpMatrix(Arithmetic):
         TypeError, ValueError, RuntimeError
             As `from_scipy` does.
         """
-        request = Request.make(device, policy, progress, A)
+        request = Request.make(device, policy, A)
         return cls._pack(*convert.from_dense(A, request), request)
 
     @classmethod
@@ -194,7 +183,6 @@ class SpMatrix(Arithmetic):
         *,
         policy: Policy | None = None,
         device: str = "auto",
-        progress: bool = False,
     ) -> Self:
         """Plan a matrix given by its entries.
 
@@ -206,7 +194,7 @@ class SpMatrix(Arithmetic):
             Row and column of each entry, in any order. Duplicates are kept, and sum in the product.
         shape : tuple of int
             (m, n).
-        policy, device, progress
+        policy, device
             As `from_scipy` takes them.
 
         Returns
@@ -218,7 +206,7 @@ class SpMatrix(Arithmetic):
         TypeError, ValueError, RuntimeError
             As `from_scipy` does.
         """
-        request = Request.make(device, policy, progress)
+        request = Request.make(device, policy)
         return cls._pack(*convert.from_coo(data, coords, shape, request), request)
 
     def to_device(self, device: str) -> Self:

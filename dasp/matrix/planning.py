@@ -7,8 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,15 +22,12 @@ from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
 from dasp.runtime.log import logger
 
-if TYPE_CHECKING:
-    from tqdm import tqdm
-
 Vector = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Request:
-    """The device, policy and progress bar that a caller asks for.
+    """The device and the policy that a caller asks for.
 
     Attributes
     ----------
@@ -39,16 +35,13 @@ class Request:
         Where the matrix is multiplied, `cpu` or `cuda:N`.
     policy : Policy
         How its rows are packed.
-    progress : bool
-        If True, a bar shows the steps of packing, should they take more than a second.
     """
 
     device: str
     policy: Policy = field(default_factory=Policy)
-    progress: bool = False
 
     @classmethod
-    def make(cls, device: str, policy: Policy | None, progress: bool, A: object = None) -> Self:
+    def make(cls, device: str, policy: Policy | None, A: object = None) -> Self:
         """Check what the caller gave, once; `auto` is the GPU where `A` lies, or the device that works here.
 
         Raises
@@ -60,7 +53,7 @@ class Request:
             raise TypeError(
                 f"policy is {_check.kind_of(policy)}; a dasp.Policy is needed, such as Policy.dasp()"
             )
-        return cls(find_device(device, A), policy or Policy(), bool(progress))
+        return cls(find_device(device, A), policy or Policy())
 
     def packing_device(self, shape: tuple[int, int]) -> str:
         """Return the device that packs a matrix of a shape: the matrix's own, or the CPU."""
@@ -84,7 +77,7 @@ def pack(csr: Csr, order: Array | None, request: Request) -> Plan:
     with backend.packing(csr, where) as (there, primitives):
         if order is not None:
             order = backend.to_device(order, where)
-        return make_plan(there, request.policy, model, primitives, order, progress=request.progress)
+        return make_plan(there, request.policy, model, primitives, order)
 
 
 def make_plan(
@@ -93,8 +86,6 @@ def make_plan(
     model: CostModel,
     primitives: Primitives,
     order: Array | None = None,
-    *,
-    progress: bool = False,
 ) -> Plan:
     """Pack a matrix into a plan.
 
@@ -108,8 +99,6 @@ def make_plan(
     primitives : dasp.formats.protocols.Primitives
     order : Array, shape (nnz,), optional
         Which of the entries that came in is each entry of the matrix, if they came in another order.
-    progress : bool
-        If True, a bar shows the steps, should they take more than a second.
 
     Returns
     -------
@@ -123,12 +112,7 @@ def make_plan(
     """
     packs = policy.format_for(csr.shape)
     formats.refuse_type(packs.name, csr.data.dtype, "A")
-    options = _options(policy, packs.name)
-    if progress:
-        with _with_bar(primitives) as steps:
-            plan = packs.pack(csr, options, model, steps)
-    else:
-        plan = packs.pack(csr, options, model, primitives)
+    plan = packs.pack(csr, policy.options(packs), model, primitives)
     if order is not None:
         plan = dataclasses.replace(plan, order=order if plan.order is None else order[plan.order])
     if isinstance(csr.data, np.ndarray):
@@ -138,46 +122,6 @@ def make_plan(
         parts = *csr.shape, plan.nnz, packs.name, model.name, plan.nbytes
         logger.info("planned %s x %s with %s entries as %s for %s: %s bytes", *parts)
     return plan
-
-
-@lru_cache(maxsize=64)
-def _options(policy: Policy, name: str) -> Any:
-    """Return the options of a policy for a format, which checks them each time that they are made."""
-    return policy.options(formats.find(name))
-
-
-STEPS = "survey", "try_windows", "lay_out", "store"
-"""Primitives that take long, each about as long as the others."""
-
-
-@contextmanager
-def _with_bar(primitives: Primitives) -> Iterator[Primitives]:
-    """Give the primitives, each step of which moves a bar."""
-    try:
-        from tqdm import tqdm
-    except ImportError as error:
-        raise RuntimeError("progress was asked for and tqdm is not installed; pip install tqdm") from error
-    with tqdm(total=len(STEPS), desc="planning", unit=" steps", delay=1.0) as bar:
-        yield cast(Primitives, _Reporting(primitives, bar))
-
-
-class _Reporting:
-    """Primitives that move a bar on after each step of packing."""
-
-    def __init__(self, primitives: Primitives, bar: tqdm[Any]) -> None:
-        self._primitives, self._bar = primitives, bar
-
-    def __getattr__(self, name: str) -> Any:
-        primitive = getattr(self._primitives, name)
-        if name not in STEPS:
-            return primitive
-
-        def step(*arguments: Any) -> Any:
-            result = primitive(*arguments)
-            self._bar.update()
-            return result
-
-        return step
 
 
 @contextmanager

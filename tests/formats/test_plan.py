@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from dasp import Policy, SpMatrix, formats
+from dasp import Policy, formats
 from dasp.formats.csr.cpu import sort as ordering
 from dasp.formats.dasp.pattern import LONG_UNIT, TILE, TILE_COLUMNS, TILE_ROWS
 from dasp.formats.plan import PAD, Plan, arrays_of
@@ -249,29 +249,3 @@ def test_planning_takes_linear_time():
             runs.append(time.process_time() - start)
         times.append(min(runs))
     assert times[1] <= 30 * times[0]
-
-
-def test_a_bar_is_told_of_every_step(monkeypatch):
-    told = []
-
-    class Bar:
-        def __init__(self, **options):
-            told.append(options)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            told.append("closed")
-
-        def update(self):
-            told.append("step")
-
-    monkeypatch.setattr("tqdm.tqdm", Bar)
-    matrix = GALLERY["lengths shuffled"]
-    SpMatrix.from_scipy(matrix, device="cpu")
-    assert not told
-    A = SpMatrix.from_scipy(matrix, device="cpu", progress=True)
-    assert told[0]["delay"] == 1.0  # nothing is shown of what takes less than a second
-    assert told[1:] == ["step"] * told[0]["total"] + ["closed"]
-    assert_same_entries(A.to_scipy(), matrix)
