@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,18 @@ from dasp.solvers.blocks import (
     pseudo_inverse,
     squared_lengths,
 )
-from dasp.solvers.driver import BEYOND, BREAKDOWN, GAIN, HIDDEN, STAGNATION
+from dasp.solvers.driver import BEYOND, HIDDEN, Solve, drive, hand_back
 from dasp.solvers.hermitian import SKEW
 from dasp.solvers.operator import Operator, as_operator
-from dasp.solvers.space import Space
+from dasp.solvers.scalars import CLAIMED, NOT_FINITE, OWN, RUNNING
+from dasp.solvers.space import Report, Space
 from dasp.solvers.spaces import refuse_ranks, space_for
 from dasp.solvers.stats import Stats
 
 Array = Any
+
+BROKEN = OWN
+"""The code of a loop that cannot go on; its words say why."""
 
 
 def block_cg(
@@ -102,173 +106,156 @@ def block_cg(
     X0 = None if X0 is None else vectors_of("X0", X0, n)
     if X0 is not None and X0.shape != B.shape:
         raise ValueError(f"X0 has shape {X0.shape}; B has shape {B.shape}, and X0 must have the same")
-    space, operator = space_for(device, dtype), as_operator(A, device)
-    preconditioner = None if M is None else as_operator(M, device, "M")
-    right, X, T = (new_block(space, n, B.shape[1]) for _ in range(3))
-    right[...] = space.asarray(B)
     if X0 is not None and X0.dtype.kind == "c" and dtype.kind != "c":
         raise TypeError(f"X0 has dtype {X0.dtype}; A, B and M are real, so a real dtype is needed")
-    X[...] = 0 if X0 is None else space.asarray(X0)
+    operator, preconditioner = as_operator(A, device), None if M is None else as_operator(M, device, "M")
     with np.errstate(all="ignore"):
-        scales = _scale(space, right, X)
-        given = scales, limits.rtol, limits.atol, limits.maxiter, callback
-        stats = _solve(space, operator, preconditioner, right, X, T, *given)
-        multiply_columns(X, 1.0 / scales)
-    result = space.download(X) if isinstance(B, np.ndarray) else X
-    return result, stats.timed(time.perf_counter() - began)
+        solve = BlockConjugateGradients(space_for(device, dtype), operator, preconditioner, B, X0)
+        stats = drive(solve, limits)
+        X = hand_back(solve.copy_x(), B, solve.space)
+    return X, stats.timed(time.perf_counter() - began)
 
 
-def _norms(space: Space, R: Array, scales: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.asarray(np.sqrt(squared_lengths(space, R)) / scales)
+class BlockConjugateGradients(Solve):
+    """One solve, and its loop.
 
-
-def _scale(space: Space, B: Array, X: Array) -> np.ndarray[Any, Any]:
-    """Return the powers of two by which columns of B and X were multiplied, so that their norms can be
-    squared; where one of B is zero, that of X is cleared."""
-    scales, largest = column_scales(space, B)
-    for block in (B, X):
-        multiply_columns(block, scales)
-    for k in np.flatnonzero(largest == 0):
-        X[:, k] = 0
-    return scales
-
-
-def _solve(
-    space: Space,
-    operator: Operator,
-    preconditioner: Operator | None,
-    B: Array,
-    X: Array,
-    T: Array,
-    scales: np.ndarray[Any, Any],
-    rtol: float,
-    atol: float,
-    most: int,
-    callback: Callable[[Any], None] | None,
-) -> Stats:
-    """Iterate; start again from X where the residuals that are carried along had drifted.
-
-    Columns of B and X are multiplied by `scales`; norms are those of the system as it was given.
+    Columns of B and X are multiplied by powers of two, `scales`, so that their norms can be squared. Norms
+    are those of the system as it was given, a report's the largest of all columns.
     """
-    wanted = np.maximum(rtol * _norms(space, B, scales), atol)
-    residuals: list[float] = []
-    made, before, words = 0, math.inf, ""
-    while True:
-        operator.multiply_block(X, T)
-        R = B - T
-        norms = _norms(space, R, scales)
-        largest = float(norms.max(initial=0.0))
-        if not residuals:
-            residuals.append(largest)
-        elif not (norms <= wanted).all() and made < most and not largest <= GAIN * before:
-            return _stuck(made, residuals, norms, words)
-        if not np.isfinite(norms).all():
-            return Stats(False, made, residuals, largest, "A or B holds NaN or infinity", 0.0, BREAKDOWN)
-        if (norms <= wanted).all():
-            if not _have_room(space, operator, (B, X, T), scales, wanted):
-                return Stats(False, made, residuals, largest, BEYOND, 0.0, BREAKDOWN)
-            if not math.isfinite(space.largest(X)):
-                return Stats(False, made, residuals, largest, HIDDEN, 0.0, BREAKDOWN)
-            reason = f"the largest residual is {largest:.3g}, small enough, after {made} iterations"
-            return Stats(True, made, residuals, largest, reason, 0.0, 0)
-        if made >= most:
-            reason = f"{made} iterations were made: the largest residual is {largest:.3g}"
-            return Stats(False, made, residuals, largest, reason, 0.0, made)
-        before = largest
-        todo = wanted, scales, most - made, residuals, callback
+
+    restarts = frozenset({BROKEN})
+    noun, given = "the largest residual", "A, B or X0"
+
+    def __init__(
+        self, space: Space, operator: Operator, preconditioner: Operator | None, B: Array, X0: Array | None
+    ) -> None:
+        self.loop, self.space, self.from_zero = self, space, X0 is None
+        self._operator, self._preconditioner = operator, preconditioner
+        self._B, self._X, self._R, self._S, self._T = (new_block(space, *B.shape) for _ in range(5))
+        self._Z = self._R if preconditioner is None else new_block(space, *B.shape)
+        self._B[...] = space.asarray(B)
+        self._X[...] = 0 if X0 is None else space.asarray(X0)
+        self._scales, largest = column_scales(space, self._B)
+        for block in (self._B, self._X):
+            multiply_columns(block, self._scales)
+        for k in np.flatnonzero(largest == 0):
+            self._X[:, k] = 0
+        self._sizes = self._norms_of(self._B)
+        self._code = RUNNING
+
+    def copy_x(self) -> Array:
+        """Return X for the caller's system."""
+        X = self._X.copy()
+        multiply_columns(X, 1.0 / self._scales)
+        return X
+
+    def clear_x(self) -> None:
+        """Set X to zero."""
+        self._X[...] = 0
+
+    def norm_at_start(self, s: Mapping[str, float]) -> float:
+        """Return the largest norm of a residual at the last start."""
+        return s["start"]
+
+    def norm(self, s: Mapping[str, float]) -> float:
+        """Return the largest norm of a true residual."""
+        return s["true"]
+
+    def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
+        """Return a reason if the true residuals of all columns are small enough."""
+        return f"the largest residual is {s['true']:.3g}, small enough" if self._all_small() else None
+
+    def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
+        """Return a reason if X holds NaN that no residual shows, or is no solution in its type."""
+        if not (self._scales == 1.0).all():
+            multiply_columns(self._X, 1.0 / self._scales)
+            multiply_columns(self._X, self._scales)
+            self._measure()
+            if not self._all_small():
+                return BEYOND
+        return None if math.isfinite(self.space.largest(self._X)) else HIDDEN
+
+    def start(self, name: str, given: Mapping[str, float]) -> None:
+        """Compute the residuals of X, and a basis of them."""
+        self._wanted = np.maximum(given["rtol"] * self._sizes, given["atol"])
+        self._measure()
+        self._start = _largest(self._norms)
+        self._goal = self._wanted * math.sqrt(given["margin"])
+        if not np.isfinite(self._norms).all():
+            self._code = NOT_FINITE
+        elif self._all_small():
+            self._code = CLAIMED
+        else:
+            self._code = RUNNING
+            self._try(self._begin)
+
+    def advance(self, most: int, *, finish: bool) -> Report:
+        """Iterate until the carried residuals of all columns are small, `most` times at most."""
+        residuals: list[float] = []
+        while self._code == RUNNING and len(residuals) < most:
+            self._try(self._iterate)
+            residuals.append(_largest(self._norms))
+            if self._code == RUNNING and (self._norms <= self._goal).all():
+                self._code = CLAIMED
+        if finish:
+            self._measure()
+        state = {"code": self._code, "bb": _largest(self._sizes), "start": self._start}
+        return Report({**state, "true": _largest(self._norms)}, residuals)
+
+    def _norms_of(self, block: Array) -> np.ndarray[Any, Any]:
+        return np.asarray(np.sqrt(squared_lengths(self.space, block)) / self._scales)
+
+    def _all_small(self) -> bool:
+        return bool((self._norms <= self._wanted).all())
+
+    def _measure(self) -> None:
+        """Compute the true residuals of X, in R, and their norms."""
+        self._operator.multiply_block(self._X, self._T)
+        self._R[...] = self._B - self._T
+        self._norms = self._norms_of(self._R)
+
+    def _try(self, work: Callable[[], None]) -> None:
         try:
-            words, count = _iterate(space, operator, preconditioner, R, X, T, *todo)
+            work()
         except Breakdown as error:
-            words, count = str(error), 1
-        made += count
+            self._code, self.words = BROKEN, {BROKEN: str(error)}
 
+    def _begin(self) -> None:
+        # Columns count alike in a Gram matrix only if they are of one length; a column of zeros stays one.
+        lengths = np.sqrt(squared_lengths(self.space, self._R))
+        self._R /= self.space.asarray(np.where(lengths > 0, lengths, 1.0))
+        self._C = self._conjugate() * lengths
+        self._S[...] = self._Z
 
-def _have_room(
-    space: Space,
-    operator: Operator,
-    blocks: tuple[Array, Array, Array],
-    scales: np.ndarray[Any, Any],
-    wanted: np.ndarray[Any, Any],
-) -> bool:
-    """Whether X still solves the system when its numbers are rounded to what they are without the scales."""
-    if (scales == 1.0).all():
-        return True
-    B, X, T = blocks
-    multiply_columns(X, 1.0 / scales)
-    multiply_columns(X, scales)
-    operator.multiply_block(X, T)
-    return bool((_norms(space, B - T, scales) <= wanted).all())
+    def _conjugate(self) -> np.ndarray[Any, Any]:
+        """Make R a basis of the residuals, and Z that times M; return the coefficients."""
+        if self._preconditioner is not None:
+            self._preconditioner.multiply_block(self._R, self._Z)
+        return conjugate(self.space, self._R, self._Z)
 
-
-def _stuck(made: int, residuals: list[float], norms: np.ndarray[Any, Any], words: str) -> Stats:
-    largest = float(norms.max())
-    reason = words or f"the largest residual stays at {largest:.3g}: no more can be had; ask for less"
-    return Stats(False, made, residuals, largest, reason, 0.0, BREAKDOWN if words else STAGNATION)
-
-
-def _iterate(
-    space: Space,
-    operator: Operator,
-    preconditioner: Operator | None,
-    R: Array,
-    X: Array,
-    T: Array,
-    wanted: np.ndarray[Any, Any],
-    scales: np.ndarray[Any, Any],
-    most: int,
-    residuals: list[float],
-    callback: Callable[[Any], None] | None,
-) -> tuple[str, int]:
-    """Iterate from the residuals R until the carried ones are small; R and T are overwritten.
-
-    Returns
-    -------
-    str
-        What went wrong, or nothing.
-    int
-        The iterations made.
-    """
-    S = new_block(space, *R.shape)
-    Z = R if preconditioner is None else new_block(space, *R.shape)
-
-    def conjugate_residuals() -> np.ndarray[Any, Any]:
-        if preconditioner is not None:
-            preconditioner.multiply_block(R, Z)
-        return conjugate(space, R, Z)
-
-    # Columns count alike in a Gram matrix only if they are of one length; a column of zeros stays one.
-    lengths = np.sqrt(squared_lengths(space, R))
-    R /= space.asarray(np.where(lengths > 0, lengths, 1.0))
-    C = conjugate_residuals() * lengths
-    skew = SKEW.get(space.dtype.name, 0.0)
-    S[...] = Z
-    for made in range(1, most + 1):
-        operator.multiply_block(S, T)
+    def _iterate(self) -> None:
+        space, R, S, T = self.space, self._R, self._S, self._T
+        self._operator.multiply_block(S, T)
         curvature = space.gram(S, T)
         if not np.isfinite(curvature).all():
-            return "A holds NaN or infinity", made
-        if (
-            curvature.dtype.kind == "c"
-            and abs(curvature - curvature.conj().T).max() > 2 * skew * abs(curvature).max()
-        ):
-            return "p' A p is not Hermitian, so A is not; gmres and bicgstab take such matrices", made
+            raise Breakdown("A holds NaN or infinity")
+        skew = abs(curvature - curvature.conj().T).max() if curvature.dtype.kind == "c" else 0.0
+        if skew > 2 * SKEW.get(space.dtype.name, 0.0) * abs(curvature).max():
+            raise Breakdown("p' A p is not Hermitian, so A is not; gmres and bicgstab take such matrices")
         inverse, least = pseudo_inverse(curvature)
         if least < -RANK:
-            return "p' A p is negative, so A is not positive definite", made
-        space.set_product(X, S, inverse @ C, plus=X)
+            raise Breakdown("p' A p is negative, so A is not positive definite")
+        space.set_product(self._X, S, inverse @ self._C, plus=self._X)
         space.set_product(R, T, -inverse, plus=R)
-        zeta = conjugate_residuals()
-        C = zeta @ C
-        space.set_product(S, S, zeta.conj().T, plus=Z)
-        norms = np.linalg.norm(C, axis=0) / scales
-        if preconditioner is not None:
-            space.set_product(T, R, C)
-            norms = _norms(space, T, scales)
-        residuals.append(float(norms.max()))
-        if callback is not None:
-            seen = X.copy()
-            multiply_columns(seen, 1.0 / scales)
-            callback(seen)
-        if (norms <= wanted).all():
-            break
-    return "", made
+        zeta = self._conjugate()
+        self._C = zeta @ self._C
+        space.set_product(S, S, zeta.conj().T, plus=self._Z)
+        if self._preconditioner is None:
+            self._norms = np.linalg.norm(self._C, axis=0) / self._scales
+        else:
+            space.set_product(T, R, self._C)
+            self._norms = self._norms_of(T)
+
+
+def _largest(norms: np.ndarray[Any, Any]) -> float:
+    return float(norms.max(initial=0.0))
