@@ -15,19 +15,16 @@ import numpy as np
 
 import dasp.preconditioners as local
 from dasp.distributed.matrix import SpMatrix
-from dasp.multigrid.cycle import (
-    Level,
-    Multigrid,
-    Options,
+from dasp.multigrid.cycle import Multigrid, entry_type
+from dasp.multigrid.hierarchy import (
     Setup,
     check_finite,
-    check_options,
-    coarse_inverse_diagonal,
     cycle_type,
-    entry_type,
+    level_inverse_diagonal,
     levels_of,
     set_up,
 )
+from dasp.multigrid.smoothers import Level, Options, check_options
 from dasp.preconditioners.base import Preconditioner, computing_type, inverse_diagonal
 from dasp.preconditioners.chebyshev import UPPER, Polynomial
 from dasp.runtime import check as _check
@@ -175,7 +172,7 @@ def chebyshev(
     def check() -> Any:
         if degree < 1 or not ratio > 1:
             raise ValueError(f"degree is {degree} and ratio {ratio}; at least 1, and more than 1, are needed")
-        return inverse_diagonal(D.diagonal_block())
+        return inverse_diagonal(D.diagonal_block().diagonal())
 
     with D.call:
         inverse = D.agree(check, lambda _: {"degree": degree, "ratio": ratio, "bounds": bounds})
@@ -201,20 +198,19 @@ class RankMultigrid(Multigrid):
     ----------
     matrix : SpMatrix
         The finest level, which is used as it is if it has the type.
-    hierarchy : list
-        The levels of PyAMG, on rank `root`; nothing on the others.
+    setup : Setup or None
+        The hierarchy, on rank `root`; None on the others.
     """
 
     def __init__(
-        self, matrix: SpMatrix, hierarchy: list[Any], options: Options, dtype: np.dtype[Any], root: int
+        self, matrix: SpMatrix, setup: Setup | None, options: Options, dtype: np.dtype[Any], root: int
     ) -> None:
         def again(other: np.dtype[Any]) -> Multigrid:
-            return RankMultigrid(matrix, hierarchy, options, other, root)
+            return RankMultigrid(matrix, setup, options, other, root)
 
         names = ("d", "step", "q", "r")
         Preconditioner.__init__(self, matrix.local_shape[0], dtype, matrix.device, names, again)
         comm = matrix.comm
-        setup = matrix.agree(lambda: set_up(hierarchy, options) if comm.rank == root else None)
         heads = comm.gather(None if setup is None else _summarize(setup))[root]
         assert heads is not None
         starts = [matrix.rows.starts, *(_cut_level(rows, comm.size) for rows in heads.rows[1:])]
@@ -231,8 +227,7 @@ class RankMultigrid(Multigrid):
             mine = setup and setup.levels[k]
             same = k == 0 and matrix.dtype == entry_type(matrix, self.dtype)
             A = matrix if same else scatter(mine and mine.A, k, k)
-            find_inverse = coarse_inverse_diagonal if k else inverse_diagonal
-            inverse = matrix.agree(partial(find_inverse, A.diagonal_block()))
+            inverse = matrix.agree(partial(level_inverse_diagonal, A.diagonal_block(), coarse=k > 0))
             operator, vectors = as_operator(A, self.device), None if k else self.vectors
             levels.append(Level(operator, inverse, radius, self.space, options, vectors))
             if k + 1 < len(heads.rows):
@@ -260,9 +255,7 @@ class _Summary(NamedTuple):
 
 
 def _summarize(setup: Setup) -> _Summary:
-    rows = [one.A.shape[0] for one in setup.levels]
-    dense = [] if setup.dense is None else [setup.dense.shape[0]]
-    return _Summary(rows + dense, [one.radius for one in setup.levels])
+    return _Summary(setup.rows, [one.radius for one in setup.levels])
 
 
 def _cut_level(rows: int, ranks: int) -> np.ndarray[Any, Any]:
@@ -330,4 +323,5 @@ def multigrid(
         levels, options, mine = D.agree(check, lambda _: {**asked, "dtype": dtype and np.dtype(dtype).name})
         computed = D.comm.gather(mine)[root]
         assert computed is not None
-        return RankPreconditioner(D, RankMultigrid(D, levels, options, computed, root))
+        setup = D.agree(lambda: set_up(levels, options) if D.comm.rank == root else None)
+        return RankPreconditioner(D, RankMultigrid(D, setup, options, computed, root))

@@ -275,6 +275,34 @@ def canonical(A: Any) -> Any:
     return A
 
 
+def cast(numbers: np.ndarray[Any, Any], dtype: np.dtype[Any], *, diagonal: bool = False) -> Any:
+    """Return numbers of the host in a type.
+
+    Raises
+    ------
+    ValueError
+        If a finite number is infinite there, or one of an inverse diagonal or all are zero.
+    """
+    with np.errstate(all="ignore"):
+        there = numbers.astype(dtype)
+    lost = np.isfinite(numbers) & ~np.isfinite(there)
+    if diagonal or not there.any():
+        lost |= (there == 0) & (numbers != 0)
+    if lost.any():
+        raise ValueError(
+            f"M holds {lost.sum()} numbers that are too large or too small for {np.dtype(dtype)}; "
+            "scale A, or compute in double precision"
+        )
+    return there
+
+
+def cast_matrix(matrix: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a SciPy matrix in CSR as another of the same pattern, its values cast; errors as of `cast`."""
+    from scipy.sparse import csr_array
+
+    return csr_array((cast(matrix.data, dtype), matrix.indices, matrix.indptr), matrix.shape)
+
+
 def place(A: Any, device: str | None) -> str:
     """Return the device that is meant: the one given, else that of A.
 
@@ -286,18 +314,18 @@ def place(A: Any, device: str | None) -> str:
     return (device_of(A) or "cpu") if device is None else find_device(device)
 
 
-def inverse_diagonal(A: Any) -> np.ndarray[Any, Any]:
-    """Return 1 / a_ii of a host matrix.
+def inverse_diagonal(diagonal: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return 1 / a_ii, given the diagonal of a matrix on the host.
 
     Raises
     ------
     ValueError
         If one is zero, not finite, or so small that its inverse is not.
     """
-    diagonal = np.asarray(A.diagonal(), wide_type(A))
     with np.errstate(all="ignore"):
-        inverse = 1.0 / diagonal
-        bad = np.flatnonzero(~(np.isfinite(diagonal) & np.isfinite(inverse.astype(computing_type(A)))))
+        inverse = 1.0 / diagonal.astype(wide_type(diagonal))
+        fits = np.isfinite(inverse.astype(computing_type(diagonal)))
+        bad = np.flatnonzero(~(np.isfinite(diagonal) & fits))
     if len(bad):
         raise ValueError(
             f"{len(bad)} rows have no usable diagonal entry, the first is row {bad[0]}; each is divided by"

@@ -7,9 +7,17 @@ from typing import Any
 import numpy as np
 
 from dasp.matrix.matrix import SpMatrix
-from dasp.preconditioners.base import Preconditioner, computing_type, host_matrix, place, wide_type
+from dasp.preconditioners.base import (
+    Preconditioner,
+    cast_matrix,
+    computing_type,
+    host_matrix,
+    place,
+    wide_type,
+)
 from dasp.runtime import check as _check
 from dasp.runtime.integers import ceil_div
+from dasp.solvers.operator import as_operator
 
 
 class BlockJacobi(Preconditioner):
@@ -18,14 +26,12 @@ class BlockJacobi(Preconditioner):
     def __init__(self, inverses: Any, dtype: np.dtype[Any], device: str) -> None:
         n = inverses.shape[0]
         super().__init__(n, dtype, device, (), lambda other: BlockJacobi(inverses, other, device))
-        self._matrix = SpMatrix.from_scipy(inverses.astype(dtype), device=device)
+        matrix = SpMatrix.from_scipy(cast_matrix(inverses, dtype), device=device)
+        self._operator = as_operator(matrix, device, "M")
 
     def apply(self) -> None:
         """Multiply."""
-        from dasp.solvers.operator import as_operator
-
-        operator = as_operator(self._matrix, self.device, "M")
-        self.space.apply(operator, self.vectors["b"], self.vectors["x"])
+        self.space.apply(self._operator, self.vectors["b"], self.vectors["x"])
 
 
 def block_jacobi(A: Any, *, block: int, device: str | None = None) -> Preconditioner:

@@ -15,6 +15,8 @@ from dasp.matrix.matrix import SpMatrix
 from dasp.preconditioners.base import (
     MOST_STEPS,
     Preconditioner,
+    cast,
+    cast_matrix,
     computing_type,
     host_matrix,
     inverse_diagonal,
@@ -66,7 +68,7 @@ class Polynomial(Preconditioner):
         again: Callable[[np.dtype[Any]], Preconditioner],
     ) -> None:
         super().__init__(len(inverse), dtype, device, ("d", "step", "q", "r"), again)
-        self.vectors["d"][...] = self.space.asarray(inverse)
+        self.vectors["d"][...] = self.space.asarray(cast(inverse, self.dtype, diagonal=True))
         self._operator = operator
         self._first, self._further = coefficients(*bounds, degree)
         fuse = self.vectors.fuse
@@ -82,7 +84,12 @@ class Polynomial(Preconditioner):
 
 
 def _polynomial(
-    matrix: Any, planned: Any, bounds: tuple[float, float], degree: int, dtype: np.dtype[Any], device: str
+    matrix: Any,
+    planned: SpMatrix | None,
+    bounds: tuple[float, float],
+    degree: int,
+    dtype: np.dtype[Any],
+    device: str,
 ) -> Polynomial:
     """Return the polynomial in a matrix of the host, which is planned if it is not in the type yet."""
 
@@ -90,9 +97,9 @@ def _polynomial(
         return _polynomial(matrix, None, bounds, degree, other, device)
 
     if planned is None or np.dtype(planned.dtype) != dtype:
-        planned = SpMatrix.from_scipy(matrix.astype(dtype), device=device)
+        planned = SpMatrix.from_scipy(cast_matrix(matrix, dtype), device=device)
     operator = as_operator(planned, device)
-    return Polynomial(operator, inverse_diagonal(matrix), bounds, degree, dtype, device, again)
+    return Polynomial(operator, inverse_diagonal(matrix.diagonal()), bounds, degree, dtype, device, again)
 
 
 def chebyshev(
@@ -145,7 +152,7 @@ def chebyshev(
     if bounds is None:
         if not ratio > 1:
             raise ValueError(f"ratio is {ratio}; a number above 1 is needed")
-        high = UPPER * spectral_radius(matrix, inverse_diagonal(matrix))
+        high = UPPER * spectral_radius(matrix, inverse_diagonal(matrix.diagonal()))
         bounds = high / ratio, high
     bounds = _check.interval(bounds)
     dtype = computing_type(matrix)

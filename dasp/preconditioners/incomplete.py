@@ -17,6 +17,8 @@ from dasp.matrix.matrix import SpMatrix
 from dasp.preconditioners.base import (
     MOST_STEPS,
     Preconditioner,
+    cast,
+    cast_matrix,
     computing_type,
     host_matrix,
     place,
@@ -87,6 +89,9 @@ class Incomplete(Preconditioner):
             return Incomplete(lower, upper, other, device)
 
         super().__init__(len(lower.inverse), dtype, device, ("y",), again)
+        for one in (lower, upper):
+            cast(one.inverse, self.dtype, diagonal=True)
+            cast(one.data, self.dtype)
         self._solves: list[Callable[[Any, Any], None]] = [
             self.space.triangular(one) for one in (lower, upper)
         ]
@@ -111,10 +116,10 @@ class Swept(Preconditioner):
             return Swept(lower, upper, inverse, sweeps, other, device)
 
         super().__init__(len(inverse), dtype, device, ("d", "y", "q"), again)
-        self.vectors["d"][...] = self.space.asarray(inverse)
+        self.vectors["d"][...] = self.space.asarray(cast(inverse, self.dtype, diagonal=True))
         self._sweeps = sweeps
         self._lower, self._upper = (
-            as_operator(SpMatrix.from_scipy(one.astype(dtype), device=device), device)
+            as_operator(SpMatrix.from_scipy(cast_matrix(one, dtype), device=device), device)
             for one in (lower, upper)
         )
         fuse = self.vectors.fuse

@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from dasp.preconditioners.base import Preconditioner, computing_type, host_matrix, inverse_diagonal, place
+from dasp.matrix.matrix import SpMatrix
+from dasp.preconditioners.base import (
+    Preconditioner,
+    cast,
+    computing_type,
+    host_matrix,
+    inverse_diagonal,
+    place,
+)
+from dasp.runtime.arrays import to_host
 
 
 class Jacobi(Preconditioner):
@@ -14,7 +23,7 @@ class Jacobi(Preconditioner):
 
     def __init__(self, inverse: np.ndarray[Any, Any], dtype: np.dtype[Any], device: str) -> None:
         super().__init__(len(inverse), dtype, device, ("d",), lambda other: Jacobi(inverse, other, device))
-        self.vectors["d"][...] = self.space.asarray(inverse)
+        self.vectors["d"][...] = self.space.asarray(cast(inverse, self.dtype, diagonal=True))
         self._divide = self.vectors.fuse("x = d*b")
 
     @property
@@ -54,5 +63,8 @@ def jacobi(A: Any, *, device: str | None = None) -> Preconditioner:
     >>> jacobi(sp.diags_array([2.0, 4.0], format="csr")) @ np.ones(2)
     array([0.5 , 0.25])
     """
-    matrix = host_matrix(A)
-    return Jacobi(inverse_diagonal(matrix), computing_type(matrix), place(A, device))
+    if isinstance(A, SpMatrix) and A.shape[0] == A.shape[1]:
+        diagonal = to_host(A.diagonal())
+    else:
+        diagonal = host_matrix(A).diagonal()
+    return Jacobi(inverse_diagonal(diagonal), computing_type(diagonal), place(A, device))

@@ -386,7 +386,7 @@ def test_multigrid_is_that_of_one_rank(options: dict[str, Any], monkeypatch: pyt
 def test_a_large_last_level_over_ranks_is_smoothed(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pyamg = pytest.importorskip("pyamg")
     monkeypatch.setattr(preconditioners, "LEAST_ROWS", 100)
-    monkeypatch.setattr("dasp.multigrid.cycle.MOST_INVERSE_ROWS", 30)
+    monkeypatch.setattr("dasp.multigrid.hierarchy.MOST_INVERSE_ROWS", 30)
     monkeypatch.setattr(np.linalg, "pinv", None)
     A = generate("poisson2d:40")
     ml = pyamg.smoothed_aggregation_solver(sp.csr_matrix(A), max_levels=count)
@@ -398,7 +398,7 @@ def test_a_large_last_level_over_ranks_is_smoothed(count: int, monkeypatch: pyte
 def test_coarse_rows_of_zeros_are_passed_by_on_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     pyamg = pytest.importorskip("pyamg")
     monkeypatch.setattr(preconditioners, "LEAST_ROWS", 20)
-    monkeypatch.setattr("dasp.multigrid.cycle.DENSE_ROWS", 5)
+    monkeypatch.setattr("dasp.multigrid.hierarchy.DENSE_ROWS", 5)
     A = generate("poisson2d:40")
     ml = pyamg.smoothed_aggregation_solver(sp.csr_matrix(A), max_coarse=5)
     for k, level in enumerate(ml.levels):  # a coarse unknown more, of which no other depends

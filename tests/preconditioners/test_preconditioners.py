@@ -14,6 +14,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
 import dasp
+from dasp.multigrid.smoothers import SMOOTHERS
 from dasp.preconditioners import Preconditioner, base, block_jacobi, chebyshev, ic0, ilu0, jacobi, multigrid
 from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
 from dasp.solvers import chebyshev as chebyshev_iteration
@@ -198,14 +199,14 @@ def test_multigrid_needs_as_many_iterations_as_pyamgs():
 
 def test_the_last_levels_are_one_matrix():
     """A V-cycle down from a small level is the same whether its steps are made or kept as one matrix."""
-    module = importlib.import_module("dasp.multigrid.cycle")
+    module = importlib.import_module("dasp.multigrid.hierarchy")
     A = poisson(24)
     ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_coarse=4)
     r = np.random.default_rng(0).standard_normal(576)
     kept = module.DENSE_ROWS
     answers = []
     try:
-        for smoother in module.SMOOTHERS:
+        for smoother in SMOOTHERS:
             for module.DENSE_ROWS in (0, 100, 1000):
                 answers.append(multigrid(ml, smoother=smoother, sweeps=2, device="cpu") @ r)
             np.testing.assert_allclose(
@@ -245,7 +246,7 @@ def test_the_kernels_do_the_same(monkeypatch, dtype):
     """Every preconditioner, with its passes run by the emulator."""
     A, r = uneven(5), np.random.default_rng(0).standard_normal(25)
     ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_coarse=3)
-    module = importlib.import_module("dasp.multigrid.cycle")
+    module = importlib.import_module("dasp.multigrid.hierarchy")
     monkeypatch.setattr(module, "DENSE_ROWS", 8)
 
     def made() -> list[Any]:
@@ -431,7 +432,7 @@ def _on_cpu(A: Any, ml: Any, M: Any) -> Any:
 
 @pytest.mark.parametrize("smoother", ["chebyshev", "gauss-seidel"])
 def test_a_large_last_level_is_smoothed_and_not_inverted(monkeypatch, smoother):
-    monkeypatch.setattr("dasp.multigrid.cycle.MOST_INVERSE_ROWS", 30)
+    monkeypatch.setattr("dasp.multigrid.hierarchy.MOST_INVERSE_ROWS", 30)
     A = poisson(40)
     ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_levels=2)
     monkeypatch.setattr(np.linalg, "pinv", None)
@@ -475,3 +476,45 @@ def test_a_hierarchy_with_nan_is_refused():
     ml.levels[-1].A.data[0] = np.nan
     with pytest.raises(ValueError, match=f"A of level {len(ml.levels) - 1} of ml holds NaN or infinity"):
         multigrid(ml, device="cpu")
+
+
+def test_a_matrix_is_told_how_a_hierarchy_is_made():
+    with pytest.raises(TypeError, match=r"pyamg\.smoothed_aggregation_solver\(A\)"):
+        multigrid(poisson(5))
+    with pytest.raises(TypeError, match=r"pyamg\.smoothed_aggregation_solver\(A\.to_scipy\(\)\)"):
+        multigrid(dasp.SpMatrix.from_scipy(poisson(5), device="cpu"))
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_numbers_that_a_type_does_not_hold_are_refused(size):
+    """M in single precision would be infinite, or zero."""
+    A = sp.csr_array(poisson(12) * size)
+    ml = levels(poisson(12))
+    for level in ml.levels:
+        level.A = level.A * size
+    kinds = {
+        **{name: KINDS[name] for name in ("jacobi", "ilu0", "ic0", "chebyshev")},
+        "multigrid": lambda _: multigrid(ml, device="cpu"),
+        "block": lambda A: block_jacobi(A, block=2),
+        "sweeps": lambda A: ilu0(A, sweeps=2),
+    }
+    for name, make in kinds.items():
+        with np.errstate(over="ignore"):
+            M = make(A)
+        with pytest.raises(ValueError, match="too large or too small for float32"):
+            M.astype(np.float32)
+        assert np.isfinite(M @ np.ones(144)).all(), name
+
+
+def test_jacobi_unpacks_no_plan(monkeypatch):
+    A = uneven(6)
+    planned = dasp.SpMatrix.from_scipy(A, device="cpu")
+    monkeypatch.setattr(dasp.SpMatrix, "to_scipy", None)
+    np.testing.assert_array_equal(jacobi(planned) @ np.ones(36), jacobi(A) @ np.ones(36))
+
+
+def test_a_cycle_in_another_type_is_not_set_up_anew(monkeypatch):
+    M = multigrid(levels(poisson(12)), device="cpu")
+    monkeypatch.setattr("dasp.multigrid.cycle.set_up", None)
+    r = np.random.default_rng(0).standard_normal(144)
+    np.testing.assert_allclose(M.astype(np.float32) @ r, M @ r, atol=1e-5)

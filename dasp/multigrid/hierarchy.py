@@ -1,0 +1,180 @@
+"""A PyAMG hierarchy as a cycle uses it: checked, diagonals inverted, the last levels as one dense matrix."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dasp.multigrid.smoothers import Options, dense_smoother
+from dasp.preconditioners.base import TYPES, canonical, inverse_diagonal, spectral_radius, wide_type
+from dasp.runtime import check as _check
+
+DENSE_ROWS = 320
+"""Rows of a level up to which a V-cycle from it down is kept as one dense matrix."""
+
+MOST_INVERSE_ROWS = 1500
+"""Rows of the last level up to which it is inverted; the pseudo-inverse of more takes seconds and memory."""
+
+
+def levels_of(ml: Any) -> list[Any]:
+    """Return the levels of a hierarchy.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    levels = getattr(ml, "levels", None)
+    if not levels or not hasattr(levels[0], "A"):
+        if hasattr(ml, "shape"):
+            csr = "A.to_scipy()" if hasattr(ml, "to_scipy") else "A"
+            remedy = f"make one of a matrix A by pyamg.smoothed_aggregation_solver({csr})"
+        else:
+            remedy = "which has levels"
+        raise TypeError(f"ml is {_check.kind_of(ml)}; a hierarchy of PyAMG is needed; {remedy}")
+    return list(levels)
+
+
+def _is_complex(levels: list[Any]) -> bool:
+    """Return True if any matrix of a hierarchy is complex."""
+    matrices = (getattr(level, name, None) for level in levels for name in "APR")
+    return any(np.dtype(matrix.dtype).kind == "c" for matrix in matrices if matrix is not None)
+
+
+def cycle_type(levels: list[Any], dtype: Any) -> np.dtype[Any]:
+    """Return the type in which a cycle computes: the one given, else double precision.
+
+    Raises
+    ------
+    ValueError
+        If that is none for such matrices.
+    """
+    known = TYPES["c" if _is_complex(levels) else "f"]
+    wanted = np.dtype(known[1] if dtype is None else dtype)
+    if wanted.name not in known:
+        raise ValueError(
+            f"dtype is {wanted}; {' or '.join(known)} is needed for the matrices of this hierarchy"
+        )
+    return wanted
+
+
+class LevelMatrices(NamedTuple):
+    """What a cycle needs of a level, on the host.
+
+    Attributes
+    ----------
+    A, P, R : scipy.sparse.csr_array
+        The matrix, and what prolongs from the level below and restricts to it; None on the last level.
+    inverse : numpy.ndarray, shape (n,)
+        Of the diagonal of A; 0 for a row of zeros.
+    radius : float
+        The largest eigenvalue of their product.
+    """
+
+    A: Any
+    P: Any
+    R: Any
+    inverse: np.ndarray[Any, Any]
+    radius: float
+
+
+class Setup(NamedTuple):
+    """A hierarchy as a cycle uses it.
+
+    Attributes
+    ----------
+    levels : list of LevelMatrices
+        Those that are smoothed, the last level among them if it is too large to be inverted.
+    dense : scipy.sparse.csr_array or None
+        The cycle from the level behind them down, as one matrix; None if there is none.
+    """
+
+    levels: list[LevelMatrices]
+    dense: Any
+
+    @property
+    def rows(self) -> list[int]:
+        """The rows of each level, the dense one too."""
+        dense = [] if self.dense is None else [self.dense]
+        return [int(A.shape[0]) for A in (*(one.A for one in self.levels), *dense)]
+
+
+def set_up(hierarchy: list[Any], options: Options) -> Setup:
+    """Return a hierarchy as a cycle uses it.
+
+    Raises
+    ------
+    ValueError
+        If a row has no usable diagonal entry; of a coarse level, if it is no row of zeros.
+    """
+    last, inner = as_csr(hierarchy[-1].A), len(hierarchy) - 1
+    levels = [
+        _describe(as_csr(level.A), as_csr(level.P), as_csr(level.R), options, coarse=k > 0)
+        for k, level in enumerate(hierarchy[:-1])
+    ]
+    if last.shape[0] > MOST_INVERSE_ROWS:
+        return Setup([*levels, _describe(last, None, None, options, coarse=inner > 0)], None)
+    small = [k for k, level in enumerate(levels) if level.A.shape[0] <= DENSE_ROWS and options.cycle == "V"]
+    first = min([*small, inner])
+    return Setup(levels[:first], as_csr(_dense_cycle(levels[first:], last, options)))
+
+
+def _describe(A: Any, P: Any, R: Any, options: Options, *, coarse: bool) -> LevelMatrices:
+    inverse = level_inverse_diagonal(A, coarse=coarse)
+    radius = 0.0 if options.smoother == "gauss-seidel" else spectral_radius(A, inverse)
+    return LevelMatrices(A, P, R, inverse, radius)
+
+
+def _dense_cycle(levels: list[LevelMatrices], last: Any, options: Options) -> np.ndarray[Any, Any]:
+    """Return the matrix of a V-cycle over some levels and the last one, of which it takes the
+    pseudo-inverse."""
+    inner = np.linalg.pinv(last.toarray().astype(wide_type(last)))
+    for level in reversed(levels):
+        A, P, R = level.A.toarray().astype(wide_type(level.A)), level.P.toarray(), level.R.toarray()
+        smooth, unit = dense_smoother(A, level.inverse, level.radius, options), np.eye(len(A))
+        before = smooth(np.zeros_like(unit), unit, True)
+        inner = smooth(before + P @ (inner @ (R @ (unit - A @ before))), unit, False)
+    return np.asarray(inner)
+
+
+def level_inverse_diagonal(A: Any, *, coarse: bool) -> np.ndarray[Any, Any]:
+    """Return 1 / a_ii; on a coarse level 0 for a row of zeros, which smoothers pass by.
+
+    Aggregates with fewer unknowns than modes leave such rows.
+
+    Raises
+    ------
+    ValueError
+        If a_ii of another row is zero, not finite, or so small that its inverse is not.
+    """
+    diagonal = A.diagonal()
+    empty = (abs(A).sum(axis=1) == 0) & coarse
+    diagonal[empty] = 1
+    inverse = inverse_diagonal(diagonal)
+    inverse[empty] = 0
+    return inverse
+
+
+def check_finite(hierarchy: list[Any]) -> None:
+    """Check that no matrix of a hierarchy holds NaN or infinity.
+
+    Raises
+    ------
+    ValueError
+    """
+    for k, level in enumerate(hierarchy):
+        for name in "APR":
+            matrix = getattr(level, name, None)
+            if matrix is not None and not np.isfinite(matrix.data).all():
+                raise ValueError(
+                    f"{name} of level {k} of ml holds NaN or infinity; finite numbers are needed; "
+                    "scale the matrix if its products overflow"
+                )
+
+
+def as_csr(matrix: Any) -> Any:
+    """Return a matrix of a hierarchy as CSR with sorted indices and no duplicates."""
+    from scipy.sparse import csr_array
+
+    return canonical(csr_array(matrix))

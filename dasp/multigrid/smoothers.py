@@ -1,0 +1,183 @@
+"""The smoothers of multigrid: of a level on its device, and of a small one as dense matrices on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dasp.preconditioners.base import MOST_STEPS, cast
+from dasp.preconditioners.chebyshev import UPPER, coefficients
+from dasp.runtime import check as _check
+from dasp.runtime.cpu.compile import jit
+from dasp.solvers.operator import Operator
+from dasp.solvers.space import Space, Vectors
+
+Array = Any
+
+SMOOTHERS, CYCLES = ("chebyshev", "jacobi", "gauss-seidel"), ("V", "W", "F")
+
+RATIO = 8.0
+"""Of the ends of the interval that a Chebyshev smoother damps: on Poisson matrices 4 to 10 need the fewest
+cycles."""
+
+OMEGA = 4.0 / 3.0
+"""Weight of a Jacobi smoother, over the largest eigenvalue of D^-1 A."""
+
+
+@dataclass
+class Options:
+    """How a cycle goes."""
+
+    smoother: str
+    cycle: str
+    sweeps: int
+    degree: int
+
+    def polynomial(self, radius: float) -> tuple[float, list[tuple[float, float]]]:
+        """Return the coefficients of a Chebyshev smoother, given the largest eigenvalue of D^-1 A."""
+        high = UPPER * radius
+        return coefficients(high / RATIO, high, self.degree)
+
+
+def check_options(smoother: str, cycle: str, sweeps: int, degree: int) -> Options:
+    """Return how a cycle goes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it cannot go so.
+    """
+    for name, value, known in (("smoother", smoother, SMOOTHERS), ("cycle", cycle, CYCLES)):
+        if value not in known:
+            raise ValueError(f"{name} is {value!r}; one of {', '.join(known)} is needed")
+    for name, number in (("sweeps", sweeps), ("degree", degree)):
+        _check.count(name, number, most=MOST_STEPS)
+    return Options(smoother, cycle, sweeps, degree)
+
+
+class Level:
+    """One level: its vectors, its matrices, and its smoother."""
+
+    def __init__(
+        self,
+        A: Operator,
+        inverse: np.ndarray[Any, Any],
+        radius: float,
+        space: Space,
+        options: Options,
+        vectors: Vectors | None,
+        csr: Any = None,
+    ) -> None:
+        """Take A, 1 / a_ii, and the largest eigenvalue of their product; `csr` is for sweeps."""
+        self.space, self.A, self._options = space, A, options
+        names = ("d", "step", "q", "r")
+        self.vectors = space.vectors(len(inverse), "b", "x", *names) if vectors is None else vectors
+        self.vectors["d"][...] = space.asarray(cast(inverse, space.dtype, diagonal=True))
+        fuse = self.vectors.fuse
+        self._residual = fuse("r = b - q")
+        self._correct = fuse("x = x + q")
+        self._smooth = getattr(self, f"_smooth_by_{options.smoother.replace('-', '_')}")
+        if options.smoother == "gauss-seidel":
+            self._csr = csr.indptr, csr.indices, cast(csr.data, space.dtype)
+            self._clear = fuse("x = 0")
+            return
+        if options.smoother == "jacobi":
+            self._omega = OMEGA / radius
+            self._jacobi = fuse("x = omega d*b"), fuse("r = b - q", "x = x + omega d*r")
+        else:
+            self._first, self._further = options.polynomial(radius)
+            self._begin = fuse("step = first d*b", "x = step", "r = b")
+            self._begin_again = fuse("r = b - q", "step = first d*r", "x = x + step")
+            self._extend = fuse("r = r - q", "step = last step + rest d*r", "x = x + step")
+
+    def multiply(self, x: str, y: str) -> None:
+        """Set vector y to A times vector x."""
+        self.space.apply(self.A, self.vectors[x], self.vectors[y])
+
+    def smooth(self, *, from_zero: bool, forward: bool) -> None:
+        """Make x a better solution; it counts as 0 before if `from_zero`."""
+        for sweep in range(self._options.sweeps):
+            self._smooth(from_zero and sweep == 0, forward)
+
+    def _smooth_by_jacobi(self, from_zero: bool, forward: bool) -> None:
+        if from_zero:
+            self._jacobi[0](omega=self._omega)
+        else:
+            self.multiply("x", "q")
+            self._jacobi[1](omega=self._omega)
+
+    def _smooth_by_chebyshev(self, from_zero: bool, forward: bool) -> None:
+        if from_zero:
+            self._begin(first=self._first)
+        else:
+            self.multiply("x", "q")
+            self._begin_again(first=self._first)
+        for last, rest in self._further:
+            self.multiply("step", "q")
+            self._extend(last=last, rest=rest)
+
+    def _smooth_by_gauss_seidel(self, from_zero: bool, forward: bool) -> None:
+        if from_zero:
+            self._clear()
+        _sweep(*self._csr, self.vectors["b"], self.vectors["x"], self.vectors["d"], forward)
+
+    def restrict(self, R: Operator, coarse: Array) -> None:
+        """Set the coarse right-hand side to R (b - A x)."""
+        self.multiply("x", "q")
+        self._residual()
+        self.space.apply(R, self.vectors["r"], coarse)
+
+    def prolong(self, P: Operator, coarse: Array) -> None:
+        """Add P times the coarse solution."""
+        self.space.apply(P, coarse, self.vectors["q"])
+        self._correct()
+
+
+@jit(nogil=True, error_model="numpy")
+def _sweep(indptr, indices, data, b, x, inverse, forward):  # type: ignore[no-untyped-def]
+    """Gauss-Seidel over all rows, in their order or the other way."""
+    n = len(b)
+    for k in range(n):
+        row = k if forward else n - 1 - k
+        total = b[row]
+        for entry in range(indptr[row], indptr[row + 1]):
+            if indices[entry] != row:
+                total -= data[entry] * x[indices[entry]]
+        x[row] = total * inverse[row]
+
+
+Smoother = Callable[[Array, Array, bool], Array]
+"""Takes X, B and whether it goes forward; returns a better X."""
+
+
+def dense_smoother(A: np.ndarray[Any, Any], inverse: Array, radius: float, options: Options) -> Smoother:
+    """Return the smoother of a dense matrix, for all columns of X; the arguments are those of `Level`."""
+    inverse = inverse[:, None]
+    if options.smoother == "gauss-seidel":
+        used = inverse != 0
+        unit = np.diag((~used[:, 0]).astype(A.dtype))  # else a row of zeros could not be solved for
+        lower, upper = np.tril(A) + unit, np.triu(A) + unit
+
+        def sweep(X: Array, B: Array, forward: bool) -> Array:
+            return X + used * np.linalg.solve(lower if forward else upper, B - A @ X)
+
+    else:
+        first, further = (OMEGA / radius, []) if options.smoother == "jacobi" else options.polynomial(radius)
+
+        def sweep(X: Array, B: Array, forward: bool) -> Array:
+            step = first * inverse * (B - A @ X)
+            X = X + step
+            for last, rest in further:
+                step = last * step + rest * inverse * (B - A @ X)
+                X = X + step
+            return X
+
+    def smooth(X: Array, B: Array, forward: bool) -> Array:
+        for _ in range(options.sweeps):
+            X = sweep(X, B, forward)
+        return X
+
+    return smooth
