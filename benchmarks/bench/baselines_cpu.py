@@ -24,8 +24,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.cli.baselines import numba_candidate, scipy_candidate
-from dasp.runtime.candidate import Baselines, Candidate, Missing
+from dasp.cli.baselines import Baselines, Missing, numba_candidate, scipy_candidate
+from dasp.runtime.cpu.timing import Candidate
 
 NAMES = ("scipy", "numba_csr", "mkl")
 """The host's baselines, as `--baselines` and the columns name them."""

@@ -33,8 +33,9 @@ from benchmarks.bench.cusparse import (
     CuSparse,
     load,
 )
+from dasp.cli.baselines import Baselines, Missing
 from dasp.cli.values import fill
-from dasp.runtime.candidate import Baselines, Candidate, Missing
+from dasp.runtime.cpu.timing import Candidate
 from dasp.runtime.dtypes import TABLE, real_type, sum_type
 from dasp.runtime.integers import ceil_div
 

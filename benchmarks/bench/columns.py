@@ -35,8 +35,8 @@ from dasp.cli.verify import Reference, check_rows, reference_product
 from dasp.io import load_matrix
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
-from dasp.runtime.candidate import Candidate
 from dasp.runtime.cpu.threads import get_num_threads
+from dasp.runtime.cpu.timing import Candidate
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.cuda.timing import replays
 from dasp.runtime.dtypes import TABLE, named

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from benchmarks.bench import machine
 from benchmarks.bench.memory import CudaMemory, HostMemory, PeakMemory
 from dasp.cli import measure
-from dasp.runtime.candidate import Baselines
+from dasp.cli.baselines import Baselines
 
 
 class BenchDevice(measure.Device, Protocol):

@@ -24,8 +24,8 @@ from benchmarks.bench.rows import Row, number, percent
 from dasp.cli.table import Table
 from dasp.dense import gf256
 from dasp.dense.gf256.field import Bytes, cauchy, multiply
-from dasp.runtime.candidate import Candidate
 from dasp.runtime.cpu.threads import get_num_threads
+from dasp.runtime.cpu.timing import Candidate
 
 COLUMNS = {"cpu": 4 << 20, "cuda": 64 << 20}
 VERIFIED = 1 << 16

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.runtime.candidate import Baselines, Candidate, Missing
+from dasp.runtime.cpu.timing import Candidate
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A baseline that cannot be run here, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass
+class Baselines:
+    """The baselines of one matrix: those that run, and those that do not."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
 
 
 def make_baselines(makers: dict[str, Callable[[Any, Any], Candidate]], csr: Any, x: Any) -> Baselines:

@@ -17,12 +17,18 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.cli.baselines import cupy_candidate, make_baselines, numba_candidate, scipy_candidate
+from dasp.cli.baselines import (
+    Baselines,
+    Missing,
+    cupy_candidate,
+    make_baselines,
+    numba_candidate,
+    scipy_candidate,
+)
 from dasp.cli.values import fill, random_vector
 from dasp.cli.verify import Reference, Verification, check_rows, reference_product
-from dasp.runtime.candidate import Baselines, Candidate, Missing
 from dasp.runtime.cpu import threads as _threads
-from dasp.runtime.cpu.timing import Timing
+from dasp.runtime.cpu.timing import Candidate, Timing
 
 OURS = "dasp"
 """The timing of `A.matvec(x, out=y)`, which is what is compared."""

@@ -61,15 +61,16 @@ def _add_machine(subparsers: Subparsers) -> None:
 def run_machine(args: argparse.Namespace) -> int:
     """Measure, print and keep."""
     from dasp.cli import tune_machine as machine
-    from dasp.formats import cost_file, device_cpu, device_cuda
+    from dasp.formats import cost_file, device_cuda
     from dasp.formats.cost import CostModel
+    from dasp.runtime.cpu.host import name_processor
 
     path = args.out or cost_file.find_path()
     if _takes_gpu(args.device, "the measurement"):
         gpu = device_cuda.describe_gpu("cuda:0")
         name, found = gpu.name, machine.measure(CostModel.for_gpu(gpu), machine.gpu_clock())
     else:
-        name = device_cpu.name_processor()
+        name = name_processor()
         found = machine.measure(CostModel.for_cpu(), machine.host_clock(args.seconds))
     measured = {each.field: each.measured for each in found if each.measured is not None}
     cost_file.write(path, name, measured)

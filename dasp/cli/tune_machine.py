@@ -24,8 +24,7 @@ from dasp import models
 from dasp.formats.cost import FEW_WARPS, MANY_WARPS, CostModel
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
-from dasp.runtime.candidate import Candidate
-from dasp.runtime.cpu.timing import time_host
+from dasp.runtime.cpu.timing import Candidate, time_host
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.cuda.timing import replays
 from dasp.runtime.integers import ceil_div

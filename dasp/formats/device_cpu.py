@@ -20,6 +20,7 @@ from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.arrays import Order
+from dasp.runtime.cpu.host import name_processor
 from dasp.runtime.cpu.signals import as_raised
 from dasp.runtime.dtypes import sum_type
 
@@ -42,14 +43,6 @@ def resolve(device: str) -> str:
 def find_cost_model(device: str) -> CostModel:
     """Return the model by which choices are made for the CPU, with the user's own numbers."""
     return cost_file.apply(CostModel.for_cpu(), name_processor())
-
-
-@cache
-def name_processor() -> str:
-    """Return the design of this processor, in LLVM's words."""
-    from llvmlite import binding
-
-    return str(binding.get_host_cpu_name())
 
 
 def packs(name: str) -> bool:

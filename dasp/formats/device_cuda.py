@@ -60,10 +60,6 @@ def use(device: str) -> None:
     cupy.cuda.Device(number(device)).use()
 
 
-_working: dict[str, Any] = {}
-"""What said that a GPU works, by its name: nobody takes one away from a process."""
-
-
 def resolve(device: str) -> str | None:
     """Return `auto`, `cuda` or `cuda:N` as `cuda:N`; None if `auto` finds no GPU.
 
@@ -74,8 +70,6 @@ def resolve(device: str) -> str | None:
     ValueError
         If there is no GPU of that number.
     """
-    if _working.get(device) is available:
-        return device
     works, reason = available()
     if not works:
         if device == "auto":
@@ -88,9 +82,7 @@ def resolve(device: str) -> str | None:
     count = cupy.cuda.runtime.getDeviceCount()
     if number and int(number) >= count:
         raise ValueError(f"device is {device!r}; this machine has {count} GPUs, numbered from 0")
-    resolved = f"cuda:{int(number) if number else cupy.cuda.Device().id}"
-    _working[resolved] = available
-    return resolved
+    return f"cuda:{int(number) if number else cupy.cuda.Device().id}"
 
 
 @cache

@@ -94,7 +94,7 @@ def _matmul(x: Tensor, values: Tensor | None, key: str, transposed: bool) -> Ten
     A = _matrix(key)
     if values is not None:
         with _foreign.stream_of(values, A.device):
-            A = A.with_values(_foreign.taken("values", values, A.device))
+            A = A.with_values(_foreign.take("values", values, A.device))
     y: Tensor = (A.T if transposed else A).matvec(x.detach())
     return y.contiguous()
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
-from dasp.runtime.candidate import Candidate
-from dasp.runtime.cpu.timing import time_host
+from dasp.runtime.cpu.timing import Candidate, time_host
 from dasp.runtime.cuda.timing import time_cuda
 
 GAIN = 1.02

@@ -73,20 +73,20 @@ def call(product: Callable[..., Any], A: Any, x: Any, out: Any, **scales: Any) -
         For an array somewhere else than on the device, a sparse one, and an `out` that cannot be written.
     """
     with stream_of(x if is_one(x) else out, A.device):
-        vector, result = taken("x", x, A.device), out
+        vector, result = take("x", x, A.device), out
         if out is None and _root(x) == "torch" and not scales.get("beta"):
             kind = _dtypes.arithmetic(A.dtype, vector.dtype).y
             result = x.new_empty((A.shape[0], *x.shape[1:]), dtype=_tensor_type(kind))
         if result is None:
             return given_back(product(vector, **scales), x)
-        product(vector, out=_written(result, A.device), **scales)
+        product(vector, out=_take_out(result, A.device), **scales)
         if out is not None and _root(out) == "torch" and not out.is_inference():
             # Autograd must know that what it may have kept has other numbers now.
             sys.modules["torch"].autograd.graph.increment_version(out)
         return result
 
 
-def taken(name: str, array: Any, device: str) -> Any:
+def take(name: str, array: Any, device: str) -> Any:
     """Return an array of another library as one of NumPy or CuPy that shares its memory; others as they are.
 
     Raises
@@ -115,7 +115,7 @@ def taken(name: str, array: Any, device: str) -> Any:
 
 def anywhere(array: Any) -> Any:
     """Return an array of another library, wherever it is, as one of NumPy or CuPy that shares its memory."""
-    return taken("x", array, _device_of(_plain("x", array)))
+    return take("x", array, _device_of(_plain("x", array)))
 
 
 def as_matrix(given: Any) -> Any:
@@ -210,7 +210,7 @@ def is_transformed(x: Any) -> bool:
     return forward._current_level >= 0 and forward.unpack_dual(x).tangent is not None
 
 
-def _written(out: Any, device: str) -> Any:
+def _take_out(out: Any, device: str) -> Any:
     """Return the array that a result is written to; TypeError if nobody may write there."""
     if is_one(out) and _root(out) in ("jax", "jaxlib"):
         raise TypeError(
@@ -221,7 +221,7 @@ def _written(out: Any, device: str) -> Any:
             raise TypeError("out is a conjugated or negated view; a tensor with numbers of its own is needed")
         if out.requires_grad and sys.modules["torch"].is_grad_enabled():
             raise TypeError("out requires gradients, which no product into it has; pass out.detach()")
-    return taken("out", out, device)
+    return take("out", out, device)
 
 
 def _plain(name: str, array: Any) -> Any:

@@ -41,9 +41,10 @@ from benchmarks.bench.sparse import Settings, Sparse, measure
 from dasp.cli import bench as bench_command
 from dasp.cli import measure as core
 from dasp.cli import roofline, table, verify
+from dasp.cli.baselines import Baselines
 from dasp.cli.measure import warm_up
-from dasp.runtime.candidate import Baselines, Candidate
 from dasp.runtime.cpu import timing
+from dasp.runtime.cpu.timing import Candidate
 from dasp.runtime.cuda import timing as timing_cuda
 from dasp.runtime.dtypes import TABLE
 

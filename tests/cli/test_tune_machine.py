@@ -8,12 +8,12 @@ import pytest
 
 from dasp.cli import tune_machine as tuning
 from dasp.cli.main import main
-from dasp.formats import device_cpu
 from dasp.formats.cost import FEW_WARPS, H200, MANY_WARPS, ZEN4, CostModel, Gathers
 from dasp.formats.sell.pattern import shape_fields
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
 from dasp.models import generate
+from dasp.runtime.cpu.host import name_processor
 
 ENTRIES = 1 << 16
 TOYS = {
@@ -142,9 +142,9 @@ def test_this_cpu_is_measured_printed_and_kept(capsys, monkeypatch, tmp_path):
     measure = ["tune", "machine", "--device", "cpu", "--seconds", "0.0001"]
     assert main(measure) == 0
     printed = capsys.readouterr().out
-    printed, _, path = printed.rpartition(f"numbers of {device_cpu.name_processor()}: ")
+    printed, _, path = printed.rpartition(f"numbers of {name_processor()}: ")
     assert path == f"{tmp_path / 'own.json'}\n"
-    kept = json.loads((tmp_path / "own.json").read_text())[device_cpu.name_processor()]
+    kept = json.loads((tmp_path / "own.json").read_text())[name_processor()]
     assert kept["most_steps"] in tuning.STEPS
     _, *lines, said = printed.partition("\nThe times were too noisy")[0].splitlines()
     assert [line.split()[0] for line in lines] == [field.name for field in dataclasses.fields(CostModel)]
@@ -173,5 +173,5 @@ def test_this_cpu_is_measured_printed_and_kept(capsys, monkeypatch, tmp_path):
     assert found["slice"]["measured"] is None or found["slice"]["measured"] >= 0
     assert found["most_steps"]["measured"] in tuning.STEPS
     assert found["most_growth"]["measured"] is None
-    named = json.loads((tmp_path / "b").read_text())[device_cpu.name_processor()]
+    named = json.loads((tmp_path / "b").read_text())[name_processor()]
     assert named == {name: each["measured"] for name, each in found.items() if each["measured"] is not None}

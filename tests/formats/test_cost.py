@@ -13,6 +13,7 @@ from dasp.formats.cost import H200, H200_GPU, ZEN4, CostModel, Gpu
 from dasp.formats.plan import arrays_of
 from dasp.io.plans import HEAD, pack_plan, unpack_plan
 from dasp.models import generate
+from dasp.runtime.cpu.host import name_processor
 from tests.support.planned import plan_of
 
 A100 = Gpu("NVIDIA A100", 108, 64, 40 << 20, 1.41e9, 1.555e12)
@@ -146,7 +147,7 @@ def test_a_file_of_a_plan_with_a_bad_model_is_refused(change, said):
 
 
 def test_the_users_numbers_are_kept_and_choose(own):
-    machine = device_cpu.name_processor()
+    machine = name_processor()
     cost_file.write(own, machine, {"most_steps": 9, "near": [1.0, 2.0, 0.0, 0.0]})
     cost_file.write(own, "another", {"slot": 3.0})
     assert set(json.loads(own.read_text())) == {machine, "another"}
@@ -187,7 +188,7 @@ def test_the_file_is_in_the_cache_folder_if_none_is_named(own, monkeypatch, tmp_
     ],
 )
 def test_a_bad_file_is_refused_in_one_line(own, text, said):
-    own.write_bytes(text.replace("%s", device_cpu.name_processor()).encode("utf-8", "surrogateescape"))
+    own.write_bytes(text.replace("%s", name_processor()).encode("utf-8", "surrogateescape"))
     with pytest.raises(ValueError, match=re.escape(said)) as caught:
         SpMatrix(generate("rmat:6"), "cpu", policy=SELL)
     assert str(caught.value).startswith(f"{own} is no file of cost models: ")

@@ -130,7 +130,7 @@ def test_a_tensor_without_dimensions_is_a_number(matrix, x):
 
 def test_memory_is_shared(x):
     given = torch_tensor(x, "cpu")
-    taken = _foreign.taken("x", given, "cpu")
+    taken = _foreign.take("x", given, "cpu")
     assert taken.ctypes.data == given.data_ptr()
     back = _foreign.given_back(taken, given)
     assert back.data_ptr() == given.data_ptr()

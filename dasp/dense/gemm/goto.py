@@ -62,7 +62,7 @@ def host_tile(size: int) -> Tile:
     32 registers, of 64 bytes (AVX-512) or 16 (NEON), hold 8 x 3 sums, 3 vectors of B and broadcasts; 16 of 32
     bytes (AVX2) hold 6 x 2, 2 and broadcasts.
     """
-    features = _host.features()
+    features = _host.find_features()
     if "avx512f" in features:
         return Tile(8, 3, 64 // size)
     if "avx2" in features:

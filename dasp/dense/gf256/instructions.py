@@ -24,7 +24,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from dasp.dense.gf256.field import POLYNOMIAL
-from dasp.runtime.cpu.host import features as host_features
+from dasp.runtime.cpu.host import find_features
 
 BYTE, INT32, INT64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
@@ -59,7 +59,7 @@ class Instruction:
     @property
     def available(self) -> bool:
         """True if this processor has the instruction."""
-        return host_features().issuperset(self.features)
+        return find_features().issuperset(self.features)
 
 
 def _is_arm() -> bool:
@@ -68,7 +68,7 @@ def _is_arm() -> bool:
 
 def _widest() -> int:
     """Return the bytes in this processor's widest vector of bytes."""
-    return 64 if "avx512bw" in host_features() else 32 if "avx2" in host_features() else 16
+    return 64 if "avx512bw" in find_features() else 32 if "avx2" in find_features() else 16
 
 
 DOUBLING = Instruction("doubling", "doubling", _widest(), (), 4, 1)
@@ -78,7 +78,7 @@ SHUFFLE_64 = Instruction("shuffle_64", "shuffle", 64, ("avx512bw",), 4, 2)
 # So little arithmetic is left that memory decides: four vectors in flight for each row, where AVX-512 has the
 # registers for them.
 AFFINE_32 = Instruction(
-    "affine_32", "affine", 32, ("gfni", "avx2"), 4, 4 if "avx512vl" in host_features() else 2
+    "affine_32", "affine", 32, ("gfni", "avx2"), 4, 4 if "avx512vl" in find_features() else 2
 )
 AFFINE_64 = Instruction("affine_64", "affine", 64, ("gfni", "avx512bw"), 4, 4)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import llvmlite.binding
 from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils
@@ -13,6 +12,7 @@ from numba.extending import intrinsic as _intrinsic
 from numba.np.numpy_support import as_dtype
 
 from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.host import find_features
 
 intrinsic: Any = _intrinsic
 
@@ -23,14 +23,9 @@ I32, I64 = ir.IntType(32), ir.IntType(64)
 
 
 def _widens_halves() -> bool:
-    """Whether code is compiled for this very processor, and it has an instruction that widens float16."""
-    if config.CPU_NAME is not None or config.CPU_FEATURES is not None:
-        return False
-    try:
-        features = dict(llvmlite.binding.get_host_cpu_features())
-    except RuntimeError:
-        return False
-    return bool(features.get("f16c") or features.get("fp-armv8"))
+    """Return True if code is compiled for this very processor, and that widens float16 by an instruction."""
+    own = config.CPU_NAME is None and config.CPU_FEATURES is None
+    return own and not find_features().isdisjoint({"f16c", "fp-armv8"})
 
 
 HALVES = types.uint16, types.int16

@@ -9,7 +9,7 @@ from numba import config
 
 
 @functools.cache
-def features() -> frozenset[str]:
+def find_features() -> frozenset[str]:
     """Return the instruction set extensions that Numba compiles for, in LLVM's words: `avx2`, `gfni`, ...
 
     They are the processor's own, unless NUMBA_CPU_FEATURES names others (Numba takes none of them for
@@ -26,6 +26,6 @@ def features() -> frozenset[str]:
 
 
 @functools.cache
-def processor() -> str:
+def name_processor() -> str:
     """Return the name of the processor's design in LLVM's words, such as `znver4`."""
     return str(config.CPU_NAME or llvmlite.binding.get_host_cpu_name())

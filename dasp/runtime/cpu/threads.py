@@ -41,6 +41,9 @@ JOIN_SECONDS = 1.0
 CPU_QUOTA = "/sys/fs/cgroup/cpu.max"
 """Where Linux says how much of the processors a container may use: microseconds, and of which period."""
 
+SERIAL_ENTRIES = 100_000
+"""Entries for which another thread pays."""
+
 _MOST = os.cpu_count() or 1  # asking takes 10 microseconds
 _threads: int | None = None
 
@@ -251,6 +254,33 @@ def run(tasks: Sequence[Callable[[], None]]) -> None:
     for share in shares:
         if share.failure is not None:
             raise share.failure
+
+
+def over_ranges(items: int, entries: int, work: Callable[[int, int], Any]) -> list[Any]:
+    """Do work on ranges of items that together hold so many entries, by as many threads as that pays for.
+
+    Parameters
+    ----------
+    items, entries : int
+    work : callable
+        (begin, end) -> whatever; it must let go of Python's lock for more than one thread to pay.
+
+    Returns
+    -------
+    list
+        What each range gave, in their order.
+    """
+    parts = min(get_num_threads(), max(entries // SERIAL_ENTRIES, 1))
+    if parts == 1:
+        return [work(0, items)]
+    cuts = [items * part // parts for part in range(parts + 1)]
+    found: list[Any] = [None] * parts
+
+    def do(part: int) -> None:
+        found[part] = work(cuts[part], cuts[part + 1])
+
+    run([functools.partial(do, part) for part in range(parts)])
+    return found
 
 
 def _take_back(share: _Share) -> bool:

@@ -17,7 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.ranges import over_ranges
+from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.integers import ceil_div
 
 intrinsic: Any = _intrinsic

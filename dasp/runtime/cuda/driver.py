@@ -24,11 +24,11 @@ def driver() -> ctypes.CDLL:
     return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
 
 
-def check(status: int, problem: str, of: Any = None) -> None:
-    """Raise RuntimeError with the name of the error by a driver, CuPy's by default, if a status is not 0."""
+def check(status: int, problem: str) -> None:
+    """Raise RuntimeError with the driver's name of the error if a status is not 0."""
     if status:
         text = ctypes.c_char_p()
-        (of or driver()).cuGetErrorName(status, ctypes.byref(text))
+        driver().cuGetErrorName(status, ctypes.byref(text))
         raise RuntimeError(f"{problem}: {(text.value or b'unknown error').decode()}")
 
 

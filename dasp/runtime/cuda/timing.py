@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from dasp.runtime.candidate import Candidate
-from dasp.runtime.cpu.timing import Timing, summarize
+from dasp.runtime.cpu.timing import Candidate, Timing, summarize
 from dasp.runtime.cuda.stream import on_stream
 
 PRODUCTS = 20

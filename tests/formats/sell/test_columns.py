@@ -31,7 +31,6 @@ from dasp.formats.sell.cuda.column_blocks import (
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.models import generate
-from dasp.runtime.cpu import ranges
 from dasp.runtime.cpu.transpose import transpose
 from dasp.runtime.dtypes import arithmetic, into
 from tests.support.executors import EXECUTORS, emulate, emulate_columns
@@ -298,7 +297,7 @@ def test_panels_on_a_cpu_cover_every_column_once(k, item):
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_matrices_are_turned(monkeypatch, shape, dtype, threads):
-    monkeypatch.setattr(ranges, "SERIAL_ENTRIES", 100)
+    monkeypatch.setattr(threads, "SERIAL_ENTRIES", 100)
     large = numbers(np.random.default_rng(3), (shape[0], shape[1] + 7), np.dtype(dtype))
     room = np.zeros((shape[1], shape[0] + 3), dtype)
     try:

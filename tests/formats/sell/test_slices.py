@@ -27,7 +27,7 @@ from dasp.formats.sell.cuda import vector as cuda
 from dasp.formats.sell.layout import Cut
 from dasp.formats.sell.pattern import CODE_TYPES, Coding, Width, delta_views, shape_fields
 from dasp.models import examples, generate
-from dasp.runtime.cpu import ranges
+from dasp.runtime.cpu import threads
 from dasp.runtime.memory import HUGE_PAGE, new_array
 from tests.support.executors import EXECUTORS, multiply
 from tests.support.gallery import from_lengths, matrices
@@ -847,7 +847,7 @@ def test_any_slices_multiply(executor, matrix, coding, choice, mma):
 
 def test_threads_say_that_values_are_too_many_for_a_dictionary(monkeypatch):
     values = np.arange(300) + 0.1
-    monkeypatch.setattr(ranges, "SERIAL_ENTRIES", 100)
+    monkeypatch.setattr(threads, "SERIAL_ENTRIES", 100)
     try:
         set_num_threads(3)
         for many in (values, np.repeat(values, 3), np.r_[np.repeat(0.5, 4000), values]):
@@ -917,7 +917,7 @@ def test_what_vectors_write_behind_a_row_is_written_again(count):
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("bits", [10, 13, 18, 22])
 def test_rows_of_distinct_columns_are_sorted_near_and_far_apart(monkeypatch, bits, dtype, threads):
-    monkeypatch.setattr(ranges, "SERIAL_ENTRIES", 100)
+    monkeypatch.setattr(threads, "SERIAL_ENTRIES", 100)
     rng = np.random.default_rng(bits)
     lengths = rng.permutation([*range(70), *range(0, 1000, 37), 1 << 10])
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(dtype)
@@ -939,7 +939,7 @@ def test_threads_find_the_values_of_a_dictionary_in_the_order_of_entries(monkeyp
     values = np.concatenate([early, rng.permutation(np.r_[early, np.repeat(np.arange(late) + 9.5, 7)])])
     order = rng.permutation(len(values)).astype(np.int32)
     want = encode(values, Coding.DICTIONARY), encode(values[order], Coding.DICTIONARY)
-    monkeypatch.setattr(ranges, "SERIAL_ENTRIES", 100)
+    monkeypatch.setattr(threads, "SERIAL_ENTRIES", 100)
     try:
         set_num_threads(3)
         got = encode(values, Coding.DICTIONARY), encode(values, Coding.DICTIONARY, order)

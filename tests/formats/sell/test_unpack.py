@@ -21,7 +21,7 @@ from dasp.formats.sell.cuda import diagonal as cuda
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.pattern import BITS_8, Choice, Coding, Pattern, Values, shape_word
 from dasp.models import generate
-from dasp.runtime.cpu import ranges
+from dasp.runtime.cpu import threads
 from dasp.runtime.dtypes import into, sum_type
 from tests.formats.sell.test_pack_cuda import VALUES, bits, choices, csr_of, draw_values, matrices
 from tests.simt import compile_kernels
@@ -308,7 +308,7 @@ def test_a_symmetric_matrix_is_known(change):
 
 @pytest.mark.parametrize("columns", [5, 64, 4000])
 def test_threads_transpose_as_one_does(monkeypatch, columns):
-    monkeypatch.setattr(ranges, "SERIAL_ENTRIES", 100)
+    monkeypatch.setattr(threads, "SERIAL_ENTRIES", 100)
     rng = np.random.default_rng(columns)
     rows, indices = np.sort(rng.integers(0, 300, 5000)), rng.integers(0, columns, 5000).astype(np.int32)
     indptr = np.searchsorted(rows, np.arange(301))

@@ -13,7 +13,7 @@ import numpy as np
 from dasp.formats.csr.cpu.networks import KEY_BITS, LANES, MOST_VECTORS, sort_run
 from dasp.formats.csr.matrix import Csr
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.ranges import over_ranges
+from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.integers import narrowest
 from dasp.runtime.memory import new_array
 

@@ -9,7 +9,7 @@ import numpy as np
 from dasp.formats.csr.cpu.fetch import fetch
 from dasp.formats.csr.matrix import Csr
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.ranges import over_ranges
+from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.dtypes import bits_type
 from dasp.runtime.integers import narrowest
 from dasp.runtime.memory import new_array

@@ -24,7 +24,7 @@ from dasp.formats.sell.pattern import (
     shape_word,
 )
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.ranges import over_ranges
+from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.memory import new_array
 
 Vector = np.ndarray[Any, Any]

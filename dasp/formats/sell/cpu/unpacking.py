@@ -28,7 +28,7 @@ from dasp.formats.sell.pattern import (
     shape_fields,
 )
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.ranges import over_ranges
+from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.dtypes import bits_type, real_type, sum_type
 from dasp.runtime.memory import new_array
 

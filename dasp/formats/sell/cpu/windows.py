@@ -17,7 +17,7 @@ from dasp.formats.sell.choose import SAMPLES, TILE_ROWS, SliceStatistics, drawn_
 from dasp.formats.sell.layout import Runs, Slices
 from dasp.formats.sell.pattern import MOST_WARPS
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.ranges import over_ranges
+from dasp.runtime.cpu.threads import over_ranges
 
 Vector = np.ndarray[Any, Any]
 
