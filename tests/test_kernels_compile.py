@@ -447,8 +447,7 @@ STACKS = {
     "spmv/octets.cu": 112,
     # Division of numbers of 64 bits is a call on some processors.
     "spmv/octets_fill.cu": 16,
-    # As many blocks as run at once: half of a thread's elements, and sums on some processors.
-    "pack/windows.cu": 96,
+    # Sums on some processors.
     "pack/cut.cu": 8,
     "pack/sectors.cu": 16,
     # A slice has few hits, one after the other.

@@ -1,7 +1,7 @@
 // Rows in their order, cut into slices: see cut.cuh.
 //
-// rows (candidates, stride) or null: the rows of each order, `positions` of them. windows (candidates - 1): 0 where
-//     the order is the caller's, if there are no long rows, and has no `rows`; the last candidate has none.
+// rows (candidates - unmoved, stride) or null: the rows of each order, `positions` of them. unmoved: 1 if the first
+//     candidate is the caller's order, which has none, else 0.
 // even: whether no row in a slice has more than `steps` entries.
 // passages (candidates, tiles, 32): what each tile does to a chain of slices, by its entry.
 // before (candidates, tiles, 2): slices before each tile times 32, plus the entry of the chain; steps before it.
@@ -110,13 +110,13 @@ __device__ __forceinline__ void add_up_tiles(const Count* passages, int tiles, C
 
 extern "C" __global__ void __launch_bounds__(CUT_THREADS, 4)
 dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows, long long stride,
-               const long long* __restrict__ windows, int window_count, long long positions, int identity, int steps,
-               int even, Count* come, Count* passages, Count* before, Count* totals)
+               int unmoved, long long positions, int steps, int even, Count* come, Count* passages, Count* before,
+               Count* totals)
 {
     __shared__ CutTile tile;
     __shared__ Count through[CUT_WARPS][WARP];
     __shared__ Chain chains[CUT_WARPS][WARP], chain[CUT_WARPS];
-    const Order order = candidate_order(indptr, rows, stride, windows, window_count, positions, identity);
+    const Order order = candidate_order(indptr, rows, stride, unmoved, positions);
     const long long first = blockIdx.x * (long long)CUT_TILE;
     tile.load(order, first, steps, even);
     through[warp_id()][lane_id()] = tile.through_chunk(int(min(positions - first, (long long)CUT_TILE))).packed();

@@ -6,18 +6,22 @@
 
 constexpr int THREADS = 256;
 
-// keys (m): windows of `width` rows one after the other, longest rows first inside each, rows of more than `most`
-// entries behind all others. longest: entries of the longest row of the others.
+// keys (m): of rows, so that windows of `width` of them follow each other, the longest rows first inside each, and rows
+// of more than `most` entries come behind all others. longest: entries of the longest row of the others.
+// count: rows that are sorted, see `Drawn`; elements (count): get them.
 extern "C" __global__ void __launch_bounds__(THREADS)
-dasp_row_keys(const Start* __restrict__ indptr, long long m, long long width, long long longest, long long most,
-              long long* __restrict__ keys)
+dasp_row_keys(const Start* __restrict__ indptr, long long m, long long count, long long width, long long longest,
+              long long most, long long* __restrict__ keys, Index* __restrict__ elements)
 {
-    const LengthKeys lengths{indptr, longest, most};
+    const Drawn drawn{m, count};
+    const LengthKeys lengths{indptr, longest, most, drawn.is_sample()};
     const long long threads = gridDim.x * (long long)THREADS;
-    for (long long row = blockIdx.x * (long long)THREADS + threadIdx.x; row < m; row += threads) {
+    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < count; i += threads) {
+        const long long row = drawn.row(i);
         const unsigned key = lengths.at(row);
-        keys[row] = (key == lengths.none() ? ceil_div(m, width) : row / width) * (longest + 1) +
+        keys[row] = (key == lengths.none() ? ceil_div(count, width) : i / width) * (longest + 1) +
                     (key == lengths.none() ? 0 : key);
+        elements[i] = Index(row);
     }
 }
 

@@ -58,10 +58,3 @@ template <int COUNT> struct Tally {
         if (lane_id() == 0 && value) atomicAdd(shared + number, value);
     }
 };
-
-// Orders before that of number y, of several windows, whose rows are stored: 0 among them, which is the first, is the
-// caller's order, unless rows are left out.
-__device__ __forceinline__ long long stored_before(int y, const long long* windows, int window_count, bool left_out)
-{
-    return y - int(y > 0 && window_count > 0 && windows[0] == 0 && !left_out);
-}

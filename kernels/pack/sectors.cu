@@ -3,7 +3,7 @@
 // A place is up to 16 slices from slice floor(i (slices - 16) / 23) on, i = 0 .. 23; blocks of `by_slice`, of `few` and
 // of `many` slices, where these are not 0, follow each other inside it. A sector is 2^`sector_shift` columns.
 // Launch: any number of thread blocks of 512 threads along x, which share the places, and candidates along y: all run at
-// once. rows, windows, before, totals: as in cut.cu. sampled (candidates, NUMBERS): 0
+// once. rows, unmoved, before, totals: as in cut.cu. sampled (candidates, NUMBERS): 0
 //     before; the steps of the slices that are looked at, and the sectors of each kind of block.
 // segment_starts, segment_lengths (segments): runs that are slices of one row each, before the others.
 // Where the sectors of a block lie close enough together, each has a bit in shared memory; else they are hashed. All
@@ -327,8 +327,7 @@ struct Counter {
 
 extern "C" __global__ void __launch_bounds__(CUT_THREADS, 2)
 dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ indices,
-                   const Index* __restrict__ rows, long long stride, const long long* __restrict__ windows,
-                   int window_count, long long positions, int identity, int steps, int even,
+                   const Index* __restrict__ rows, long long stride, int unmoved, long long positions, int steps, int even,
                    const Count* __restrict__ before, const long long* __restrict__ segment_starts,
                    const long long* __restrict__ segment_lengths, long long segments, int sector_shift, int by_slice,
                    int few, int many, unsigned slots_by_slice, unsigned slots_few, unsigned slots_many,
@@ -339,7 +338,7 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
     extern __shared__ __align__(16) unsigned shared[];  // the tile in which slices are found, and then tables
     __shared__ Sample sample;
     __shared__ Runs runs;
-    const Order order = candidate_order(indptr, rows, stride, windows, window_count, positions, identity);
+    const Order order = candidate_order(indptr, rows, stride, unmoved, positions);
     const long long tiles = ceil_div(positions, CUT_TILE);
     before += blockIdx.y * tiles * 2;
     sampled += blockIdx.y * NUMBERS;

@@ -46,10 +46,6 @@ TILES, TILE_ROWS = 32, 8192
 """Tiles of a sample of rows in which windows are tried, and the rows of each: as many as the widest window.
 The windows chosen then cost at most a hundredth more (benchmarks/lab_book.md)."""
 
-MOST_KEYS = 4096
-"""Lengths by which a GPU counts the rows of tiles (kernels/pack/windows.cu): where there are more, windows
-are tried on all rows."""
-
 UNLIKE = 16
 """Part of all steps by which the steps of such a sample may be wrong: else it has missed the long rows."""
 
@@ -121,12 +117,12 @@ class SliceStatistics(NamedTuple):
         return sectors * self.steps / max(self.sampled_steps, 1)
 
 
-def tiles_to_try(windows: tuple[int, ...], rows: int, longest: int, model: CostModel) -> int:
+def tiles_to_try(windows: tuple[int, ...], rows: int, model: CostModel) -> int:
     """Return in how many tiles of `TILE_ROWS` rows windows are tried; 0 if in all rows.
 
     Tiles hold whole windows, but for those of all rows, which are then of all rows in the tiles.
     """
-    if rows < max(model.sampled_rows, 2 * TILES * TILE_ROWS) or len(windows) < 2 or longest >= MOST_KEYS:
+    if rows < max(model.sampled_rows, 2 * TILES * TILE_ROWS) or len(windows) < 2:
         return 0
     whole = all([window in (0, rows) or TILE_ROWS % window == 0 for window in windows])
     return TILES if whole else 0

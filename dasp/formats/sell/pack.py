@@ -55,7 +55,7 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:
     tried = None
     window = options.window or 0  # if no row is longer than the one before it, a sort moves none
     windows = _windows(csr, survey, cut, model) if options.window is None and survey.rises else ()
-    tiles = choose.tiles_to_try(windows, m, survey.longest, model)
+    tiles = choose.tiles_to_try(windows, m, model)
     if windows:
         window, tried = _choose_window(csr, survey, cut, windows, code_bytes, gathers, model, on, tiles)
     layout = on.lay_out(csr, survey, cut, window, tried)

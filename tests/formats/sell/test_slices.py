@@ -661,13 +661,12 @@ def test_rows_alone_stand_for_all_slices_where_segments_are_few():
 
 def test_windows_are_tried_in_tiles_of_matrices_of_many_rows():
     windows, many = choose.WINDOWS, H200.sampled_rows
-    assert choose.tiles_to_try((*windows, many), many, 1000, H200) == choose.TILES
-    assert choose.tiles_to_try((*windows, many - 1), many - 1, 1000, H200) == 0
-    assert choose.tiles_to_try((*windows, many), many, choose.MOST_KEYS, H200) == 0
-    assert choose.tiles_to_try((0, 100, many), many, 1000, H200) == 0  # no tile holds windows of 100 whole
-    assert choose.tiles_to_try((), many, 1000, H200) == 0
+    assert choose.tiles_to_try((*windows, many), many, H200) == choose.TILES
+    assert choose.tiles_to_try((*windows, many - 1), many - 1, H200) == 0
+    assert choose.tiles_to_try((0, 100, many), many, H200) == 0  # no tile holds windows of 100 whole
+    assert choose.tiles_to_try((), many, H200) == 0
     eager, least = replace(H200, sampled_rows=0), 2 * choose.TILES * choose.TILE_ROWS
-    assert [choose.tiles_to_try(windows, rows, 9, eager) for rows in (least - 1, least)] == [0, choose.TILES]
+    assert [choose.tiles_to_try(windows, rows, eager) for rows in (least - 1, least)] == [0, choose.TILES]
     assert choose.SliceStatistics(5, 9, 7, 4, 1, 2, 3).scaled(3, 2) == (7, 13, 10, 4, 1, 2, 3)
 
 

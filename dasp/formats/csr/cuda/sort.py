@@ -13,25 +13,30 @@ from dasp.formats.csr.matrix import Array, Csr
 from dasp.runtime.integers import ceil_div, narrowest
 
 
-def sort(on: Launcher, keys: Array, bits: int, to: Any, place: np.dtype[Any]) -> None:
-    """Write the numbers of elements in the order of their keys, equal keys in the order of the numbers.
+def sort(
+    on: Launcher, keys: Array, bits: int, to: Any, place: np.dtype[Any], elements: Array | None = None
+) -> None:
+    """Write the numbers of elements in the order of their keys, equal keys in the order of the elements.
 
     Parameters
     ----------
     on : Launcher
-    keys : Array, shape (count,), int32 or int64
-        Not negative, of at most so many `bits`.
+    keys : Array, int32 or int64
+        Of the element of each number, not negative, of at most so many `bits`.
     bits : int
     to : Array or address, shape (count,)
         Of type `place`.
     place : numpy.dtype
         int32 or int64.
+    elements : Array, shape (count,), optional
+        The numbers in an order, of type `place`; all from 0 on if not given.
     """
-    count, types = keys.size, {"Key": keys.dtype, "Place": place}
+    count = keys.size if elements is None else elements.size
+    types = {"Key": keys.dtype, "Place": place}
     tiles, passes = ceil_div(count, SORT_TILE), max(ceil_div(bits, DIGIT_BITS), 1)
     counts, come = on.device.empty((tiles << DIGIT_BITS) + 1, COUNT), on.device.zeros(passes, COUNT)
     spare = on.device.empty(count, place) if passes > 1 else None
-    source = None
+    source = elements
     for nth in range(passes):
         target = to if (passes - nth) % 2 else spare
         known = {"keys": keys, "from": source, "count": count, "shift": nth * DIGIT_BITS, "counts": counts}

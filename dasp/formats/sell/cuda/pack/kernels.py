@@ -47,41 +47,35 @@ VALUE_FACTS = Signature(
     """,
 )
 
-_SORT_WINDOWS = """
-    const Start*      indptr        [m + 1]
-    const Count*      long_tiles
-    int               left_out
-    const long long*  windows
-    int               window_count
-    int               candidates
-    long long         m
-    long long         most
-    long long         longest
-    int               bits
-    long long         stride
-    int               apart
-    int               tiles
-    int               tile_order
-    Index*            rows
-    Index*            spare
-    Count*            come          [3]
-    unsigned*         counts
+SORT_WINDOWS = Signature(
+    "pack/windows.cu",
+    "dasp_sort_windows",
     """
-SORT_WINDOWS, SORT_MANY_WINDOWS = (
-    Signature("pack/windows.cu", entry, _SORT_WINDOWS)
-    for entry in ("dasp_sort_windows", "dasp_sort_many_windows")
+    const Start*  indptr       [m + 1]
+    long long     m
+    long long     count
+    long long     longest
+    long long     most
+    int           bits
+    long long     window
+    int           left_out
+    const Count*  long_tiles
+    Index*        rows         [count]
+    """,
 )
 
 ROW_KEYS = Signature(
     "pack/keys.cu",
     "dasp_row_keys",
     """
-    const Start*  indptr   [m + 1]
+    const Start*  indptr    [m + 1]
     long long     m
+    long long     count
     long long     width
     long long     longest
     long long     most
-    long long*    keys     [m]
+    long long*    keys      [m]
+    Index*        elements  [count]
     """,
 )
 
@@ -121,10 +115,8 @@ CUT_TILES = Signature(
     const Start*      indptr
     const Index*      rows
     long long         stride
-    const long long*  windows
-    int               window_count
+    int               unmoved
     long long         positions
-    int               identity
     int               steps
     int               even
     Count*            come
@@ -160,10 +152,8 @@ COUNT_SECTORS = Signature(
     const Column*     indices
     const Index*      rows
     long long         stride
-    const long long*  windows
-    int               window_count
+    int               unmoved
     long long         positions
-    int               identity
     int               steps
     int               even
     const Count*      before

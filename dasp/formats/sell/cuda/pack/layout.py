@@ -29,7 +29,7 @@ def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, trie
     device, m, work = on.device, csr.shape[0], survey.detail
     facts, window, positions = work.facts, min(window, m), m - survey.long_rows
     if tried and tried.detail and window in tried.detail.windows:
-        orders = one_of(on, survey, tried.detail, window, m)
+        orders = one_of(on, tried.detail, survey, window, m)
         slices, steps, full = tried.statistics[window][:TOTALS]
     else:
         orders, (slices, steps, full) = cut_order(on, csr, survey, cut, window)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Array
 from dasp.formats.sell.cuda.pack import kernels
-from dasp.formats.sell.cuda.pack.c_types import COUNT, INT64, UINT32
+from dasp.formats.sell.cuda.pack.c_types import COUNT, INT64
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import (
     BLOCKS,
@@ -18,7 +17,6 @@ from dasp.formats.sell.cuda.pack.sizes import (
     CUT_THREADS,
     CUT_TILE,
     ENTRIES,
-    MOST_KEYS,
     NUMBERS,
     SORT_THREADS,
     SORT_TILE,
@@ -27,9 +25,6 @@ from dasp.formats.sell.cuda.pack.sizes import (
 from dasp.formats.sell.cuda.pack.work import share
 from dasp.formats.sell.layout import Cut, Survey
 from dasp.runtime.integers import ceil_div
-
-APART = 264
-"""Blocks up to which each sorts a tile in a window of its own: two to a multiprocessor."""
 
 
 class Orders(NamedTuple):
@@ -85,25 +80,19 @@ def _sort_orders(
 ) -> tuple[Orders, Any]:
     """Sort rows in each of the windows, for what cuts them; return them, and what must live until that."""
     device, count, work = on.device, len(windows), survey.detail
-    m, left_out = (drawn * SORT_TILE, 1) if drawn else (csr.shape[0], survey.long_rows)
-    positions = m if drawn else m - survey.long_rows
-    tiles = ceil_div(positions, CUT_TILE)
-    moves = m and (left_out or any(windows))
-    index, sorts = work.types["Index"], _sorts(windows, m, work.facts.longest_whole) if moves else _NO_SORTS
-    passages, counts, spare, rows = device.scratch(
-        (count * tiles * ENTRIES, COUNT),
-        (sorts.counts, UINT32),
-        (sorts.spare, index),
-        (stored(windows, left_out) * m, index),
+    stride = drawn * SORT_TILE or csr.shape[0]
+    positions = stride if drawn else stride - survey.long_rows
+    leaves_out, tiles = positions < stride, ceil_div(positions, CUT_TILE)
+    unmoved = count_unmoved(windows, bool(drawn or leaves_out))
+    passages, rows = device.scratch(
+        (count * tiles * ENTRIES, COUNT), ((count - unmoved) * stride, work.types["Index"])
     )
     first, before = work.take(count * NUMBERS), work.take(2 * count * tiles)
-    orders, known = Orders(windows, rows if moves else None, tiles, before, first), work.known
-    narrower = windows if windows[-1] < m else windows[:-1]  # a window of all rows goes unsaid
-    known["stride"], known["rows"] = m, device.word(orders.rows)
-    known["windows"], known["window_count"] = device.word(device.constant(narrower)), len(narrower)
-    if moves:
-        _sort_rows(on, csr, survey, cut, orders, sorts, counts, spare, left_out)
-    known["positions"], known["identity"] = positions, int(not left_out)
+    orders, known = Orders(windows, rows if count > unmoved else None, tiles, before, first), work.known
+    for nth, window in enumerate(windows[unmoved:] if stride else ()):
+        _sort_rows(on, survey, cut, stride, leaves_out, window, device.part(rows, nth * stride, stride))
+    known["unmoved"], known["stride"], known["rows"] = unmoved, stride, device.word(orders.rows)
+    known["positions"] = positions
     known["steps"], known["segment_steps"] = cut.steps, cut.segment_steps
     known["even"] = int(work.facts.longest_whole <= cut.steps)
     known["before"] = work.words(before, 2 * count * tiles)
@@ -113,104 +102,49 @@ def _sort_orders(
     return orders, passages
 
 
-def stored(windows: tuple[int, ...], left_out: int) -> int:
-    """Return how many orders are stored: the caller's is not, unless rows are left out."""
-    return len(windows) - (bool(windows) and not windows[0] and not left_out)
+def count_unmoved(windows: tuple[int, ...], leaves_out: bool) -> int:
+    """Return 1 if the first window moves no row, so that its order is not stored, else 0."""
+    return int(bool(windows) and not windows[0] and not leaves_out)
 
 
-def one_of(on: Resources, survey: Survey, orders: Orders, window: int, m: int) -> Orders:
+def one_of(on: Resources, orders: Orders, survey: Survey, window: int, m: int) -> Orders:
     """Return one of several orders, and have the kernels that follow know it alone."""
     windows, rows, tiles, before, first = orders
     nth, work, device = windows.index(window), survey.detail, on.device
+    unmoved = count_unmoved(windows, survey.long_rows > 0)
     before += 2 * nth * tiles
     work.known["before"] = work.words(before, 2 * tiles)
-    if rows is None or not (window or survey.long_rows):
+    if nth < unmoved:
         rows, work.known["rows"] = None, device.word(None)
     else:
-        work.known["rows"] = device.part(rows, stored(windows[:nth], survey.long_rows) * m, m)
+        work.known["rows"] = device.part(rows, (nth - unmoved) * m, m)
+    work.known["unmoved"] = int(nth < unmoved)
     return Orders((window,), rows, tiles, before, first + nth * NUMBERS)
 
 
-class _Sorts(NamedTuple):
-    """How rows are sorted in some windows: kernels/pack/windows.cu.
-
-    Attributes
-    ----------
-    blocks, tiles, candidates : int
-        Of the launch; no blocks where there is none.
-    tile_order : int
-        The candidate whose tiles are those of all rows, -1 where these are not sorted there.
-    spare : int
-        Rows for which it needs room of its own.
-    counts : int
-        Numbers that are counted of all rows.
-    apart : bool
-        Whether each block sorts a tile in one window.
-    passes : tuple of int
-        Windows, by their numbers, that are sorted in passes over all rows.
-    """
-
-    blocks: int
-    tiles: int
-    candidates: int
-    tile_order: int
-    spare: int
-    counts: int
-    apart: bool
-    passes: tuple[int, ...]
-
-
-_NO_SORTS = _Sorts(0, 1, 0, -1, 0, 0, False, ())
-
-
-@lru_cache(maxsize=256)
-def _sorts(windows: tuple[int, ...], m: int, longest: int) -> _Sorts:
-    """Return how m rows of up to so many entries are sorted in each of some windows."""
-    narrow = [min(window or SORT_TILE, m) for window in windows if min(window, m) <= SORT_TILE]
-    tiles = max([ceil_div(m, CHUNKS // ceil_div(window, CHUNK) * window) for window in narrow], default=1)
-    wide = tuple(range(len(narrow), len(windows)))
-    if not wide or windows[-1] < m or longest >= MOST_KEYS or m >> 32:  # places there have 32 bits
-        blocks = len(narrow) * tiles
-        return _Sorts(blocks, tiles, len(narrow), -1, 0, 0, blocks <= APART, wide)
-    spares = SORT_TILE not in windows
-    order = len(windows) - 1 if spares else windows.index(SORT_TILE)
-    all_tiles, keys = ceil_div(m, SORT_TILE), longest + 1
-    sorting = all_tiles + order * tiles
-    blocks = sorting + ceil_div(keys, SORT_THREADS // WARP) + all_tiles
-    counts = keys * (all_tiles + 1)
-    return _Sorts(blocks, tiles, order + 1, order, spares * m, counts, sorting <= APART, wide[:-1])
-
-
 def _sort_rows(
-    on: Resources,
-    csr: Csr,
-    survey: Survey,
-    cut: Cut,
-    orders: Orders,
-    sorts: _Sorts,
-    counts: Array,
-    spare: Array,
-    left_out: int,
+    on: Resources, survey: Survey, cut: Cut, count: int, leaves_out: bool, window: int, to: Any
 ) -> None:
-    """Set the rows in slices in the order of each window, as far apart as there are rows in all."""
-    m, long_count, work, windows = csr.shape[0], survey.long_rows, survey.detail, orders.windows
-    longest, word = work.facts.longest_whole, on.device.word
-    bits = (longest + 1).bit_length()
-    known = work.known
-    known["left_out"], known["candidates"] = int(left_out > 0), sorts.candidates
-    known["most"], known["longest"], known["bits"] = WARP * cut.steps, longest, bits
-    known["apart"], known["tiles"], known["tile_order"] = int(sorts.apart), sorts.tiles, sorts.tile_order
-    known["spare"], known["counts"] = word(spare if sorts.spare else None), word(counts)
-    known["come"] = work.zeros(3)
-    if sorts.blocks:
-        few = sorts.apart or known["stride"] < m  # a sample
-        kernel = kernels.SORT_WINDOWS if few else kernels.SORT_MANY_WINDOWS
-        work.launch(kernel, sorts.blocks, SORT_THREADS)
-    if not sorts.passes:
+    """Write the rows in slices, of `count` rows, in the order of a window."""
+    work, width = survey.detail, min(window, count)
+    of_rows = {"count": count, "longest": survey.longest, "most": WARP * cut.steps}
+    if width <= SORT_TILE:
+        tile = CHUNKS // ceil_div(width, CHUNK) * width if width else SORT_TILE
+        work.launch(
+            kernels.SORT_WINDOWS,
+            ceil_div(count, tile),
+            SORT_THREADS,
+            **of_rows,
+            bits=(survey.longest + 1).bit_length(),
+            window=width,
+            left_out=int(leaves_out),
+            rows=to,
+        )
         return
-    (keys,) = on.device.scratch((m, INT64))
-    for nth in sorts.passes:
-        to = on.device.part(orders.rows, stored(windows[:nth], long_count) * m, m)
-        blocks, most_key = share(m, 256, BLOCKS), ceil_div(m, windows[nth]) * (longest + 1)
-        work.launch(kernels.ROW_KEYS, blocks, width=windows[nth], keys=keys)
-        sort(on.csr.launcher, keys, most_key.bit_length(), to, work.types["Index"])
+    index = work.types["Index"]
+    keys, elements = on.device.scratch((work.known["m"], INT64), (count, index))
+    work.launch(
+        kernels.ROW_KEYS, share(count, 256, BLOCKS), **of_rows, width=width, keys=keys, elements=elements
+    )
+    most_key = ceil_div(count, width) * (survey.longest + 1)
+    sort(on.csr.launcher, keys, most_key.bit_length(), to, index, elements)

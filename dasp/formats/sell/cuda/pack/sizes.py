@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dasp.formats.sell.choose import MOST_KEYS as MOST_KEYS
 from dasp.formats.sell.choose import TILE_ROWS
 
 SLOTS, VALUE_THREADS = 2048, 1024

@@ -9,7 +9,7 @@ from dasp.formats.plan import WARP
 from dasp.formats.sell.choose import SliceStatistics
 from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.c_types import UINT32
-from dasp.formats.sell.cuda.pack.orders import Orders, cut_orders, stored
+from dasp.formats.sell.cuda.pack.orders import Orders, count_unmoved, cut_orders
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import CUT_THREADS, NUMBERS, PLACES, SHARED_SLOTS, SORT_TILE, TOTALS
 from dasp.formats.sell.cuda.pack.survey import SurveyWork
@@ -39,7 +39,7 @@ def try_windows(
     while windows:
         orders = None  # gives its memory back before more is taken
         # As many that are stored, and the caller's order with them.
-        some = windows[: at_once + len(windows) - stored(windows, tiles or survey.long_rows)]
+        some = windows[: at_once + count_unmoved(windows, bool(tiles or survey.long_rows))]
         windows = windows[len(some) :]
         widths = tuple([min(window, rows) for window in some]) if tiles else some
         orders = cut_orders(on, csr, survey, cut, widths, tiles)
@@ -65,7 +65,8 @@ def of_layout(
         return SliceStatistics(*counted, 0, 0, 0, 0)
     work, orders = survey.detail, layout.detail.orders
     first = work.take(NUMBERS)
-    work.tell(windows=None, window_count=0, totals=work.words(orders.first, NUMBERS))
+    work.known["totals"] = work.words(orders.first, NUMBERS)
+    work.known["unmoved"] = int(orders.rows is None)
     _count_sectors(on, csr, cut, orders, layout, sector_columns, blocks, first, work)
     return SliceStatistics(*counted, *work.read(first + TOTALS, NUMBERS - TOTALS))
 
