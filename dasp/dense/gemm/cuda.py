@@ -243,28 +243,16 @@ def _run_vendor(product: Product) -> None:
 
 
 def _device() -> int:
-    device: int = _current_device()()
-    return device
-
-
-@functools.cache
-def _current_device() -> Any:
-    return _cupy().cuda.runtime.getDevice
+    return int(_cupy().cuda.runtime.getDevice())
 
 
 def _stream() -> int:
-    """CUDA's handle of CuPy's current stream."""
-    stream: int = _current_stream()().ptr
-    return stream
-
-
-@functools.cache
-def _current_stream() -> Any:
-    return _cupy().cuda.get_current_stream
+    """Return CUDA's handle of CuPy's current stream."""
+    return int(_cupy().cuda.get_current_stream().ptr)
 
 
 def device_name() -> str:
-    """The current GPU's name, as the autotuned table has it."""
+    """Return the current GPU's name, as the autotuned table has it."""
     return _name_of(_device())
 
 
@@ -281,7 +269,7 @@ def _capability(device: int) -> tuple[int, int]:
 
 @functools.cache
 def processors(device: int) -> int:
-    """The multiprocessors of a GPU."""
+    """Return the number of multiprocessors of a GPU."""
     return int(_cupy().cuda.Device(device).attributes["MultiProcessorCount"])
 
 

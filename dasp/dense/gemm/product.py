@@ -83,12 +83,9 @@ def gemm(
     """
     if not isinstance(kernel, str):
         raise TypeError(f"kernel is {_check.kind_of(kernel)}; the name of a kernel is needed")
-    kinds = type(a), type(b), type(c), type(out)
-    backend = _on_gpu.get(kinds)
-    if backend is None:
-        a, b = _arrays.operand("a", a), _arrays.operand("b", b)
-        c = None if c is None else _arrays.operand("c", c)
-        backend = _backend_of(kinds, a=a, b=b, c=c, out=out)
+    a, b = _arrays.operand("a", a), _arrays.operand("b", b)
+    c = None if c is None else _arrays.operand("c", c)
+    backend = _backend_of(a=a, b=b, c=c, out=out)
     alpha, beta = _real("alpha", alpha, a.dtype), _real("beta", beta, a.dtype)
     with backend.using(a, b, c, out) as device:
         like_c = None if c is None else (c.dtype, c.shape)
@@ -101,7 +98,7 @@ def gemm(
             out = target = backend.empty(shape, a.dtype)
         else:
             backend.check_out(out, shape, a.dtype)
-            target = out if kinds in _on_gpu else np.asarray(out)
+            target = out if _arrays.is_cupy(out) else np.asarray(out)
             addend = _check_memory(backend, target, a, b, addend)
         if 0 not in shape:
             left, right = (a.T if trans_a else a), (b.T if trans_b else b)
@@ -190,28 +187,19 @@ def explain(
     return Explanation(chosen, why, _find(backend, chosen).summary)
 
 
-def _load(device: str) -> Backend:
+@functools.cache
+def _backend(device: str) -> Backend:
     module: Any = load(f"dasp.dense.gemm.{device}")
     return module  # type: ignore[no-any-return]
 
 
-_backend = functools.cache(_load)
-
-
-_on_gpu: dict[tuple[type, ...], Backend] = {}
-"""The backend for arrays of these classes, once they were seen to lie on a GPU: none of them is converted."""
-
-
-def _backend_of(kinds: tuple[type, ...], **arrays: Any) -> Backend:
+def _backend_of(**arrays: Any) -> Backend:
     """Return the backend of the device that all the arrays are on."""
     places = {name: "cuda" if _arrays.is_cupy(x) else "cpu" for name, x in arrays.items() if x is not None}
     for name, place in places.items():
         if place != places["a"]:
             raise TypeError(f"a is on the {places['a']} and {name} on the {place}; move one of them")
-    backend = _backend(places["a"])
-    if places["a"] == "cuda":
-        _on_gpu[kinds] = backend
-    return backend
+    return _backend(places["a"])
 
 
 def _real(name: str, value: Any, dtype: np.dtype[Any]) -> float:
