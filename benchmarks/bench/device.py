@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from benchmarks.bench import machine
 from benchmarks.bench.memory import CudaMemory, HostMemory, PeakMemory
@@ -12,35 +13,19 @@ from dasp.cli import measure
 from dasp.cli.baselines import Baselines
 
 
-class BenchDevice(measure.Device, Protocol):
-    """What benchmarks ask of a machine beside what `dasp bench` asks."""
-
-    baseline_names: tuple[str, ...]
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of the last cache before memory."""
-
-    def columns(self) -> dict[str, str]:
-        """What the result file says about the machine."""
-
-    def peak_gigaflops(self, dtype: str) -> float:
-        """The arithmetic peak, 10^9 operations per second; NaN where it is not known."""
-
-    def resident(self, csr: Any) -> Any:
-        """The matrix as a program on this device holds it; None where that is the host's matrix itself."""
-
-    def memory(self) -> PeakMemory:
-        """A watch over the memory that planning takes."""
-
-    def all_baselines(
-        self, csr: Any, x: Any, names: Collection[str], *, transpose: bool = False
-    ) -> Baselines:
-        """The baselines of one matrix, or of the product with its transpose."""
-
-
 class HostDevice(measure.HostDevice):
     """The host's cores, with MKL too."""
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Give BLAS and OpenMP libraries as many threads as we have, where threadpoolctl is installed."""
+        try:
+            from threadpoolctl import threadpool_limits
+        except ImportError:
+            yield
+            return
+        with threadpool_limits(limits=self.threads):
+            yield
 
     @property
     def baseline_names(self) -> tuple[str, ...]:
@@ -82,6 +67,10 @@ class HostDevice(measure.HostDevice):
 
 class CudaDevice(measure.CudaDevice):
     """The current GPU, with every setting of cuSPARSE."""
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return nullcontext()
 
     @property
     def baseline_names(self) -> tuple[str, ...]:
@@ -132,6 +121,9 @@ class CudaDevice(measure.CudaDevice):
         return build(csr, x, names=names, transpose=transpose)
 
 
+BenchDevice = HostDevice | CudaDevice
+
+
 def open_device(name: str, *, threads: int | None = None, seconds: float = 0.6) -> BenchDevice:
     """The device of `--device auto|cpu|cuda`; `auto` takes the GPU where one works.
 
@@ -139,8 +131,6 @@ def open_device(name: str, *, threads: int | None = None, seconds: float = 0.6) 
     ------
     RuntimeError
         If `cuda` is asked for and no GPU works.
-    ValueError
-        If the name is none of the three.
     """
     if isinstance(measure.open_device(name, threads=threads), measure.CudaDevice):
         return CudaDevice()

@@ -92,9 +92,8 @@ def _run(arguments: argparse.Namespace) -> int:
     plan = planner(device.kind, arguments.format)
     threads = f", {device.threads} threads" if hasattr(device, "threads") else ""
     print(f"on {device.kind}{threads}; copy {device.bandwidth / 1e9:.0f} GB/s", file=sys.stderr)
-    with device.alone():
-        warm_up(plan, device, arguments.dtype)
-        rows = [_measure(spec, plan, device, arguments) for spec in specs]
+    warm_up(plan, device, arguments.dtype)
+    rows = [_measure(spec, plan, device, arguments) for spec in specs]
     if arguments.json:
         print(json.dumps({"subject": "sparse", "rows": rows}, indent=1, allow_nan=False))
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dasp.cli.commands import Subparsers, add_parser
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from dasp.matrix.matrix import SpMatrix
-    from dasp.matrix.policy import Policy
 
 _BAR = 30
 
@@ -49,6 +49,7 @@ def add_command(subparsers: Subparsers) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from dasp import formats
     from dasp.cli import figures
+    from dasp.cli.page import write_page
     from dasp.io.matrices import load_matrix
 
     policy = policy_from(arguments)
@@ -56,44 +57,26 @@ def _run(arguments: argparse.Namespace) -> int:
         figures.check_plot(arguments.plot)
     if arguments.html is not None:
         figures.check_plot(arguments.html, "--html", (".html", ".htm"))
-    matrix = load_matrix(arguments.matrix, seed=seed_from(arguments))
-
+    name = arguments.matrix
+    matrix = load_matrix(name, seed=seed_from(arguments))
     planned, seconds = plan_timed(matrix, policy, arguments.device)
-    milliseconds = 1e3 * seconds
-
     if arguments.json:
-        print(as_json(arguments.matrix, matrix, planned, milliseconds))
+        print(as_json(name, matrix, planned, 1e3 * seconds))
     else:
-        lengths = row_lengths(matrix)
-        parts = [describe(arguments.matrix, matrix), f"{planned}\nplanned in {milliseconds:,.1f} ms"]
-        print("\n\n".join([*parts, histogram(lengths)]))
+        plan = f"{planned}\nplanned in {1e3 * seconds:,.1f} ms"
+        print("\n\n".join([describe(name, matrix), plan, histogram(row_lengths(matrix))]))
     if arguments.plot is not None:
-        figures.plot_matrix(arguments.plot, matrix, arguments.matrix, formats.shares(planned.plan))
-        if not arguments.json:
-            print(f"\nwrote {arguments.plot}")
+        figures.plot_matrix(arguments.plot, matrix, name, formats.shares(planned.plan))
     if arguments.html is not None:
-        _write_page(arguments, matrix, planned, policy)
+        write_page(Path(arguments.html), name, describe(name, matrix), matrix, planned, policy)
+    for path in filter(None, (arguments.plot, arguments.html)):
+        if not arguments.json:
+            print(f"\nwrote {path}")
     return 0
 
 
-def _write_page(
-    arguments: argparse.Namespace, matrix: csr_array, planned: SpMatrix, policy: Policy | None
-) -> None:
-    """Measure the matrix and write its page."""
-    from pathlib import Path
-
-    from dasp.cli import page
-
-    name = arguments.matrix
-    result = page.measured(matrix, policy, planned.device)
-    text = page.page(name, describe(name, matrix), matrix, planned, result)
-    Path(arguments.html).write_text(text, encoding="utf-8")
-    if not arguments.json:
-        print(f"\nwrote {arguments.html}")
-
-
 def row_lengths(matrix: csr_array) -> NDArray[np.integer]:
-    """The number of entries of every row."""
+    """Return the number of entries of every row."""
     import numpy as np
 
     lengths: NDArray[np.integer] = np.diff(matrix.indptr)
@@ -119,7 +102,7 @@ def describe(name: str, matrix: csr_array) -> str:
 
 
 def as_json(name: str, matrix: csr_array, planned: SpMatrix, milliseconds: float) -> str:
-    """The matrix, its row lengths and its plan as JSON."""
+    """Return the matrix, its row lengths and its plan as JSON."""
     from dasp import formats
 
     classes = [

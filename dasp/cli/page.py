@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from dasp.cli.measure import Comparison
     from dasp.matrix.matrix import SpMatrix
     from dasp.matrix.policy import Policy
 
@@ -51,56 +50,14 @@ $pictures
 """)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The times of a matrix: its plan, its products, and those of others.
-
-    Attributes
-    ----------
-    plan_ms : float
-        Milliseconds that its plan takes.
-    bandwidth : float
-        Of a copy, in bytes a second.
-    found : Comparison
-    """
-
-    plan_ms: float
-    bandwidth: float
-    found: Comparison
-
-
-def measured(matrix: csr_array, policy: Policy | None, device: str) -> Measured | None:
-    """Plan, verify and time a matrix as `dasp bench` does; None for what that does not measure."""
-    from dasp.cli.measure import best_ms, compare, open_device, warm_up
-    from dasp.cli.values import as_float
-    from dasp.matrix.matrix import SpMatrix
-
-    if not matrix.nnz or matrix.dtype.name not in ("float32", "float64"):
-        return None
-    machine = open_device(device.partition(":")[0])
-    csr = as_float(matrix, matrix.dtype)
-
-    def plan(csr: csr_array) -> SpMatrix:
-        return SpMatrix.from_scipy(csr, policy=policy, device=device)
-
-    with machine.alone():
-        warm_up(plan, machine, matrix.dtype)
-        operator, plan_ms = best_ms(lambda: plan(csr), machine)
-        found = compare(operator, csr, machine, lambda x: machine.baselines(csr, x))
-    return Measured(plan_ms, machine.bandwidth, found)
-
-
-def page(
-    name: str,
-    summary: str,
-    matrix: csr_array,
-    planned: SpMatrix,
-    result: Measured | None,
-) -> str:
-    """Return the page, which needs no file beside it.
+def write_page(
+    path: Path, name: str, summary: str, matrix: csr_array, planned: SpMatrix, policy: Policy | None
+) -> None:
+    """Measure a matrix and write its page, which needs no file beside it.
 
     Parameters
     ----------
+    path : pathlib.Path
     name : str
         Of the matrix.
     summary : str
@@ -108,17 +65,17 @@ def page(
     matrix : csr_array
     planned : SpMatrix
         Of the matrix.
-    result : Measured, optional
-        Of the same matrix and policy.
+    policy : Policy, optional
+        By which it was planned.
     """
     from dasp import formats
     from dasp.cli.figures import draw_svg, draw_times, matrix_panels
 
-    times, about, curves = _times(planned, result)
+    times, about, curves = _times(matrix, planned, policy)
     panels = matrix_panels(matrix, formats.shares(planned.plan))
     if curves:
         panels.append(lambda axes: draw_times(axes, curves))
-    return _PAGE.substitute(
+    text = _PAGE.substitute(
         name=escape(name),
         summary="<br>".join(escape(line) for line in summary.removeprefix(f"{name}: ").split("\n")),
         pictures=draw_svg(panels),
@@ -127,6 +84,7 @@ def page(
         times=times,
         about=escape(about),
     )
+    path.write_text(text, encoding="utf-8")
 
 
 def _table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -148,19 +106,31 @@ def _bytes(matrix: csr_array, planned: SpMatrix) -> str:
     return _table(("held as", "bytes", "of CSR"), lines)
 
 
-def _times(planned: SpMatrix, result: Measured | None) -> tuple[str, str, dict[str, tuple[float, float]]]:
-    """Return a table of what a product takes, a text about it, and the curves of total time."""
+def _times(
+    matrix: csr_array, planned: SpMatrix, policy: Policy | None
+) -> tuple[str, str, dict[str, tuple[float, float]]]:
+    """Verify and time a matrix as `dasp bench` does; return a table, a text and the curves of total time."""
+    from dasp.cli.measure import best_ms, compare, open_device, warm_up
     from dasp.cli.roofline import product_bytes, roofline_us
     from dasp.cli.table import products
+    from dasp.cli.values import as_float
+    from dasp.matrix.matrix import SpMatrix
 
-    if result is None:
+    if not matrix.nnz or matrix.dtype.name not in ("float32", "float64"):
         return "", "Not measured: there are no entries, or they are neither float32 nor float64.", {}
-    found, ours, plan_ms = result.found, result.found.us("dasp"), result.plan_ms
+    device, csr = open_device(planned.device.partition(":")[0]), as_float(matrix, matrix.dtype)
+
+    def plan(csr: csr_array) -> SpMatrix:
+        return SpMatrix.from_scipy(csr, policy=policy, device=planned.device)
+
+    warm_up(plan, device, matrix.dtype)
+    operator, plan_ms = best_ms(lambda: plan(csr), device)
+    found = compare(operator, csr, device, lambda x: device.baselines(csr, x))
     if not found.verified.passed:
         return "", f"Not measured: {found.verified.rows_failed:,} rows of the product are wrong.", {}
-    (m, n), size = planned.shape, planned.dtype.itemsize
-    roofline = roofline_us(product_bytes(m, n, planned.nnz, size), result.bandwidth)
-    expected = roofline_us(planned.plan.nbytes + size * (m + n), result.bandwidth)
+    (m, n), size, ours = planned.shape, planned.dtype.itemsize, found.us("dasp")
+    roofline = roofline_us(product_bytes(m, n, planned.nnz, size), device.bandwidth)
+    expected = roofline_us(planned.plan.nbytes + size * (m + n), device.bandwidth)
     lines = [
         ("CSR by its bytes (roofline)", f"{roofline:,.1f} us", ""),
         ("plan by its bytes, expected", f"{expected:,.1f} us", ""),
@@ -176,7 +146,7 @@ def _times(planned: SpMatrix, result: Measured | None) -> tuple[str, str, dict[s
     about = (
         f"Planning takes {plan_ms:,.1f} ms. Every row of every product was verified against a "
         f"long-double reference. Expected: the bytes of the plan, x and y at "
-        f"the {1e-9 * result.bandwidth:,.1f} GB/s "
+        f"the {1e-9 * device.bandwidth:,.1f} GB/s "
         "that a copy reaches here; gathers of x come on top, and what lies in a cache may come faster."
     )
     return _table(("a product", "time", "the plan pays"), lines), about, curves

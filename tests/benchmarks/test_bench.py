@@ -119,7 +119,9 @@ class Misshapen(RowLoop):
 
 @pytest.fixture(scope="module")
 def host():
-    return HostDevice(1, bandwidth=1e10, seconds=0.002)
+    device = HostDevice(1, seconds=0.002)
+    device.bandwidth = 1e10
+    return device
 
 
 # --- verification -----------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_the_bound_on_the_residual_lets_rounding_pass_and_nothing_else() -> None
     from benchmarks.bench.solvers import _System
 
     matrix = generate("poisson2d:12")
-    system = _System(matrix, HostDevice(1, bandwidth=1e10), 1e-15, 100, 1, "poisson2d:12")
+    system = _System(matrix, HostDevice(1), 1e-15, 100, 1, "poisson2d:12")
     exact = np.linalg.solve(matrix.toarray(), np.ones(144))
     assert system.verify(exact)[1]
     assert not system.verify(exact * (1 + 1e-12))[1]
