@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from dasp.io import load_matrix, load_plan, save_plan
     from dasp.matrix.matrix import SpMatrix
     from dasp.matrix.policy import Policy
-    from dasp.matrix.search import find_policy
     from dasp.runtime.cpu.threads import get_num_threads, set_num_threads
 
 
@@ -33,7 +32,6 @@ _HOMES = {
     "Plan": "dasp.formats.plan",
     "Policy": "dasp.matrix.policy",
     "SpMatrix": "dasp.matrix.matrix",
-    "find_policy": "dasp.matrix.search",
     "get_num_threads": "dasp.runtime.cpu.threads",
     "load_matrix": "dasp.io",
     "load_plan": "dasp.io",
@@ -48,7 +46,6 @@ __all__ = [
     "SpMatrix",
     "dense",
     "distributed",
-    "find_policy",
     "get_num_threads",
     "load_matrix",
     "load_plan",

@@ -309,7 +309,6 @@ def may_use_cupy(path: Path) -> bool:
         r"runtime/(arrays|foreign)\.py",
         r"dense/(\w+/)?(\w*_)?cuda(_\w*)?\.py",
         r"cli/\w+\.py",
-        r"matrix/search\.py",
         r"solvers/cuda/device\.py",
         r"solvers/persistent/kernel\.py",
         r"distributed/(\w+_cuda|nccl|peers|peer_memory|transport)\.py",
