@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from dasp.runtime.types import Array
 from dasp.solvers.arguments import make_limits
 from dasp.solvers.scalars import OWN, RUNNING, square, where
 from dasp.solvers.space import State
@@ -93,7 +94,7 @@ def bicgstab(
     check_every: int | None = None,
     workspace: Workspace | None = None,
     progress: bool = False,
-) -> tuple[Any, Stats]:
+) -> tuple[Array, Stats]:
     """Solve A x = b by BiCGSTAB, for any square A.
 
     Parameters, results and errors are those of `dasp.solvers.cg`; M need not be symmetric.

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp.runtime.types import Array
 from dasp.solvers.arguments import any_complex, make_limits, place_and_type
 from dasp.solvers.driver import BREAKDOWN, STAGNATION
 from dasp.solvers.hermitian import conjugate_gradients
@@ -44,7 +45,7 @@ def cg(
     check_every: int | None = None,
     workspace: Workspace | None = None,
     progress: bool = False,
-) -> tuple[Any, Stats]:
+) -> tuple[Array, Stats]:
     """Solve A x = b by conjugate gradients, for A symmetric or Hermitian, and positive definite.
 
     Parameters

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dasp.runtime import check as _check
+from dasp.runtime.types import Array
 from dasp.solvers.arguments import check_square, make_limits, place_and_type
 from dasp.solvers.plain import ConjugateGradients, names_with
 from dasp.solvers.scalars import OWN, RUNNING, where
@@ -147,7 +148,7 @@ def chebyshev(
     check_every: int | None = None,
     workspace: Workspace | None = None,
     progress: bool = False,
-) -> tuple[Any, Stats]:
+) -> tuple[Array, Stats]:
     """Solve A x = b by Chebyshev iteration, for A symmetric or Hermitian, and positive definite.
 
     Needs more iterations than `cg`, but no dot product decides how it goes on: only when to stop.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from dasp.runtime import check as _check
+from dasp.runtime.types import Array
 from dasp.solvers.arguments import make_limits
 from dasp.solvers.scalars import CLAIMED, LIMIT, OWN, RUNNING, first_verdict
 from dasp.solvers.space import Report, State
@@ -167,7 +168,7 @@ def gmres(
     check_every: int | None = None,
     workspace: Workspace | None = None,
     progress: bool = False,
-) -> tuple[Any, Stats]:
+) -> tuple[Array, Stats]:
     """Solve A x = b by GMRES with restarts, for any square A.
 
     Parameters, results and errors are those of `dasp.solvers.cg`, and

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from dasp.runtime.types import Array
 from dasp.solvers.arguments import make_limits
 from dasp.solvers.leastsquares import Problem, solve_least_squares
 from dasp.solvers.scalars import Scalar, hypot, where
@@ -88,7 +89,7 @@ def lsmr(
     check_every: int | None = None,
     workspace: Workspace | None = None,
     progress: bool = False,
-) -> tuple[Any, Stats]:
+) -> tuple[Array, Stats]:
     """Find the x of least norm(b - A x), for A of any shape, by LSMR.
 
     Parameters, results and errors are those of `dasp.solvers.lsqr`.

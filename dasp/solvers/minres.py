@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from dasp.runtime.types import Array
 from dasp.solvers.arguments import make_limits
 from dasp.solvers.hermitian import SKEW
 from dasp.solvers.scalars import OWN, RUNNING, hypot, sqrt, where
@@ -125,7 +126,7 @@ def minres(
     check_every: int | None = None,
     workspace: Workspace | None = None,
     progress: bool = False,
-) -> tuple[Any, Stats]:
+) -> tuple[Array, Stats]:
     """Solve A x = b by MINRES, for A symmetric or Hermitian, definite or not.
 
     Parameters, results and errors are those of `dasp.solvers.cg`. M is symmetric (Hermitian) and positive

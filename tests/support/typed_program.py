@@ -26,7 +26,7 @@ def program() -> Stats:
     y = B @ np.ones(B.shape[1])
     assert_type(y, np.ndarray[Any, Any])
     found, stats = cg(A, y, M=dasp.preconditioners.jacobi(A), workspace=Workspace())
-    assert_type(found, Any)
+    assert_type(found, np.ndarray[Any, Any])
     assert_type(stats, Stats)
     assert_type(stats.converged, bool)
     return stats
