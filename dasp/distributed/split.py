@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse
 
 from dasp.formats import devices
+from dasp.matrix.entries import Coordinates, take_sparse
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime.types import Array
@@ -107,8 +108,8 @@ def read_rows(local: Any, device: str) -> Csr:
         raise TypeError(
             f"local is {_check.kind_of(local)}; a scipy.sparse matrix of this rank's rows is needed"
         )
-    arrays = _arrays.sparse_matrix(local, checks=True)
-    if isinstance(arrays, _arrays.Coordinates):
+    arrays = take_sparse(local, checks=True)
+    if isinstance(arrays, Coordinates):
         return sort_by_rows(arrays.rows, arrays.columns, arrays.data, local.shape[0])
     return Csr(*arrays)
 

@@ -14,12 +14,12 @@ from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Plan, arrays_of, with_arrays
 from dasp.formats.product_cuda import Product, number
 from dasp.formats.sell.cuda.primitives import primitives
-from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.arrays import Order
 from dasp.runtime.cuda.upload import upload
+from dasp.runtime.integers import narrowest
 from dasp.runtime.log import logger
 
 
@@ -343,8 +343,18 @@ def entries_of(dense: Any) -> tuple[Any, Any, Any]:
     """
     import cupy
 
+    (m, n), kind = dense.shape, _dtypes.stored(dense.dtype)
+    part, bits = _dtypes.real_type(kind).itemsize, _dtypes.bits_type(kind)
     with cupy.cuda.Device(dense.device.id):
-        return _arrays.entries_of(dense.astype(_dtypes.stored(dense.dtype), copy=False))
+        plain = cupy.ascontiguousarray(dense, kind)
+        words = plain.view(f"u{part}").reshape(m, n, kind.itemsize // part)
+        # But for its sign; as a number, a subnormal one would be 0.
+        kept = ((words << 1) != 0).any(axis=2)
+        indptr = cupy.zeros(m + 1, np.int64)
+        indptr[1:] = kept.sum(axis=1).cumsum()
+        places = cupy.flatnonzero(kept)
+        columns = (places % max(n, 1)).astype(narrowest(n))
+        return indptr, columns, plain.view(bits).reshape(-1)[places].view(kind)
 
 
 def linear_operator(matrix: Any) -> Any:

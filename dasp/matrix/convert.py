@@ -11,6 +11,7 @@ import scipy.sparse
 from dasp.formats import devices
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array, csr_from_coo
+from dasp.matrix.entries import Compressed, Coordinates, take_coordinates, take_dense, take_sparse
 from dasp.matrix.planning import Request, find_row_order
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
@@ -62,7 +63,7 @@ def from_tuple(A: tuple[Any, ...], shape: tuple[int, int] | None, request: Reque
         if shape is None:
             raise ValueError("shape is None; A is (data, indices, indptr), so shape=(m, n) is needed")
         size = _check.shape(shape)
-        arrays = _arrays.Compressed(
+        arrays = Compressed(
             data=_arrays.values("data", data),
             indices=_arrays.index("indices", indices),
             indptr=_arrays.index("indptr", indptr),
@@ -85,7 +86,7 @@ def from_scipy(A: Any, request: Request) -> Entries:
         remedy = "pass A.to_scipy()" if planned else "use from_dense, from_coo or from_cupy for others"
         raise TypeError(f"A is {_check.kind_of(A)}; a scipy.sparse matrix is needed; {remedy}")
     on_cpu = request.packing_device(A.shape) == "cpu"
-    return _compress(A.shape, _arrays.sparse_matrix(A, checks=on_cpu), request)
+    return _compress(A.shape, take_sparse(A, checks=on_cpu), request)
 
 
 def from_cupy(A: Any, request: Request) -> Entries:
@@ -106,7 +107,7 @@ def from_dense(A: Any, request: Request) -> Entries:
         if where == f"cuda:{A.device.id}":
             return Csr(A.shape, *devices.find(where).entries_of(A)), None
         A = A.get()
-    dense = _arrays.dense_matrix("A", A)
+    dense = take_dense("A", A)
     rows, columns = np.nonzero(dense)
     return from_coo(dense[rows, columns], (rows, columns), dense.shape, request)
 
@@ -118,20 +119,18 @@ def from_coo(
     size = _check.shape(shape)
     if not isinstance(coords, (tuple, list)) or len(coords) != 2:
         raise TypeError("coords is not a pair; (row, col) is needed")
-    return _compress(size, _arrays.coordinates(size, data, *coords), request)
+    return _compress(size, take_coordinates(size, data, *coords), request)
 
 
-def _compress(
-    shape: tuple[int, int], arrays: _arrays.Compressed | _arrays.Coordinates, request: Request
-) -> Entries:
+def _compress(shape: tuple[int, int], arrays: Compressed | Coordinates, request: Request) -> Entries:
     """Return checked arrays as CSR; MemoryError if the CPU packs them and has no room for the rows."""
     order = None
     if request.packing_device(shape) == "cpu":
         refuse_oversize(
             f"A with {shape[0]:,} rows", BYTES_PER_ROW * float(shape[0]), "leave out rows without entries"
         )
-    if isinstance(arrays, _arrays.Coordinates):
+    if isinstance(arrays, Coordinates):
         cpu = devices.find("cpu").primitives
         order = find_row_order(shape[0], arrays.rows, cpu)
-        arrays = _arrays.Compressed(*csr_from_coo(shape[0], *arrays, cpu))
+        arrays = Compressed(*csr_from_coo(shape[0], *arrays, cpu))
     return Csr((int(shape[0]), int(shape[1])), *arrays), order
