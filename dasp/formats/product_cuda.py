@@ -30,7 +30,6 @@ from dasp.formats.kernel_cuda import (
 from dasp.formats.plan import Plan, arrays_of, diagonal_rows, with_arrays
 from dasp.runtime.arrays import is_cupy
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch
-from dasp.runtime.cuda.results import Results
 from dasp.runtime.cuda.scratch import (
     PER_THREAD_STREAM,
     THIS_THREAD,
@@ -126,7 +125,6 @@ class Product:
         self._streams: dict[int, Any] = {}
         self._quick: Launch | None = None
         self._settled: Launch | None = None
-        self._results = Results(self._cupy, self._m, self._char)
 
     def of(self, plan: Plan) -> Product | None:
         """Return the product of a plan here with the same pattern; None if its values are of another kind."""
@@ -166,7 +164,7 @@ class Product:
         if start & self._misaligned:
             return None
         if out is None:
-            out = self._results.new(stream)
+            out = self._ndarray(self._m, self._char)
             result = out.data.ptr
         else:
             if (

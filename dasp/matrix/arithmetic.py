@@ -24,6 +24,20 @@ from dasp.runtime.types import Array, ArrayLike, DTypeLike, Number
 HEADINGS = "part", "rows", "entries", "slots", "fill", "bytes"
 
 
+def _refuse_assignment(name: str) -> property:
+    """Return an attribute that only says, when it is assigned, how values are written."""
+
+    def refuse(matrix: Arithmetic, value: object) -> NoReturn:
+        raise AttributeError(
+            f"A.{name} was assigned; a plan keeps its pattern, and values go in by "
+            "A.with_values(values, out=A)",
+            name=name,
+            obj=matrix,
+        )
+
+    return property(fset=refuse)
+
+
 class Arithmetic(TransposableMatrix):
     """A matrix with SciPy's conversions, scalings, sums and names, and refusals in words."""
 
@@ -345,15 +359,7 @@ class Arithmetic(TransposableMatrix):
             remedy = f"; A.tocsr().{name} is SciPy's" if is_scipys and not name.startswith("_") else ""
             raise AttributeError(f"an SpMatrix has no attribute {name!r}{remedy}", name=name, obj=self)
 
-        def __setattr__(self, name: str, value: object) -> None:
-            if name in ("data", "indices", "indptr"):
-                raise AttributeError(
-                    f"A.{name} was assigned; a plan keeps its pattern, and values go in by "
-                    "A.with_values(values, out=A)",
-                    name=name,
-                    obj=self,
-                )
-            object.__setattr__(self, name, value)
+        data, indices, indptr = map(_refuse_assignment, ("data", "indices", "indptr"))
 
     def __len__(self) -> NoReturn:
         raise TypeError("len(A) was asked, which may be rows or entries; use A.shape[0] or A.nnz")
