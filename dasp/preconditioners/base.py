@@ -47,9 +47,12 @@ class Preconditioner:
         `cpu` or `cuda:N`.
     lasting : bool
         A product that was captured in a graph stays right as long as it lives.
+    costly : bool
+        Whether M r takes as long as several products with a matrix: solvers make few in vain then.
     """
 
     lasting: ClassVar[bool] = True
+    costly: ClassVar[bool] = True
 
     def __init__(
         self,

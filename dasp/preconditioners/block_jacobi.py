@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from dasp.solvers.operator import as_operator
 
 class BlockJacobi(Preconditioner):
     """One product with the inverses of the blocks, which are planned like any matrix."""
+
+    costly: ClassVar[bool] = False
 
     def __init__(self, inverses: Any, dtype: np.dtype[Any], device: str) -> None:
         n = inverses.shape[0]

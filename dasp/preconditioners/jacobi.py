@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from dasp.runtime.arrays import to_host
 
 class Jacobi(Preconditioner):
     """One pass."""
+
+    costly: ClassVar[bool] = False
 
     def __init__(self, inverse: np.ndarray[Any, Any], dtype: np.dtype[Any], device: str) -> None:
         super().__init__(len(inverse), dtype, device, ("d",), lambda other: Jacobi(inverse, other, device))

@@ -234,10 +234,14 @@ def test_ranks_with_few_rows_take_turns_as_long_as_those_with_many() -> None:
     def run(comm: Any) -> Any:
         space = RanksCudaSpace(comm, "cpu", np.dtype(float), SharedDevice(2 + comm.rank), comm)
         rows = 100_000 + comm.rank
-        return space.turn(rows, 1), space.turn(10, 1), space.turn(rows, 2), space.turn(10, 9), space.blocks(7)
+        lengths = [
+            space.turn(most, products, costly=False)
+            for most, products in ((rows, 1), (10, 1), (rows, 2), (10, 9))
+        ]
+        return *lengths, space.blocks(7)
 
     alone = CudaSpace("cpu", np.dtype(float), EmulatedDevice())
-    length, most = alone.turn(100_001, 1), alone.turn(10, 1)
+    length, most = alone.turn(100_001, 1, costly=False), alone.turn(10, 1, costly=False)
     want = length, most, length // 2, 2, 2 * BLOCKS_PER_PROCESSOR
     assert run_ranks(3, run) == [want] * 3
 

@@ -435,6 +435,28 @@ def test_a_callback_costs_no_turn(emulated):
     assert emulated.launches.count("dasp_fused") <= 2 * 3 * stats.iterations + 8
 
 
+@pytest.mark.parametrize("costly", [False, True])
+def test_a_costly_preconditioner_is_applied_few_times_in_vain(emulated, costly):
+    A, b = poisson(6), np.arange(36.0)
+
+    class Counted:
+        shape, dtype, device, calls = (36, 36), np.dtype(np.float64), "cpu", 0
+
+        def matvec(self, x, out):
+            self.calls += 1
+            out[...] = x / 4
+
+        def __matmul__(self, x):
+            raise NotImplementedError
+
+    M = Counted()
+    M.costly = costly
+    _, stats = cg(operator(A), b, rtol=1e-9, M=M)
+    assert stats.converged
+    in_vain = M.calls - stats.iterations
+    assert in_vain <= 2 + (3 if costly else 15)
+
+
 def test_long_histories_are_read_in_pieces(emulated, monkeypatch):
     monkeypatch.setattr(cuda_loop, "HISTORY", 16)
     monkeypatch.setattr(cuda_loop, "GLANCE", 6)

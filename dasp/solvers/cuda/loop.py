@@ -9,11 +9,10 @@ import numpy as np
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.graph import in_turn
 from dasp.runtime.cuda.launch import Signature
-from dasp.runtime.integers import round_up
 from dasp.solvers.cuda.passes import UNGUARDED, UNLESS_LIMIT, WHILE_RUNNING, PassText, launch_pass
 from dasp.solvers.cuda.protocols import Array, PassSpace
 from dasp.solvers.cuda.trace import CARRIED, COUNT, SLOTS, Multiplication, Pass, Slots, Trace
-from dasp.solvers.cuda.vectors import ROW_BYTES, CudaVectors
+from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, joined, split, verdict, where
 from dasp.solvers.space import Iterate, Report, Start, State
 
@@ -22,9 +21,6 @@ HISTORY = 8192
 
 GLANCE = 2048
 """Residuals that are read along with the scalars."""
-
-ROOM = 2 * HISTORY
-"""Numbers in an allocation for what is no vector."""
 
 GIVEN = "rtol", "atol", "margin"
 """What a start is given."""
@@ -64,10 +60,9 @@ class CudaLoop:
     ) -> None:
         self._leaving, self._lag = leaving, 0
         self._space, self._on, self._slots = space, space.on, Slots()
-        self._room = _Room(self._on)
         # What the host reads: the scalars, and behind them the history.
-        self._shared = self._room.take(SLOTS + HISTORY + 1)
-        self._scalars = self._shared[:SLOTS], self._room.take(SLOTS), self._room.take(SLOTS)
+        self._shared = self._take(SLOTS + HISTORY + 1)
+        self._scalars = self._shared[:SLOTS], self._take(SLOTS), self._take(SLOTS)
         self._history = self._shared[SLOTS:]
         self._given: dict[str, float] = {}
         self._starts = starts
@@ -76,12 +71,13 @@ class CudaLoop:
         phases = [traces[k % period] for k in range(2)]
         # Sums left by an iteration are those of vectors of one length.
         most = len(leaving) * space.blocks(phases[0].passes[-1].vectors.n)
-        self._left = [self._room.take(max(1, most)) for _ in range(2)]
+        self._left = [self._take(max(1, most)) for _ in range(2)]
         self._totals = [space.totals(left) for left in self._left]
         self._captured = space.captures
         rows = max(one.vectors.n for trace in phases for one in trace.passes)
-        products = max(len(trace.entries) - len(trace.passes) for trace in phases)
-        self._length = space.turn(rows, products)
+        made = [[one for one in trace.entries if isinstance(one, Multiplication)] for trace in phases]
+        costly = any(one.costly for each in made for one in each)
+        self._length = space.turn(rows, max(map(len, made)), costly=costly)
         if self._captured:
             self._run_once(traces)
         self._phases = [
@@ -132,6 +128,9 @@ class CudaLoop:
         if finish:
             self._finish(UNGUARDED)
         return Report(self._read(None), residuals)
+
+    def _take(self, count: int) -> Array:
+        return self._on.zeros(count, np.float64)
 
     def _run_once(self, traces: list[Trace]) -> None:
         """Make the products of some traces, so that what they do once is done before they are captured."""
@@ -242,7 +241,7 @@ class CudaLoop:
             carried = len(self._slots) if first and guard == WHILE_RUNNING else 0
             mine = self._space.blocks(entry.vectors.n)
             lasting = self._leaving and left is not None and entry is trace.passes[-1]
-            out = self._left[left or 0] if lasting else self._room.take(max(1, len(entry.dots) * mine))
+            out = self._left[left or 0] if lasting else self._take(max(1, len(entry.dots) * mine))
             how = {"guard": guard, "carried": carried, "threads": self._space.threads(entry.vectors.n)}
             text = PassText(entry, self._space.dtype, **how)
             blocks = mine if first else blocks
@@ -255,21 +254,6 @@ class CudaLoop:
                 steps += combine(out, sums, beside=bool(lasting))
             first = False
         return in_turn(steps)
-
-
-class _Room:
-    """Numbers on a device, all 0 at first, from few allocations."""
-
-    def __init__(self, on: CudaDevice) -> None:
-        self._on, self._rest = on, on.zeros(ROOM, np.float64)
-
-    def take(self, count: int) -> Array:
-        """Return so many that nobody else has."""
-        size = round_up(count, ROW_BYTES // 8)
-        if len(self._rest) < size:
-            self._rest = self._on.zeros(max(size, ROOM), np.float64)
-        taken, self._rest = self._rest[:count], self._rest[size:]
-        return taken
 
 
 class _Recorded:

@@ -37,8 +37,8 @@ class PassSpace(Protocol):
     def blocks(self, n: int) -> int:
         """Return the blocks of a pass over vectors of n numbers."""
 
-    def turn(self, rows: int, products: int) -> int:
-        """Return the iterations, an even number, between two questions whether to go on."""
+    def turn(self, rows: int, products: int, *, costly: bool) -> int:
+        """Return the iterations, an even number, after which the loop looks at their verdict."""
 
     def totals(self, sums: Array) -> Array:
         """Return where `combine` shall leave the totals of sums over ranks."""

@@ -28,9 +28,9 @@ LARGE_ROWS, LARGE_THREADS, LARGE_BLOCKS_PER_PROCESSOR = 300_000, 512, 2
 enough of them, and there are half as many sums to be read. Measured on an H200."""
 
 TURN, LONG_TURN, LONG_TURN_ROWS = 8, 16, 100_000
-"""Iterations between two questions whether to go on, and those of systems of up to so many rows: a turn costs
-a launch, an iteration too much a product. Measured on an H200: poisson2d:100 takes 4.5, 4.0, 3.7, 3.5 us an
-iteration with turns of 4, 8, 16 and 32."""
+"""Iterations of a turn, and those of systems of up to so many rows: a turn costs a launch, an iteration too
+much a product. Measured on an H200: poisson2d:100 takes 4.5, 4.0, 3.7, 3.5 us an iteration with turns of 4,
+8, 16 and 32. An iteration with multigrid takes 140 us, so that turns are a quarter as long there."""
 
 TRIANGULAR = Signature(
     "solve/triangular.cu",
@@ -118,13 +118,14 @@ class CudaSpace:
         most = LARGE_BLOCKS_PER_PROCESSOR if n >= LARGE_ROWS else BLOCKS_PER_PROCESSOR
         return max(1, min(ceil_div(n, width), most * self.on.processors))
 
-    def turn(self, rows: int, products: int) -> int:
-        """Return the iterations, an even number, between two questions whether to go on.
+    def turn(self, rows: int, products: int, *, costly: bool) -> int:
+        """Return the iterations, an even number, after which the loop looks at their verdict.
 
         `rows` are those of its longest vectors; `products` those of matrices, and of preconditioners, in one
-        iteration.
+        iteration; `costly` says that it applies a preconditioner of several products.
         """
-        return LONG_TURN if rows <= LONG_TURN_ROWS else TURN
+        length = LONG_TURN if rows <= LONG_TURN_ROWS else TURN
+        return length // 4 if costly else length
 
     def totals(self, sums: Array) -> Array:
         """Return where `combine` shall leave the totals of sums over ranks: where they are, on one GPU."""

@@ -73,12 +73,15 @@ class Multiplication:
 
     Attributes
     ----------
+    costly : bool
+        Whether it takes as long as several products with a matrix.
     sums : array or None
-        What they are made up of, if it does.
+        Those that make them up, if it does.
     """
 
     def __init__(self, operator: Operator, x: Any, y: Any) -> None:
         self._operator, self._x, self._y = operator, x, y
+        self.costly = bool(getattr(operator, "costly", False))
         self._call = operator.prepare(x, y)
         self.sums: Any = None
 
