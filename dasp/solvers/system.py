@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -45,20 +45,6 @@ class Method(Protocol):
     def iterate(self, phase: int, s: State) -> State:
         """Make an iteration; return `rr`, `code` where there is a reason to stop, and the scalars that
         change."""
-
-
-@runtime_checkable
-class Taking(Protocol):
-    """A loop that takes b and x where they are, without copies."""
-
-    def take(self, b: Array) -> None:
-        """Let b be the right-hand side, and x a new array."""
-
-    def solution(self) -> Array:
-        """Return x, and let go of both."""
-
-    def keep_b(self) -> None:
-        """Let a copy of b be the right-hand side."""
 
 
 class System:
@@ -103,7 +89,6 @@ class System:
         self._subtract = self.vectors.fuse("r = b - q", dots=("b b", "r r"))
         self.method = method(self)
         self.loop: Loop = self.space_loop() if loop is None else loop(self)
-        self._taking: Taking | None = self.loop if isinstance(self.loop, Taking) else None
 
     def space_loop(self) -> Loop:
         """Return the space's loop of the method's iterations."""
@@ -128,25 +113,13 @@ class System:
 
     def take(self, b: Array, x0: Array) -> None:
         """Take a right-hand side, and where to start if that is not None."""
-        if self._taking is not None:
-            self._taking.take(b)
-        else:
-            load(self.vectors["b"], b, self.space)
+        load(self.vectors["b"], b, self.space)
         if x0 is not None:
             load(self.vectors["x"], x0, self.space)
 
     def solution(self) -> Array:
         """Return x, which the caller may keep."""
-        if self._taking is not None:
-            return self._taking.solution()
         return self.space.asarray(self.vectors["x"]).copy()
-
-    def scale(self, factor: float, names: tuple[str, ...]) -> None:
-        """Multiply b, and x, but not the caller's b."""
-        if self._taking is not None:
-            self._taking.keep_b()
-        for name in names:
-            self.vectors[name][...] *= factor
 
     def multiply(self, x: str, y: str) -> None:
         """Set vector y to A times vector x."""
@@ -214,7 +187,8 @@ class LinearSolve(Solve):
         if not self.rescaled:
             self.factor = scale_for(system.space.largest(system.vectors["b"]), system.squares)
             if self.factor != 1.0:
-                system.scale(self.factor, ("b",) if self.from_zero else ("b", "x"))
+                for name in ("b",) if self.from_zero else ("b", "x"):
+                    system.vectors[name][...] *= self.factor
                 self.rescaled = True
                 return True
         return False

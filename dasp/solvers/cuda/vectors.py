@@ -44,8 +44,7 @@ class CudaVectors:
         self.block = space.on.zeros(max(1, len(names)) * stride, space.dtype)
         self.space, self.n, self.nbytes = space, n, int(self.block.nbytes)
         self.names = names
-        self._own = {name: self.block[k * stride : k * stride + n] for k, name in enumerate(names)}
-        self._views = dict(self._own)
+        self._views = {name: self.block[k * stride : k * stride + n] for k, name in enumerate(names)}
 
     def rows_from(self, name: str) -> Array:
         """Return a vector and all behind it, with what lies between them."""
@@ -65,11 +64,6 @@ class CudaVectors:
             return False
         self._views[name] = array
         return True
-
-    def release(self, *names: str) -> None:
-        """Let vectors be rows of the block again."""
-        for name in names:
-            self._views[name] = self._own[name]
 
     def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> CudaFused:
         """Prepare a pass."""

@@ -35,7 +35,7 @@ SLOTS = {"code": 0, "count": 1, "bb": 2, "rr": 3, "start": 4, "wanted": 5, "goal
 RECORD = 16
 """Numbers of the record."""
 
-VARYING = "b", "x", "most", "rtol", "atol", "margin", "mode", "finish"
+VARYING = "most", "rtol", "atol", "margin", "mode", "finish"
 """What comes with each launch."""
 
 
@@ -46,15 +46,14 @@ class PersistentConjugateGradients(PipelinedConjugateGradients):
 class PersistentLoop:
     """The loop of a system on a GPU in one launch; see `dasp.solvers.space.Loop`.
 
-    It takes b and x where they are, and tells what came of it through the host's memory: around one launch
-    every call counts.
+    The launch reports in the host's memory, so that the host need not copy its record.
     """
 
     def __init__(self, system: System) -> None:
         space, vectors = system.space, system.vectors
         assert isinstance(space, CudaSpace)
         assert isinstance(vectors, CudaVectors)
-        self._on, self._vectors, jacobi = space.on, vectors, "d" in vectors.names
+        self._on, jacobi = space.on, "d" in vectors.names
         if jacobi:
             vectors["d"][...] = space.asarray(getattr(system.preconditioner, "diagonal", None))
         recipe = prepared(system.operator, space.dtype, diagonal=jacobi)
@@ -71,33 +70,14 @@ class PersistentLoop:
             "record": room[messages : messages + RECORD],
             "history": self._history,
             "mailbox": mailbox,
+            "b": vectors["b"],
+            "x": vectors["x"],
             "messages": room[:messages].view(np.uint64),  # aligned as the allocation is
         }
         sizes = recipe.blocks, recipe.threads, recipe.types, VARYING
         how: dict[str, Any] = {"shared_bytes": recipe.shared_bytes, "together": True}
         self._launch = space.on.launch(recipe.signature, recipe.defines, arguments, *sizes, **how)
         self._given, self._mode = (0.0, 0.0, 0.0), FROM_ZERO
-
-    def take(self, b: Array) -> None:
-        """Let b be the right-hand side, and x a new array."""
-        vectors = self._vectors
-        vectors.release("b", "x")  # those of a solve that was interrupted
-        vectors.bind("x", self._on.empty(vectors.n, vectors.space.dtype))
-        here = self._on.asarray(b, vectors.space.dtype)
-        if not vectors.bind("b", here):
-            vectors["b"][...] = here
-
-    def solution(self) -> Array:
-        """Return x, and let go of both."""
-        x = self._vectors["x"]
-        self._vectors.release("b", "x")
-        return x
-
-    def keep_b(self) -> None:
-        """Let a copy of b be the right-hand side."""
-        b = self._vectors["b"]
-        self._vectors.release("b")
-        self._vectors["b"][...] = b
 
     def start(self, name: str, given: Mapping[str, float]) -> None:
         """Begin anew from zero or from x, with the launch that comes next."""
@@ -111,8 +91,7 @@ class PersistentLoop:
             allowed = min(most - len(residuals), HISTORY)
             last = allowed == most - len(residuals)
             at_end = NEVER if not finish else ALWAYS if last else UNLESS_LIMIT
-            b, x = self._vectors["b"], self._vectors["x"]
-            self._launch(b, x, float(allowed), *self._given, self._mode, at_end)
+            self._launch(float(allowed), *self._given, self._mode, at_end)
             self._mode = AGAIN
             state = self._read(residuals)
             if last or state["code"] != LIMIT:
