@@ -1,15 +1,13 @@
 """`block_cg` and `lobpcg` of several columns, beside SciPy's `lobpcg`; a row of CSV for each.
 
-    python benchmarks/block_methods.py --csv block_methods.csv poisson2d:245 poisson3d:40
+    python -m benchmarks.block_methods --csv block_methods.csv poisson2d:245 poisson3d:40
 
-Each time is the best of some solves. Public names are all it needs, so it measures any dasp that
-PYTHONPATH names.
+Each time is the best of some solves, every BLAS having one thread.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 import warnings
 from collections.abc import Callable
@@ -20,6 +18,8 @@ import numpy as np
 import scipy.sparse.linalg
 
 import dasp
+from benchmarks.bench import results
+from dasp.cli.systems import one_blas_thread
 
 FIELDS = ("version", "matrix", "rows", "columns", "method", "iterations", "seconds", "converged")
 
@@ -79,16 +79,14 @@ def main() -> None:
     parser.add_argument("--version", default="", help="what the rows call this dasp: a commit")
     parser.add_argument("--csv", type=Path)
     options = parser.parse_args()
-    for matrix in options.matrices:
-        for row in rows(matrix, options.columns, options.version, options.repeats):
-            print(*row.values(), flush=True)
-            if options.csv:
-                new = not options.csv.exists()
-                with options.csv.open("a", newline="", encoding="utf-8") as file:
-                    writer = csv.DictWriter(file, FIELDS)
-                    if new:
-                        writer.writeheader()
-                    writer.writerow(row)
+    limit, said = one_blas_thread()
+    print(said, flush=True)
+    with limit:
+        for matrix in options.matrices:
+            for row in rows(matrix, options.columns, options.version, options.repeats):
+                print(*row.values(), flush=True)
+                if options.csv:
+                    results.append(options.csv, {name: str(value) for name, value in row.items()})
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import scipy.sparse as sp
 import dasp
 from benchmarks.bench import machine, results
 from dasp.cli.solver_baselines import by_library, library_of
+from dasp.cli.systems import one_blas_thread
 from dasp.io import load_matrix
 
 SHIFT = 0.1 - 0.1j
@@ -104,20 +105,18 @@ def main() -> None:
         machine.cuda_columns("") if args.device == "cuda" else machine.host_columns(dasp.get_num_threads())
     )
     library, _ = library_of(args.device)
-    for name in args.matrices:
-        system = Helmholtz(name, args.device)
-        for method in METHODS:
-            for who, made in (("dasp", system.ours), (library, system.theirs)):
-                told = {
-                    "matrix": name,
-                    "shift": str(SHIFT),
-                    "kernel": f"{who} {method}",
-                    "dtype": "complex128",
-                }
-                row = told | system.figures(*made(method))
-                print(*row.values(), sep="\t", flush=True)
-                if args.csv:
-                    results.append(args.csv, {**row, "device": args.device, **where})
+    limit, said = one_blas_thread()
+    print(said, flush=True)
+    with limit:
+        for name in args.matrices:
+            system = Helmholtz(name, args.device)
+            for method in METHODS:
+                for who, made in (("dasp", system.ours), (library, system.theirs)):
+                    told = {"matrix": name, "shift": str(SHIFT), "kernel": f"{who} {method}"}
+                    row = told | {"dtype": "complex128"} | system.figures(*made(method))
+                    print(*row.values(), sep="\t", flush=True)
+                    if args.csv:
+                        results.append(args.csv, {**row, "device": args.device, **where})
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ later ones; and all from a SciPy matrix to x on the host.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -86,6 +87,7 @@ class Solvers:
         self._methods = [name for name in methods if name != MULTIGRID or _has_pyamg()]
         self._compared, self._rtol, self._maxiter, self._seed = compared, rtol, maxiter, seed
         self._samples = samples or SAMPLES
+        self._said: set[str] = set()
 
     def wanted(self, case: str) -> list[Row]:
         """A row for each solver."""
@@ -115,8 +117,12 @@ class Solvers:
         system = _System(csr, self.device, self._rtol, self._maxiter, self._samples, short_name(case))
         for row in self.wanted(case):
             library, method, *rest = row["kernel"].split(" ", 2)
-            with one_blas_thread()[0]:
+            limit, said = one_blas_thread()
+            with limit:
                 figures = getattr(system, f"by_{library.lower()}")(method, *rest)
+            if said not in self._said:
+                self._said.add(said)
+                print(said, file=sys.stderr)
             figures |= {"rows": csr.shape[0], "entries": int(csr.nnz), "rtol": self._rtol}
             yield {**row, **{name: as_text(value) for name, value in figures.items()}}
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,14 +120,14 @@ def _run(arguments: argparse.Namespace) -> int:
     title = method if arguments.precond == "none" else f"{method} with {arguments.precond}"
     if not arguments.json:
         announce(arguments, matrix.shape[0], matrix.nnz, planned.device, title, rtol)
-    began = time.perf_counter()
-    M = preconditioner(arguments.precond, matrix, planned, arguments.block)
-    setup = time.perf_counter() - began
     show = shows_progress() and not arguments.json
-    limit, said = one_blas_thread() if arguments.compare else (nullcontext(), "")
-    if said and not arguments.json:
+    limit, said = one_blas_thread()
+    if arguments.compare and not arguments.json:
         print(said, flush=True)
     with limit:
+        began = time.perf_counter()
+        M = preconditioner(arguments.precond, matrix, planned, arguments.block)
+        setup = time.perf_counter() - began
         x, stats = solve(method, planned, b, M, rtol=rtol, maxiter=arguments.maxiter, progress=show)
         ours = _outcome(
             f"dasp {title}", matrix, x, b, rtol, stats.iterations, setup, stats.seconds, stats.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -205,20 +207,40 @@ def test_the_density_image_counts_every_entry(m: int, n: int, pixels: int, seed:
 def test_a_comparison_gives_every_blas_one_thread(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    inside: list[bool] = [False]
+    seen: list[str] = []
+
+    @contextlib.contextmanager
+    def limited() -> Iterator[None]:
+        inside[0] = True
+        yield
+        inside[0] = False
+
+    def watch(name: str) -> None:
+        real = getattr(solve, name)
+
+        def look(*given: Any, **options: Any) -> Any:
+            seen.extend([name] * inside[0])
+            return real(*given, **options)
+
+        monkeypatch.setattr(solve, name, look)
+
+    threads = "BLAS limited to 1 thread for all solvers"
+    monkeypatch.setattr(solve, "one_blas_thread", lambda: (limited(), threads))
+    for name in ("preconditioner", "solve", "compare"):
+        watch(name)
+    status, out, _ = run(capsys, "solve", "poisson2d:9", *CPU, "--precond", "jacobi", "--compare")
+    assert (status, threads in out) == (0, True)
+    assert list(dict.fromkeys(seen)) == ["preconditioner", "solve", "compare"]
+
+
+def test_a_blas_has_one_thread() -> None:
     threadpoolctl = pytest.importorskip("threadpoolctl")
-    seen: list[int] = []
-    real = solve.compare
-
-    def look(*given: Any) -> Any:
-        pools = threadpoolctl.threadpool_info()
-        seen.extend(pool["num_threads"] for pool in pools if pool["user_api"] == "blas")
-        return real(*given)
-
-    monkeypatch.setattr(solve, "compare", look)
-    status, out, _ = run(capsys, "solve", "poisson2d:9", *CPU, "--compare")
-    assert status == 0
-    assert set(seen) == {1}
-    assert "BLAS limited to 1 thread for all solvers" in out
+    limit, said = systems.one_blas_thread()
+    with limit:
+        pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+    assert {pool["num_threads"] for pool in pools} == {1}
+    assert said == "BLAS limited to 1 thread for all solvers"
 
 
 @pytest.mark.parametrize(
