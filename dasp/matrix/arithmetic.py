@@ -355,8 +355,12 @@ class Arithmetic(TransposableMatrix):
     if not TYPE_CHECKING:  # or mypy would take every name for an attribute
 
         def __getattr__(self, name: str) -> NoReturn:
-            is_scipys = name in ("data", "indices", "indptr") or hasattr(scipy.sparse.csr_array, name)
-            remedy = f"; A.tocsr().{name} is SciPy's" if is_scipys and not name.startswith("_") else ""
+            remedy = ""
+            if name in ("data", "indices", "indptr") or hasattr(scipy.sparse.csr_array, name):
+                remedy = f"; A.tocsr().{name} is SciPy's"
+            elif hasattr(scipy.sparse.csr_matrix, name):
+                remedy = f"; scipy.sparse.csr_matrix(A.to_scipy()).{name} is SciPy's"
+            remedy = "" if name.startswith("_") else remedy
             raise AttributeError(f"an SpMatrix has no attribute {name!r}{remedy}", name=name, obj=self)
 
         data, indices, indptr = map(_refuse_assignment, ("data", "indices", "indptr"))
@@ -400,6 +404,11 @@ class Arithmetic(TransposableMatrix):
         )
 
     __radd__ = __sub__ = __rsub__ = __add__
+
+    def __pow__(self, other: object) -> NoReturn:
+        raise TypeError(
+            f"A ** {other!r} was asked; a plan has one pattern; compute it by A.tocsr(), and plan the power"
+        )
 
     # ---- how it shows itself -------------------------------------------------------------------------
 

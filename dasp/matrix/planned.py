@@ -173,7 +173,10 @@ class PlannedMatrix(Operator):
 
     def __array__(self, *_: object, **__: object) -> Any:
         """Refuse to be an array, which NumPy would make of one element: the matrix itself."""
-        raise TypeError("A is an SpMatrix and no array; to_scipy() gives its entries, A @ x its product")
+        raise TypeError(
+            "A is an SpMatrix and no array; functions of SciPy and others that need the entries take "
+            "A.to_scipy(); A @ x is the product"
+        )
 
     def asarray(self, x: ArrayLike, dtype: DTypeLike | None = None) -> Any:
         """Return an array where the matrix is, copied there only if it must be.
