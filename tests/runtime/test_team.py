@@ -20,6 +20,7 @@ import dasp
 from dasp import Policy, SpMatrix
 from dasp.dense import gemm, gf256
 from dasp.models import generate
+from dasp.runtime.cpu import job as _job
 from dasp.runtime.cpu import team as _team
 from dasp.runtime.cpu import threads as _threads
 from tests.support.reference import assert_close
@@ -148,8 +149,8 @@ ARGUMENTS: dict[str, Any] = dict.fromkeys("abcdefgh", int) | {"a": np.float64, "
 
 
 @functools.cache
-def shared() -> _team.SharedFunction:
-    return _team.SharedFunction(add_one, ARGUMENTS, np.float64)
+def shared() -> _job.SharedFunction:
+    return _job.SharedFunction(add_one, ARGUMENTS, np.float64)
 
 
 CUTS = np.array([0, 1, 2, 3, 4])
@@ -157,7 +158,7 @@ GIVEN: dict[str, Any] = dict.fromkeys("bdefgh", 1) | {"a": np.arange(4.0), "c": 
 
 
 def test_a_job_does_what_its_function_says() -> None:
-    job = _team.Job(shared(), CUTS, (0, 4, 4), **GIVEN)
+    job = _job.Job(shared(), CUTS, (0, 4, 4), **GIVEN)
     x, y = np.full(4, 10.0), np.full(4, np.nan)
     for parts in (1, job.parts):
         _team.team().multiply(parts, job, 1.0, np.empty(0), x, y, 2.0, 0.0)
@@ -176,18 +177,18 @@ def test_a_job_does_what_its_function_says() -> None:
 )
 def test_a_slip_in_an_argument_is_an_exception(slip: dict[str, Any], words: str) -> None:
     with pytest.raises(TypeError, match=words):
-        _team.Job(shared(), CUTS, (0, 4, 4), **{**GIVEN, **slip})
+        _job.Job(shared(), CUTS, (0, 4, 4), **{**GIVEN, **slip})
 
 
 def test_a_slip_in_a_declaration_is_an_exception() -> None:
     swapped = {name: ARGUMENTS[name] for name in "bacdefgh"}
     with pytest.raises(TypeError, match="first, last, b, a"):
-        _team.SharedFunction(add_one, swapped, np.float64)
+        _job.SharedFunction(add_one, swapped, np.float64)
     with pytest.raises(TypeError, match="h given or not"):
-        _team.Job(shared(), CUTS, (0, 4, 4), **{name: GIVEN[name] for name in "abcdefg"})
+        _job.Job(shared(), CUTS, (0, 4, 4), **{name: GIVEN[name] for name in "abcdefg"})
     for cuts in ([1, 2, 3, 4, 4], [0, 2, 1, 3, 4], [0, 1]):
         with pytest.raises(ValueError, match="rise from 0"):
-            _team.Job(shared(), np.array(cuts), (0, 4, 4), **GIVEN)
+            _job.Job(shared(), np.array(cuts), (0, 4, 4), **GIVEN)
 
 
 READ_ONLY = np.zeros(4)
@@ -209,7 +210,7 @@ READ_ONLY.flags.writeable = False
 )
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_slip_in_an_operand_is_an_exception(operands: Any, words: str, parts: int) -> None:
-    job = _team.Job(shared(), np.arange(9) // 2, (0, 4, 4), **GIVEN)
+    job = _job.Job(shared(), np.arange(9) // 2, (0, 4, 4), **GIVEN)
     before = [operand.copy() for operand in operands]
     with pytest.raises(ValueError, match=words):
         _team.team().multiply(parts, job, 1.0, *operands, 1.0, 0.0)

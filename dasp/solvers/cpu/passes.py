@@ -22,7 +22,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.team import SharedFunction
+from dasp.runtime.cpu.job import SharedFunction
 
 BLOCK = 1024
 """Elements of a block: eight rows of float64 fit the second cache of any processor, and mostly the first."""

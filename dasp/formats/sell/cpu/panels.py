@@ -28,7 +28,7 @@ from dasp.formats.sell.cpu.slices import FIRST_LEVEL, WORD_LANES, Emitter, of_pl
 from dasp.formats.sell.pattern import shape_fields
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import I32, I64, bytes_of, is_null, prefetch_run
-from dasp.runtime.cpu.team import SharedFunction
+from dasp.runtime.cpu.job import SharedFunction
 
 intrinsic: Any = _intrinsic
 Vector = np.ndarray[Any, Any]

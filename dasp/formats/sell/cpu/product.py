@@ -15,7 +15,8 @@ from dasp.formats.sell.pattern import Coding, shape_fields
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.emitter import store_long
 from dasp.runtime.cpu.halves import bits_of_halves
-from dasp.runtime.cpu.team import CHUNKS, Job, multiply_alone, team
+from dasp.runtime.cpu.job import CHUNKS, Job
+from dasp.runtime.cpu.team import multiply_alone, team
 from dasp.runtime.dtypes import TABLE, sum_type
 
 Vector = np.ndarray[Any, Any]

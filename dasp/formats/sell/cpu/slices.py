@@ -39,7 +39,7 @@ from dasp.runtime.cpu.emitter import (
     scaled,
     scaled_parts,
 )
-from dasp.runtime.cpu.team import SharedFunction
+from dasp.runtime.cpu.job import SharedFunction
 
 intrinsic: Any = _intrinsic
 _shape_fields = jit()(shape_fields)

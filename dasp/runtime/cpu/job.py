@@ -1,0 +1,194 @@
+"""Work that threads share: a compiled function of a range, with the arguments that each call has.
+
+A job is cut into chunks, the same number for each part. It lies in memory as compiled code reads it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+from llvmlite import ir
+from numba import from_dtype, types
+from numba.extending import intrinsic as _intrinsic
+
+from dasp.runtime.arrays import address
+from dasp.runtime.cpu.compile import c_function
+
+intrinsic: Any = _intrinsic
+Vector = np.ndarray[Any, Any]
+
+CHUNKS = 4
+"""Chunks of a part: few, because each has a start that no prefetcher saw coming."""
+
+FIXED = 8
+"""Arguments of a shared function that belong to the job."""
+
+OPERANDS = ("partials", "x", "y")
+"""Vectors that belong to a call; behind them comes the address of (alpha, beta)."""
+
+JOB = np.dtype(
+    [
+        ("function", np.int64),  # its address
+        ("end", np.int64),  # of its range, which begins at 0
+        ("cuts", np.int64),  # address of the rising cuts of the range: CHUNKS for each part, and one more
+        ("total", np.int64),  # NumPy's number of the type of partials and y
+        ("x", np.int64),  # and of that of x
+        ("sizes", np.int64, len(OPERANDS)),  # elements of the operands
+        ("fixed", np.int64, FIXED),  # the arguments that belong to the job: addresses and integers
+    ]
+)
+"""A job as it lies in memory: written by `Job`, read by the compiled functions."""
+
+
+def offsets_of(layout: np.dtype[Any]) -> Any:
+    """Return where each field lies, in bytes, as constants for compiled code."""
+    fields: Any = layout.fields
+    names = list(fields)
+    return namedtuple("Offsets", names)(*(fields[name][1] for name in names))
+
+
+JOB_AT = offsets_of(JOB)
+_I64 = ir.IntType(64)
+
+
+@intrinsic
+def call(typing_context, job, operands, first, last):
+    """Call the job's function for `first` to `last`, with what is fixed and the operands at an address."""
+
+    def generate(context, builder, signature, arguments):
+        job, operands, first, last = arguments
+
+        def words(address: Any, offset: int, count: int) -> list[Any]:
+            start = builder.add(address, ir.Constant(_I64, offset))
+            place = builder.inttoptr(start, _I64.as_pointer())
+            return [builder.load(builder.gep(place, [ir.Constant(_I64, k)])) for k in range(count)]
+
+        (function,) = words(job, JOB_AT.function, 1)
+        others = words(job, JOB_AT.fixed, FIXED) + words(operands, 0, len(OPERANDS) + 1)
+        kind = ir.FunctionType(ir.VoidType(), [_I64] * (2 + len(others)))
+        builder.call(builder.inttoptr(function, kind.as_pointer()), [first, last, *others])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate
+
+
+class SharedFunction:
+    """A C function that does a range of items, and so may be shared by threads.
+
+    Parameters
+    ----------
+    function : callable
+        To be compiled. Takes `first` and `last`, of the range; then `arguments`, by these names; then
+        pointers to three vectors that each call brings, and one to its (alpha, beta).
+    arguments : mapping of str to dtype, int or None
+        `FIXED` of them. A pointer to numbers of this type, an int64, or a pointer that is null.
+    total : dtype
+        Of what each call brings: of partials, y, alpha and beta.
+    x : dtype, optional
+        Of x, where it is another one.
+    **options
+        Numba's.
+
+    Raises
+    ------
+    TypeError
+        If the function takes other arguments, or as many in another order.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        arguments: Mapping[str, Any],
+        total: Any,
+        x: Any = None,
+        **options: Any,
+    ) -> None:
+        self.name, self.arguments = function.__name__, dict(arguments)
+        self.total, self.x = np.dtype(total), np.dtype(x or total)
+        *names, _, _, _, _ = inspect.signature(function).parameters
+        if names != ["first", "last", *arguments] or len(arguments) != FIXED:
+            raise TypeError(
+                f"{self.name} takes {', '.join(names)} before its operands; "
+                f"first, last, {', '.join(arguments)} are needed, {FIXED} behind the range"
+            )
+        operands = [types.CPointer(from_dtype(kind)) for kind in (self.total, self.x, self.total, self.total)]
+        kinds = [_numba_type(kind) for kind in arguments.values()]
+        signature = types.void(types.int64, types.int64, *kinds, *operands)
+        self._compiled = c_function(signature, function, **options)
+        self.address = int(self._compiled.address)
+
+
+def _numba_type(kind: Any) -> Any:
+    if kind is int:
+        return types.int64
+    return types.voidptr if kind is None else types.CPointer(from_dtype(np.dtype(kind)))
+
+
+class Job:
+    """A shared function with the arguments and the range that it has in every call.
+
+    Parameters
+    ----------
+    function : SharedFunction
+    cuts : int64, shape (CHUNKS * parts + 1,)
+        Where chunks begin and end: rising from 0 to the end of the range.
+    sizes : tuple of int
+        Elements of partials, x and y.
+    **arguments
+        The function's, by name: arrays, which are kept alive, or ints.
+
+    Raises
+    ------
+    TypeError
+        If an argument is missing, unknown, of another type or not contiguous.
+    ValueError
+        If the cuts do not rise from 0.
+    """
+
+    def __init__(
+        self, function: SharedFunction, cuts: Vector, sizes: tuple[int, ...], **arguments: Any
+    ) -> None:
+        if set(arguments) != set(function.arguments):
+            wrong = ", ".join(sorted(set(arguments) ^ set(function.arguments)))
+            raise TypeError(f"{wrong} given or not; {function.name} takes {', '.join(function.arguments)}")
+        if cuts[0] != 0 or np.any(cuts[1:] < cuts[:-1]) or len(cuts) % CHUNKS != 1:
+            raise ValueError(f"cuts are {cuts}; they must rise from 0, {CHUNKS} for each part and one more")
+        self.parts = len(cuts) // CHUNKS
+        memory = np.zeros(1, JOB)
+        record = memory[0]
+        record["function"], record["end"] = function.address, cuts[-1]
+        record["cuts"] = _word("cuts", np.int64, cuts)
+        record["total"], record["x"], record["sizes"] = function.total.num, function.x.num, sizes
+        record["fixed"] = [_word(name, kind, arguments[name]) for name, kind in function.arguments.items()]
+        self.address = address(memory.view(np.uint8))
+        self._record, self._kept = memory, (function, cuts, arguments)
+
+    def refuse(self, *operands: Any) -> NoReturn:
+        """Say which operand of a call does not fit."""
+        function, _, _ = self._kept
+        for name, size, array in zip(OPERANDS, self._record["sizes"][0], operands, strict=False):
+            given = f"{name} is {array.dtype} of shape {array.shape}"
+            kind = function.x if name == "x" else function.total
+            if array.dtype != kind or array.shape != (size,) or not array.flags.c_contiguous:
+                raise ValueError(f"{given}; {function.name} needs {kind} of shape ({size},), contiguous")
+        raise ValueError(f"partials or y is read-only; {function.name} writes them")
+
+
+def _word(name: str, kind: Any, value: Any) -> int:
+    """Return what stands for an argument: an int, or the address of an array, which must be as declared."""
+    if kind is int:
+        return int(value)
+    if kind is None or (type(value) is np.ndarray and value.size == 0):
+        return 0
+    if (
+        type(value) is not np.ndarray
+        or value.dtype != kind
+        or not (value.flags.c_contiguous and value.flags.aligned)
+    ):
+        given = f"{value.dtype}, strides {value.strides}" if isinstance(value, np.ndarray) else type(value)
+        raise TypeError(f"{name} is {given}; a contiguous array of {np.dtype(kind)} is needed")
+    return address(value)
