@@ -196,11 +196,6 @@ def dense_text(name: str) -> str:
     return gemm_report.Report(found.summary, [*found.notes, provenance(rows, path)]).markdown()
 
 
-def code_text(name: str) -> str:
-    """The tables of products over GF(2^8)."""
-    return gf256.report(results.latest(results.read(RESULTS / f"{name}.csv"))).markdown()
-
-
 WIDTHS = ("4", "8", "16", "32")
 """Numbers of columns that the table of products by several columns shows."""
 
@@ -548,7 +543,6 @@ def text(name: str) -> str:
         "dtypes": dtypes_text,
         "gains": gains_text,
         "gemm": dense_text,
-        "gf256": code_text,
         "helmholtz": helmholtz_text,
         "multigrid": multigrid_text,
         "planning": planning_text,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("builder-inited", lambda _: draw.draw_all(HERE / "drawn"))
     app.add_directive("commands", Commands)
     app.add_directive("rung", Rung)
+    app.add_directive("ladder", Ladder)
     # Before numpydoc's own: a bar is an absolute value in our docstrings, never a substitution.
     app.connect("autodoc-process-docstring", keep_bars, priority=400)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -95,10 +96,10 @@ class Commands(Directive):
 
 
 class Rung(Directive):
-    """What a rung of a ladder changes and what it was measured to do: `{rung} FILE NAME`.
+    """The summary of a rung of a ladder of matrix products, and its speed: `{rung} FILE NAME`.
 
-    FILE is the stem of a result file. Square matrices are told at the largest size, up to 4096, at which this
-    rung and the one before were measured; products over GF(2^8) at every shape.
+    FILE is the stem of a result file. The size is the largest one, up to 4096, at which this rung and the one
+    before were measured.
     """
 
     required_arguments = 2
@@ -106,10 +107,23 @@ class Rung(Directive):
     def run(self) -> list[nodes.Node]:
         """Return the summary and a table of figures."""
         file, name = self.arguments
-        find = code_lines if file.startswith("gf256") else dense_lines
-        summary, headings, lines = find(file, name)
+        summary, headings, lines = dense_lines(file, name)
         self.state.document.settings.env.note_dependency(str(RESULTS / f"{file}.csv"))
         return [nodes.paragraph("", "", nodes.strong(text=summary)), table(headings, lines)]
+
+
+class Ladder(Directive):
+    """A table of the kernels over GF(2^8), the plainest first: `{ladder} FILE`, the stem of a result file."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table."""
+        (file,) = self.arguments
+        self.state.document.settings.env.note_dependency(str(RESULTS / f"{file}.csv"))
+        return [
+            table(["kernel", "in words", "GB/s of data", "the step", "of the copy limit"], code_lines(file))
+        ]
 
 
 def measured(file: str) -> list[Row]:
@@ -136,22 +150,21 @@ def dense_lines(file: str, name: str) -> tuple[str, list[str], list[list[str]]]:
     return summary, ["type, machine", "size", "GFLOP/s", "the step", "of the vendor's library"], lines
 
 
-def code_lines(file: str, name: str) -> tuple[str, list[str], list[list[str]]]:
-    """Summary, headings and lines of a rung of a ladder over GF(2^8)."""
-    rungs = {each.name: each.summary for each in gf256.kernels("cpu" if file.endswith("cpu") else "cuda")}
+def code_lines(file: str) -> list[list[str]]:
+    """Return a line for each kernel over GF(2^8), at the largest shape that was measured."""
     rows = measured(file)
+    longest = max(rows, key=lambda row: int(row["matrix"].rpartition("x")[2]))["matrix"]
+    found = {row["kernel"]: row for row in rows if row["matrix"] == longest}
     lines = []
-    for shape in dict.fromkeys(row["matrix"] for row in rows):
-        found = {row["kernel"]: row for row in rows if row["matrix"] == shape}
-        speed, share = number(found[name], "data_gbs"), 100 * number(found[name], "of_limit")
-        below = next((lower for lower, rung in pairwise(rungs) if rung == name), "")
-        step = f"{speed / number(found[below], 'data_gbs'):.2f} x {below}" if below else ""
-        m, k, n = shape.removeprefix("gf256:").split("x")
-        size = f"{m} x {k} times {k} x {int(n):,}, {found[name]['machine']}"
-        lines.append([size, significant(speed, 3), step, f"{share:.3g} %"])
-    summary = rungs[name]
-    headings = ["shape, machine", "GB of data a second", "the step", "of the copy limit"]
-    return f"{summary[0].upper()}{summary[1:]}.", headings, lines
+    before = math.nan
+    for kernel in gf256.kernels("cpu" if file.endswith("cpu") else "cuda"):
+        row = found[kernel.name]
+        speed = number(row, "data_gbs")
+        step = "" if math.isnan(before) else f"{speed / before:.2f} x"
+        share = f"{100 * number(row, 'of_limit'):.3g} %"
+        lines.append([kernel.name, kernel.summary, significant(speed), step, share])
+        before = speed
+    return lines
 
 
 def table(headings: list[str], lines: list[list[str]]) -> nodes.table:
