@@ -1,4 +1,4 @@
-"""What a call costs the host: `gemm` beside the array library's own matmul, `gf256.matmul`, and `A @ x`.
+"""What a call costs the host: `gemm` beside the array library's own matmul, and `gf256.matmul`.
 
     python -m benchmarks.host_cost --device cuda --csv benchmarks/results/gemm_host.csv
 
@@ -9,7 +9,6 @@ On the CPU dense ones are of 8 x 8, so that the product itself is next to nothin
 from __future__ import annotations
 
 import argparse
-import operator
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,9 +17,7 @@ from typing import Any
 
 import numpy as np
 
-import dasp
 from benchmarks.bench import machine, results
-from dasp import models
 from dasp.dense import explain, gemm, gf256
 
 CALLS, REPEATS = 300, 9
@@ -67,23 +64,6 @@ def dense(library: Any, device: str) -> Iterator[tuple[Row, Callable[[], Any]]]:
             yield row, call
 
 
-def sparse(library: Any, device: str) -> Iterator[tuple[Row, Callable[[], Any]]]:
-    """Products in both formats, with and without rows that several warps share; an array and a sum beside."""
-    for matrix, policy in ((matrix, policy) for matrix in MODELS for policy in ("auto", "dasp")):
-        chosen = dasp.Policy.dasp() if policy == "dasp" else None
-        A = dasp.SpMatrix.from_scipy(models.generate(matrix).astype(float), policy=chosen, device=device)
-        x, y = library.ones(A.shape[1]), library.ones(A.shape[0])
-        ways = {
-            "matvec(x, out=y)": partial(A.matvec, x, out=y),
-            "A @ x": partial(operator.matmul, A, x),
-            "matvec(x, out=y, alpha=-1.0, beta=1.0)": partial(A.matvec, x, out=y, alpha=-1.0, beta=1.0),
-            "multiply(y, 1.0, out=y)": partial(library.multiply, y, 1.0, out=y),
-            "empty(m)": partial(library.empty, A.shape[0]),
-        }
-        for name, call in ways.items():
-            yield {"matrix": matrix, "dtype": "float64", "policy": policy, "call": name}, call
-
-
 def field(library: Any, device: str) -> Iterator[tuple[Row, Callable[[], Any]]]:
     """Products over GF(2^8), the coefficients on the host or where the data is."""
     rng = np.random.default_rng(0)
@@ -98,7 +78,7 @@ def field(library: Any, device: str) -> Iterator[tuple[Row, Callable[[], Any]]]:
         yield {"matrix": "gf256:4x10x4096", "dtype": "uint8", "call": name}, call
 
 
-SUBJECTS = {"dense": dense, "sparse": sparse, "gf256": field}
+SUBJECTS = {"dense": dense, "gf256": field}
 
 
 def main() -> None:

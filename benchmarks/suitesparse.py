@@ -111,14 +111,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="A @ A in place of A, with its columns unsorted, as SciPy leaves them, and sorted",
     )
-    parser.add_argument(
-        "--limit", type=float, default=float("inf"), help="begin no matrix after so many seconds"
-    )
     parser.add_argument("--name", default="suitesparse", help="of the CSV file")
     parser.add_argument("--csv", type=Path, help="instead of benchmarks/results/NAME.csv")
     args = parser.parse_args(arguments)
     args.csv = args.csv or HERE / "results" / f"{args.name}.csv"
-    args.resume, args.plot, args.json = True, None, False
+    args.resume, args.json = True, False
     return args
 
 

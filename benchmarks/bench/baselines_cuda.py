@@ -4,17 +4,12 @@ Settings: CSR ALG1 and ALG2, each without and with `cusparseSpMV_preprocess` (`_
 slices of 32 rows in the caller's order; SpMVOp ALG1 and ALG2 where the loaded cuSPARSE has them. `cupy` is
 what a user of CuPy gets: descriptors and workspace anew at every product, so its time contains the cost of
 the calls.
-
-`python -m benchmarks.bench.baselines_cuda` verifies each of them on this machine's GPU and
-prints their times.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from ctypes import byref, c_double, c_float, c_size_t, c_void_p
 from typing import Any
 
@@ -36,7 +31,7 @@ from benchmarks.bench.cusparse import (
 from dasp.cli.baselines import Baselines, Missing
 from dasp.cli.values import fill
 from dasp.runtime.cpu.timing import Candidate
-from dasp.runtime.dtypes import TABLE, real_type, sum_type
+from dasp.runtime.dtypes import real_type, sum_type
 from dasp.runtime.integers import ceil_div
 
 CSR_SETTINGS = {
@@ -393,50 +388,3 @@ def build(csr: Any, x: Any, *, names: Collection[str] = NAMES, transpose: bool =
         except (RuntimeError, ValueError, MemoryError) as error:  # CuPy's CUDA errors are RuntimeErrors
             made.missing.append(Missing(name, str(error)))
     return made
-
-
-def self_check() -> int:
-    """Verify every baseline on this machine's GPU against long double; print versions and times."""
-    import cupy
-    import scipy.sparse
-
-    from dasp.cli.values import as_float, random_vector
-    from dasp.cli.verify import check_rows, reference_product
-    from dasp.runtime.cuda.timing import time_cuda
-
-    rng = np.random.default_rng(0)
-    heavy = scipy.sparse.random_array((40, 30_000), density=0.2, random_state=rng)
-    light = scipy.sparse.random_array((50_000, 30_000), density=5e-4, random_state=rng)
-    csr = scipy.sparse.csr_array(scipy.sparse.vstack([light, heavy, scipy.sparse.csr_array((7, 30_000))]))
-    library = load()
-    print(f"cuSPARSE {library.version_text}, CuPy {cupy.__version__}, {csr.shape}, {csr.nnz} entries")
-    wrong = 0
-    for row in TABLE.values():
-        dtype = row.dtype
-        matrix, x = as_float(csr, dtype), random_vector(csr.shape[1], dtype, 1)
-        reference = reference_product(matrix.data, matrix.indices, matrix.indptr, x)
-        made = build(matrix, cupy.asarray(x))
-        for candidate in made.candidates:
-            candidate.poison()
-            candidate.run()
-            checked = check_rows(cupy.asnumpy(candidate.result()), reference)
-            wrong += not checked.passed
-            timing = time_cuda([candidate])[candidate.name]
-            verdict = "right" if checked.passed else f"WRONG in {checked.rows_failed} rows"
-            print(
-                f"{np.dtype(dtype).name} {candidate.name:20} {timing.best_us:8.2f} us hot "
-                f"{timing.cold_us:8.2f} us cold ({timing.method}), setup {candidate.setup_ms:.2f} ms, "
-                f"{verdict}, worst {checked.worst:.3f}"
-            )
-            with suppress(RuntimeError):
-                candidate.close()
-        for missing in made.missing:
-            print(f"{np.dtype(dtype).name} {missing.name:20} {missing.reason}")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(self_check())
-    except RuntimeError as error:
-        sys.exit(f"baselines_cuda: {error}")

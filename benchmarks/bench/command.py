@@ -104,14 +104,6 @@ def _add_session_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="skip what --csv has for this commit and machine"
     )
-    parser.add_argument(
-        "--limit",
-        type=duration,
-        default=float("inf"),
-        metavar="S",
-        help="begin no case after so many seconds",
-    )
-    parser.add_argument("--plot", metavar="FILE", help="draw the rows, as .png, .pdf or .svg")
     add_json_option(parser)
 
 
@@ -293,26 +285,19 @@ def _run_peak(args: argparse.Namespace) -> int:
 
 
 def measure_and_report(args: argparse.Namespace, subject_on: Callable[[BenchDevice], Subject]) -> int:
-    """Measure a subject as the options say, print its report, draw it; 1 if a product was wrong."""
+    """Measure a subject as the options say, and print its report; 1 if a product was wrong."""
     from benchmarks.bench import machine
     from benchmarks.bench.device import open_device
     from benchmarks.bench.report import as_json
     from benchmarks.bench.results import right
     from benchmarks.bench.session import Session
 
-    if args.plot is not None:
-        from dasp.cli.figures import check_plot
-
-        check_plot(args.plot)
     device = open_device(args.device, threads=args.threads, seconds=args.seconds)
     subject = subject_on(device)
-    session = Session(csv=args.csv, resume=args.resume, limit=args.limit)
+    session = Session(csv=args.csv, resume=args.resume)
     session.check()
     print(f"{machine.provenance(device.columns())}; copy {device.bandwidth / 1e9:.0f} GB/s", file=sys.stderr)
     rows = session.run(subject)
     print(as_json(type(subject).__name__.lower(), rows) if args.json else subject.report(rows).text())
-    if args.plot and any(map(right, rows)):
-        subject.draw(rows, Path(args.plot))
-        print(f"wrote {args.plot}", file=sys.stderr)
     judged = subject.judged(rows) if hasattr(subject, "judged") else rows
     return 0 if all(map(right, judged)) else 1

@@ -10,14 +10,12 @@ import importlib.util
 import math
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from benchmarks.bench.device import BenchDevice
-from benchmarks.bench.figures import draw_ladder
-from benchmarks.bench.gemm_report import VENDOR, ladders, report
+from benchmarks.bench.gemm_report import VENDOR, report
 from benchmarks.bench.report import Report
 from benchmarks.bench.rows import Row
 from dasp.dense import kernels
@@ -130,10 +128,6 @@ class Gemm:
     def report(self, rows: Sequence[Row]) -> Report:
         """What "auto" reaches, then every kernel."""
         return report(rows)
-
-    def draw(self, rows: Sequence[Row], path: Path) -> None:
-        """The picture of `figures.draw_ladder`."""
-        draw_ladder(ladders(rows), path)
 
 
 class _Host:

@@ -11,14 +11,12 @@ import ctypes.util
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from benchmarks.bench import results
 from benchmarks.bench.device import BenchDevice
-from benchmarks.bench.figures import draw_bars
 from benchmarks.bench.report import Report, where
 from benchmarks.bench.rows import Row, number, percent
 from dasp.cli.table import Table
@@ -168,10 +166,6 @@ class Gf256:
     def report(self, rows: Sequence[Row]) -> Report:
         """A table for each machine and shape."""
         return report(rows)
-
-    def draw(self, rows: Sequence[Row], path: Path) -> None:
-        """The picture of `figures.draw_bars`."""
-        draw_bars(shapes(rows), path)
 
 
 def _load_isal() -> IsaL | None:

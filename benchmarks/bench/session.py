@@ -39,9 +39,6 @@ class Subject(Protocol):
     def report(self, rows: Sequence[Row]) -> Report:
         """The tables of some rows."""
 
-    def draw(self, rows: Sequence[Row], path: Path) -> None:
-        """Draw rows into a picture."""
-
 
 @dataclass(frozen=True)
 class Session:
@@ -53,13 +50,10 @@ class Session:
         Where rows are kept, and looked up.
     resume : bool
         Take a case from the file where the same commit measured it on the same machine.
-    limit : float
-        Begin no case after so many seconds.
     """
 
     csv: Path | None = None
     resume: bool = False
-    limit: float = float("inf")
 
     def check(self) -> None:
         """Check that rows can be kept; ValueError if the file cannot be written or is another program's."""
@@ -72,16 +66,12 @@ class Session:
         columns = subject.device.columns()
         kept = results.read(self.csv) if self.resume and self.csv else []
         known = {results.key(row): row for row in kept}
-        deadline = time.monotonic() + self.limit
         rows: list[Row] = []
         with subject.device.alone():
             for case in _progress(subject.cases):
                 keys = [results.key({**row, **columns}) for row in subject.wanted(case)]
                 if keys and all(key in known for key in keys):
                     rows += [known[key] for key in keys]
-                    continue
-                if time.monotonic() > deadline:
-                    print(f"{case}: left out, --limit is reached", file=sys.stderr)
                     continue
                 for row in subject.measure(case):
                     rows.append({**row, **columns, "date": time.strftime("%Y-%m-%d")})

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from numpy.typing import NDArray
 
 from benchmarks.bench import solver_baselines as others
 from benchmarks.bench.device import BenchDevice
-from benchmarks.bench.figures import draw_systems
 from benchmarks.bench.report import Report
 from benchmarks.bench.rows import Row
 from benchmarks.bench.solvers_report import MULTIGRID, ours, report
@@ -133,10 +131,6 @@ class Solvers:
     def report(self, rows: Sequence[Row]) -> Report:
         """A line for each solver of each system."""
         return report(rows)
-
-    def draw(self, rows: Sequence[Row], path: Path) -> None:
-        """The picture of `figures.draw_systems`."""
-        draw_systems(rows, path)
 
 
 class _System:

@@ -14,7 +14,6 @@ import numpy as np
 
 from benchmarks.bench import sparse_report
 from benchmarks.bench.device import BenchDevice
-from benchmarks.bench.figures import draw_collection
 from benchmarks.bench.report import Report
 from benchmarks.bench.rows import Row
 from dasp.cli.bench import planner
@@ -353,10 +352,6 @@ class Sparse:
     def report(self, rows: Sequence[Row]) -> Report:
         """Products, planning and what they sum up to."""
         return sparse_report.report(rows)
-
-    def draw(self, rows: Sequence[Row], path: Path) -> None:
-        """The picture of `figures.draw_collection`."""
-        draw_collection(rows, path)
 
 
 def load(spec: str, seed: int) -> Any:

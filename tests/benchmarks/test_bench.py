@@ -478,12 +478,6 @@ def test_a_session_resumes(tmp_path, host, monkeypatch):
     assert loaded[-1] == "one"
 
 
-def test_a_session_begins_nothing_after_its_limit(host, capsys):
-    subject = Sparse(["one"], host, loader=lambda spec, seed: matrix(), plan=RowLoop)
-    assert Session(limit=-1.0).run(subject) == []
-    assert "one: left out, --limit is reached" in capsys.readouterr().err
-
-
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path, host):
     never = Sparse(["one"], host, loader=lambda spec, seed: pytest.fail("measured"), plan=RowLoop)
     with pytest.raises(ValueError, match="nosuch must exist; make it first"):
@@ -851,13 +845,12 @@ def parsed(*words):
 def test_the_command_prints_a_table_and_answers_with_its_status(tmp_path, monkeypatch, capsys):
     pytest.importorskip("dasp.matrix.matrix")
     words = ("poisson2d:20", "--device", "cpu", "--threads", "1", "--repeat", "3", "--baselines", "scipy")
-    args = parsed(*words, "--csv", str(tmp_path / "rows.csv"), "--plot", str(tmp_path / "plot.png"))
+    args = parsed(*words, "--csv", str(tmp_path / "rows.csv"))
     monkeypatch.setattr(HostDevice, "bandwidth", 1e10)
     assert args.run(args) == 0
     out = capsys.readouterr().out
     assert "poisson2d:20" in out
     assert "x SciPy" in out
-    assert (tmp_path / "plot.png").exists()
     assert [row["matrix"] for row in results.read(tmp_path / "rows.csv")] == ["poisson2d:20"]
     monkeypatch.setattr(sparse, "planner", lambda device, policy: Skewed)
     assert args.run(args) == 1

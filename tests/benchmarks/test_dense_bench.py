@@ -71,7 +71,7 @@ def quick(monkeypatch):
 
 def test_bench_gemm_writes_a_row_for_every_kernel(tmp_path, capsys, quick):
     words = [*quick, "--sizes", "33,64", "--csv", str(tmp_path / "rows.csv")]
-    assert command.main(["gemm", *words, "--plot", str(tmp_path / "figure.png")]) == 0
+    assert command.main(["gemm", *words]) == 0
     with open(tmp_path / "rows.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     names = ["vendor", *(kernel.name for kernel in kernels("cpu")), "auto"]
@@ -86,7 +86,6 @@ def test_bench_gemm_writes_a_row_for_every_kernel(tmp_path, capsys, quick):
     assert text.count("goto") == 2
     assert "% of peak" in text
     assert max(map(len, text.splitlines())) <= 100
-    assert (tmp_path / "figure.png").stat().st_size > 10_000
     command.main(["gemm", *words, "--resume"])
     with open(tmp_path / "rows.csv", newline="") as file:
         assert len(list(csv.DictReader(file))) == len(rows)
@@ -143,11 +142,6 @@ def test_bench_gemm_tells_a_wrong_product(monkeypatch, capsys, quick):
     assert [line.split()[0] for line in lines if "WRONG" in line] == ["square", "registers"] * 2
 
 
-def test_bench_gemm_stops_at_its_limit(capsys, quick):
-    assert command.main(["gemm", *quick, "--sizes", "40", "--limit", "1e-9"]) == 0
-    assert "float32:40: left out, --limit is reached" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -172,7 +166,7 @@ def test_without_threadpoolctl_there_is_no_fair_comparison(monkeypatch, capsys):
 
 def test_bench_gf256_verifies_and_times_every_kernel(tmp_path, capsys, quick, monkeypatch):
     words = ["gf256", *quick, "--columns", "1000", "--csv", str(tmp_path / "rows.csv")]
-    assert command.main([*words, "--repeat", "3", "--plot", str(tmp_path / "bars.pdf")]) == 0
+    assert command.main([*words, "--repeat", "3"]) == 0
     with open(tmp_path / "rows.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["matrix"] for row in rows} == {"gf256:4x10x1000"}
@@ -181,7 +175,6 @@ def test_bench_gf256_verifies_and_times_every_kernel(tmp_path, capsys, quick, mo
         assert float(row["copy_limit_gbs"]) == pytest.approx(10)  # 10 bytes of 14 that move are data
         assert float(row["of_limit"]) == pytest.approx(float(row["data_gbs"]) / 10, rel=1e-3)
     assert "% of what copying allows" in capsys.readouterr().out
-    assert (tmp_path / "bars.pdf").read_bytes().startswith(b"%PDF")
     draw_bars(bench_codes.shapes(rows), tmp_path / "bars.png")
     real = bench_codes.gf256.matmul
 
