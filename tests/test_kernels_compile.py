@@ -300,7 +300,7 @@ def persistent() -> Iterator[Defines]:
     """Conjugate gradients in one launch: several codings and types, with a preconditioner and without."""
     usual = {"DASP_MMA": "0", "DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_CODING": "0"}
     usual |= {"DASP_THREADS": str(one_launch.THREADS), "DASP_JACOBI": "0"}
-    usual |= {"DASP_TOLD": str(one_launch.TOLD)}
+    usual |= {"DASP_MAILBOX": str(one_launch.MAILBOX)}
     mixed, double = (arithmetic(np.dtype(name), np.dtype(float)) for name in ("float32", "float64"))
     yield {**usual, **type_names(double)}
     yield {**usual, **type_names(double), "DASP_CODING": str(int(Coding.BYTE)), "DASP_JACOBI": "1"}

@@ -167,7 +167,7 @@ class PlannedMatrix(Operator):
     def __dasp_product__(self) -> Product:
         """The product of the plan, for solvers, which capture it in graphs: it stays right while A lives.
 
-        On a GPU it may also have `prepare_with_dot` and `prepare_cg`.
+        On a GPU it may also have `prepare_with_dot`.
         """
         return self._product
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,7 @@ from dasp.runtime.types import Array
 from dasp.solvers.arguments import any_complex, make_limits, place_and_type
 from dasp.solvers.driver import BREAKDOWN, STAGNATION
 from dasp.solvers.hermitian import conjugate_gradients
-from dasp.solvers.persistent.cg import (
-    PersistentConjugateGradients,
-    PersistentLoop,
-    one_launch_pays,
-    persistent_names,
-)
+from dasp.solvers.persistent.cg import PersistentConjugateGradients, PersistentLoop, persistent_names
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.plain import names_with
 from dasp.solvers.spaces import one_call
@@ -131,8 +127,13 @@ def _other_form(A: Any, b: Any, n: int, M: Any, *, seen: bool) -> tuple[Any, tup
     ranks = hasattr(A, "solver_space")
     if not ranks:
         device, dtype = place_and_type(A, b, M)
-        if device != "cpu" and one_launch_pays(A, M, dtype):
-            return PersistentConjugateGradients, persistent_names(M), PersistentLoop
+        if device != "cpu":
+            from dasp.solvers.persistent.kernel import find_recipe  # a GPU's modules are not for a CPU
+
+            recipe = find_recipe(A, M, dtype)
+            if recipe is not None:
+                loop = partial(PersistentLoop, recipe=recipe)
+                return PersistentConjugateGradients, persistent_names(M), loop
     # In float32 what is carried along in one pass drifts away so soon that it takes more iterations.
     pays = A.hidden_sums if ranks else device != "cpu" and n <= ONE_PASS_ROWS and dtype == np.float64
     if pays and M is None and not seen:

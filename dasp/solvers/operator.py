@@ -124,10 +124,6 @@ class _Planned(_ByColumn):
         prepare = getattr(product_of(self._A), "prepare_with_dot", None)
         return None if prepare is None else prepare(x, y, w, square=square)
 
-    def prepare_cg(self, dtype: np.dtype[Any], *, diagonal: bool) -> Any:
-        prepare = getattr(product_of(self._A), "prepare_cg", None)
-        return None if prepare is None else prepare(dtype, diagonal=diagonal)
-
 
 class _Plain(_Dotless):
     """What has `@`: a SciPy or CuPy matrix, a LinearOperator, a dense array."""

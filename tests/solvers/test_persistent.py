@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from dasp import Policy, SpMatrix
-from dasp.formats import kernel_cuda as product
-from dasp.formats.sell.cuda import vector
 from dasp.preconditioners import jacobi
-from dasp.runtime.dtypes import into
 from dasp.solvers import Workspace, cg
 from dasp.solvers import system as system_module
 from dasp.solvers.arguments import make_limits
@@ -20,12 +18,7 @@ from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.driver import BREAKDOWN
 from dasp.solvers.persistent import cg as solver
 from dasp.solvers.persistent import kernel
-from dasp.solvers.persistent.cg import (
-    PersistentConjugateGradients,
-    PersistentLoop,
-    one_launch_pays,
-    persistent_names,
-)
+from dasp.solvers.persistent.cg import PersistentConjugateGradients, PersistentLoop, persistent_names
 from dasp.solvers.system import solve
 from tests.solvers.test_solvers import check, poisson
 from tests.support.simt_device import EmulatedDevice
@@ -55,10 +48,8 @@ class Planned:
     def matvec(self, x, out=None):
         raise AssertionError("the kernel makes the products")
 
-    def prepare_cg(self, dtype, *, diagonal):
-        kinds = into(self.plan.dtype, dtype, dtype)
-        of_product = product.defines(vector, self.plan, kinds), product.types(vector, self.plan, kinds)
-        return kernel.recipe(self.plan, kinds, *of_product, self.chip, diagonal=diagonal)
+    def recipe(self, *, diagonal):
+        return kernel.make_recipe(self.plan, self.chip, diagonal=diagonal)
 
 
 def emulate(monkeypatch):
@@ -70,7 +61,8 @@ def emulate(monkeypatch):
 def run(A, b, x0=None, M=None, workspace=None, rtol=1e-10, maxiter=None, check_every=None, callback=None):
     limits = make_limits(A.shape[0], rtol, 0.0, maxiter, check_every, callback, False)
     form, names = PersistentConjugateGradients, persistent_names(M)
-    return solve(A, b, x0, limits, M, workspace, form, names, loop=PersistentLoop)
+    loop = partial(PersistentLoop, recipe=A.recipe(diagonal=M is not None))
+    return solve(A, b, x0, limits, M, workspace, form, names, loop=loop)
 
 
 def stretched(n: int) -> sp.csr_array:
@@ -187,21 +179,20 @@ def sp_diagonal(values):
 
 def test_where_it_is_used(monkeypatch):
     A, double = Planned(poisson(5)), np.dtype(float)
-    assert one_launch_pays(A, None, double)
-    assert one_launch_pays(A, jacobi(A.A), double)
-    assert not one_launch_pays(A, sp.eye_array(25), double)
-    assert not one_launch_pays(A.A, None, double)
-    assert not one_launch_pays(SpMatrix.from_scipy(A.A, device="cpu"), None, double)
+    assert A.recipe(diagonal=False)
+    assert A.recipe(diagonal=True)
+    assert not kernel.find_recipe(A.A, None, double)
+    assert not kernel.find_recipe(SpMatrix.from_scipy(A.A, device="cpu"), None, double)
     A.chip = kernel.Chip(0, 1 << 20)
-    assert not one_launch_pays(A, None, double)
+    assert not A.recipe(diagonal=False)
     A.chip = kernel.Chip(1, 20_000)
-    assert not one_launch_pays(A, None, double)
+    assert not A.recipe(diagonal=False)
     A.chip = kernel.Chip(3, 227 * 1024)
     monkeypatch.setattr(kernel, "MOST_STEPS", 2.0)
-    assert not one_launch_pays(A, None, double)
+    assert not A.recipe(diagonal=False)
     monkeypatch.setattr(kernel, "MOST_STEPS", 8.0)
     monkeypatch.setattr(kernel, "LEAST_SLICES", 4)
-    assert [Planned(poisson(n), blocks=5).prepare_cg(double, diagonal=False).blocks for n in (3, 17, 40)] == [
+    assert [Planned(poisson(n), blocks=5).recipe(diagonal=False).blocks for n in (3, 17, 40)] == [
         1,
         2,
         5,
@@ -226,8 +217,9 @@ def test_on_a_gpu(preconditioned):
         b = np.random.default_rng(3).standard_normal(A.shape[0])
         planned, right, workspace = SpMatrix.from_scipy(A, device="cuda"), cupy.asarray(b), Workspace()
         M = jacobi(planned) if preconditioned else None
-        assert one_launch_pays(planned, M, b.dtype)
-        assert not one_launch_pays(planned, M, np.dtype("f4"))
+        assert kernel.find_recipe(planned, M, b.dtype)
+        assert not kernel.find_recipe(planned, M, np.dtype("f4"))
+        assert not kernel.find_recipe(planned, sp.eye_array(A.shape[0]), b.dtype)
         x, stats = cg(planned, right, rtol=1e-9, M=M, workspace=workspace)
         check(A, x.get(), b, stats, 1e-9)
         assert stats.converged

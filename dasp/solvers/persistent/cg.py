@@ -8,20 +8,20 @@ stands between two iterations.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dasp.solvers.cuda.loop import HISTORY
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.cuda.vectors import CudaVectors
-from dasp.solvers.operator import product_of
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.scalars import LIMIT
 from dasp.solvers.space import Report
 from dasp.solvers.system import System
 
-Array = Any
+if TYPE_CHECKING:
+    from dasp.solvers.persistent.kernel import Recipe
 
 FROM_ZERO, FROM_X, AGAIN = range(3)
 """Where a launch begins: as in the kernel."""
@@ -44,19 +44,18 @@ class PersistentConjugateGradients(PipelinedConjugateGradients):
 
 
 class PersistentLoop:
-    """The loop of a system on a GPU in one launch; see `dasp.solvers.space.Loop`.
+    """The loop of a system on a GPU in one launch by a recipe; see `dasp.solvers.space.Loop`.
 
     The launch reports in the host's memory, so that the host need not copy its record.
     """
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, recipe: Recipe) -> None:
         space, vectors = system.space, system.vectors
         assert isinstance(space, CudaSpace)
         assert isinstance(vectors, CudaVectors)
         self._on, jacobi = space.on, "d" in vectors.names
         if jacobi:
             vectors["d"][...] = space.asarray(getattr(system.preconditioner, "diagonal", None))
-        recipe = prepared(system.operator, space.dtype, diagonal=jacobi)
         messages = 2 * (4 if jacobi else 2) * recipe.blocks**2  # kernels/grid.cuh
         room = space.on.zeros(messages + RECORD + HISTORY + 1, np.float64)
         self._history = room[messages + RECORD :]
@@ -106,19 +105,6 @@ class PersistentLoop:
             squares = self._on.download(self._history[1 : count + 1])
         residuals.extend(np.sqrt(squares).tolist())
         return {name: float(mailbox[slot]) for name, slot in SLOTS.items()}
-
-
-def prepared(A: Any, dtype: np.dtype[Any], *, diagonal: bool) -> Any:
-    """Return what the kernel takes by a matrix for vectors of a type, None if they are not for it."""
-    prepare = getattr(product_of(A), "prepare_cg", None)
-    return None if prepare is None else prepare(dtype, diagonal=diagonal)
-
-
-def one_launch_pays(A: Any, M: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether this is the fastest form for a matrix on a GPU, a preconditioner and vectors of a type."""
-    if M is not None and getattr(M, "diagonal_of_inverse", None) is None:
-        return False
-    return prepared(A, dtype, diagonal=M is not None) is not None
 
 
 def persistent_names(M: Any) -> tuple[str, ...]:

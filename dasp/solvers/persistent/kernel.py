@@ -6,15 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from dasp.formats.kernel_cuda import defines, types
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cuda import vector
+from dasp.formats.sell.cuda.product import Product
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda.launch import Signature
-from dasp.runtime.dtypes import Arithmetic
+from dasp.runtime.dtypes import into
 from dasp.runtime.integers import ceil_div
+from dasp.solvers.operator import product_of
 
 MAILBOX = 2064
 """Numbers that the host sees when a launch is done: a record of 16, and the first residuals."""
@@ -132,20 +136,34 @@ def chip(device: int) -> Chip:
     return Chip(processors if cooperates else 0, shared_bytes)
 
 
-def recipe(
-    plan: Plan,
-    kinds: Arithmetic,
-    defines: Mapping[str, str],
-    types: Mapping[str, np.dtype[Any]],
-    on: Chip,
-    *,
-    diagonal: bool,
-) -> Recipe | None:
+_RECIPES: WeakKeyDictionary[Product, dict[bool, Recipe | None]] = WeakKeyDictionary()
+"""What was found for products, without and with a diagonal preconditioner."""
+
+
+def find_recipe(A: Any, M: Any, dtype: np.dtype[Any]) -> Recipe | None:
+    """Return what the kernel takes on a GPU by a matrix; None if another form is as fast, or the only one.
+
+    In float32 the recurrences of this form drift away so soon that it takes more iterations.
+    """
+    product = product_of(A)
+    diagonal = M is not None
+    if diagonal and getattr(M, "diagonal_of_inverse", None) is None:
+        return None
+    if dtype != np.float64 or not isinstance(product, Product):
+        return None
+    recipes = _RECIPES.setdefault(product, {})
+    if diagonal not in recipes:
+        number = int(A.device.partition(":")[2] or 0)
+        recipes[diagonal] = make_recipe(product.plan, chip(number), diagonal=diagonal)
+    return recipes[diagonal]
+
+
+def make_recipe(plan: Plan, on: Chip, *, diagonal: bool) -> Recipe | None:
     """Return what the kernel takes on a GPU; None if a plan has segments or does not fit, or it does not pay.
 
-    `defines` and `types` are those of a product by the plan; `diagonal` says whether there is a
-    preconditioner.
+    `diagonal` says whether there is a preconditioner.
     """
+    kinds = into(plan.dtype, np.dtype(np.float64), np.dtype(np.float64))
     pattern, every = plan.pattern, vector.plan_arguments(plan)
     slices, steps = len(pattern.headers), len(pattern.bases)
     if pattern.segments or not slices or not on.processors or steps > MOST_STEPS * slices:
@@ -166,4 +184,5 @@ def recipe(
     own["DASP_JACOBI"] = str(int(diagonal))
     arguments = {name: every[name] for name in PLAN_ARGUMENTS} | {"nbytes": shared_bytes}
     sizes = {"blocks": blocks, "threads": THREADS, "shared_bytes": shared_bytes, "mailbox": MAILBOX}
-    return Recipe(SIGNATURE, {**defines, **own}, arguments, types, **sizes)
+    constants = {**defines(vector, plan, kinds), **own}
+    return Recipe(SIGNATURE, constants, arguments, types(vector, plan, kinds), **sizes)

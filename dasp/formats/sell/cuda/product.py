@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dasp.formats import product_cuda
-from dasp.formats.kernel_cuda import TENSOR_CORES, compile_product, defines, numbers, types
+from dasp.formats.kernel_cuda import TENSOR_CORES, compile_product, numbers, types
 from dasp.formats.plan import Plan
 from dasp.formats.sell.cuda import beside, columns, diagonal, dotted, vector
 from dasp.formats.sell.cuda.primitives import primitives
 from dasp.runtime.cuda.launch import Launch
 from dasp.runtime.dtypes import Arithmetic, into
 from dasp.runtime.integers import ceil_div
-from dasp.solvers.persistent import kernel as persistent
 
 T = TypeVar("T")
 
@@ -33,7 +32,6 @@ class Product(product_cuda.Product):
         """Be a product that has launched nothing yet."""
         super()._begin()
         self._dotted: dict[tuple[Arithmetic, bool], tuple[Any, int]] = {}
-        self._recipes: dict[tuple[np.dtype[Any], bool], persistent.Recipe | None] = {}
 
     def _is_like(self, plan: Plan) -> bool:
         """Whether the kernel of this product, as it is compiled, multiplies another plan of the pattern."""
@@ -186,21 +184,3 @@ class Product(product_cuda.Product):
             at_once = dotted.resident_blocks(kernel, self._threads, self._number)
             self._dotted[kinds, square] = kernel, at_once
         return self._dotted[kinds, square]
-
-    def prepare_cg(self, dtype: np.dtype[Any], *, diagonal: bool) -> persistent.Recipe | None:
-        """Return what conjugate gradients in one launch take for vectors of a type; None if they do not pay.
-
-        `diagonal` says whether there is a diagonal preconditioner. In float32 the recurrences of that form
-        drift away so soon that it takes more iterations.
-        """
-        key = dtype, diagonal
-        if key not in self._recipes:
-            plan, kinds = self.plan, into(self.plan.dtype, dtype, dtype)
-            found = None
-            if dtype == np.float64 and kinds.sum == dtype:
-                of_product = defines(vector, plan, kinds), types(vector, plan, kinds)
-                found = persistent.recipe(
-                    plan, kinds, *of_product, persistent.chip(self._number), diagonal=diagonal
-                )
-            self._recipes[key] = found
-        return self._recipes[key]
