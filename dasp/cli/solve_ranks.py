@@ -36,7 +36,7 @@ from dasp.matrix.policy import Policy
 from dasp.runtime.launcher import told_everywhere
 
 USER_ERROR = 2
-"""The exit status of `dasp.cli.main` for what a user got wrong."""
+"""The exit status of `dasp.cli.main` for a mistake of the user."""
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,11 +1,11 @@
-"""What ranks do together on their hosts: calls, gathers, sums and exchanges, for MPI and torch alike.
+"""Calls, gathers, sums and exchanges between the hosts of ranks, for MPI and torch alike.
 
 A rank is a process (or, in tests, a thread) with a part of a matrix.
 
 Every message begins with a head of fixed size: the number of the call that it belongs to, the operation in
 that call, and how many bytes there are, of which the first stand in the head. A rank that leaves a call with
 an error says so to the others, and all go on with the next call: a message of an older call is received and
-dropped, and one of another operation is an error. So ranks never take for data what was not meant for them.
+dropped, and one of another operation is an error. So no rank takes a message for data that it is not.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Inbox:
         self._words = self._head[: 8 * WORDS].view(np.int64)
         self._request: Request = None
         self._has_head = False
-        self._rest: Numbers | None = None  # what comes behind a head
+        self._rest: Numbers | None = None  # the part of a message behind its head
         self._is_wanted = False
 
     def drop(self) -> None:
@@ -350,7 +350,7 @@ class Communicator:
         return self._number << 20 | self._step
 
     def let_go(self) -> None:
-        """Have this process end without the other ranks, which may be gone: one did not answer."""
+        """Let this process end without the other ranks, which may be gone: one did not answer."""
 
     def abort(self, reason: str) -> None:
         """End all ranks, as far as the communicator can; for an error that others cannot learn otherwise."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class HaloPattern(NamedTuple):
-    """What a rank sends and receives for a product.
+    """The elements of x that a rank sends and receives for a product.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class HaloPattern(NamedTuple):
 
 
 def find_pattern(comm: Communicator, columns: Parts, needed: Numbers) -> HaloPattern:
-    """Tell the owners of the columns that a rank lacks, and learn what others lack; all ranks call this."""
+    """Tell the owners which columns this rank lacks, and learn which others lack; all ranks call this."""
     owners = columns.owners(needed)
     cuts = np.flatnonzero(np.diff(owners, prepend=-1, append=comm.size))
     receives = [(int(owners[first]), int(first), int(end)) for first, end in pairwise(cuts)]
@@ -80,7 +80,7 @@ class HaloExchange(Protocol):
     Attributes
     ----------
     received : Array
-        Where what comes is left, in the order of the halo's columns.
+        The numbers that have come, in the order of the halo's columns.
     """
 
     received: Array

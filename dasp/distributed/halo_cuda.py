@@ -146,7 +146,7 @@ class _DeviceHalo:
             self._places, self._rows = cupy.asarray(pattern.places), cupy.asarray(rows)
 
     def arrive(self) -> None:
-        """Have the current stream wait for the messages."""
+        """Make the current stream wait for the messages."""
         if not self._is_idle:
             self._branch.end()
             self._branch.join()
@@ -193,7 +193,7 @@ class DeviceHalo(_DeviceHalo):
             self._branch.end()
 
     def add(self, y: DeviceArray) -> None:
-        """Have the current stream wait for the product, and add it."""
+        """Make the current stream wait for the product, and add it."""
         if not self._is_idle:
             self._branch.join()
             self._add(self._current().ptr, y)
@@ -276,7 +276,7 @@ class DeviceTransposedHalo(_DeviceHalo):
         """Do nothing: the products came from their ranks."""
 
     def add(self, y: DeviceArray) -> None:
-        """Have the current stream wait for the messages, and add, neighbour by neighbour.
+        """Make the current stream wait for the messages, and add them, neighbour by neighbour.
 
         Inside one no place comes twice.
         """

@@ -76,7 +76,7 @@ class SpMatrix(RankMatrix):
         policy: Policy | None,
         device: str,
     ) -> None:
-        """Plan what a rank has; `from_local_rows` is the usual way."""
+        """Plan the pieces of a rank; `from_local_rows` is the usual way."""
         super().__init__(comm, parts, pieces, policy, device)
         kind = device.partition(":")[0]
         self.hidden_sums = self.shape[0] <= HIDDEN_SUMS_ROWS[kind] * comm.size
@@ -261,7 +261,7 @@ class SpMatrix(RankMatrix):
         return (self.T @ rows.T).T if hasattr(x, "T") else self.T @ x
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Say what to take in place of what SciPy's matrices have and one over ranks has not."""
+        """Name the way round for an attribute that SciPy's matrices have and one over ranks has not."""
         remedy = ""
         if not name.startswith("_") and hasattr(scipy.sparse.csr_array, name):
             remedy = f"; D.local_rows().{name} is that of this rank's rows"
@@ -338,7 +338,7 @@ class SpMatrix(RankMatrix):
         )
 
     def __repr__(self) -> str:
-        """Return the whole's size, and what this rank has."""
+        """Return the whole's size, and this rank's share."""
         m, n = self.shape
         sent = sum(one[0] for one in self.neighbours.values())
         received = sum(one[1] for one in self.neighbours.values())

@@ -1,7 +1,7 @@
 """Messages and sums between GPUs: NCCL, through CuPy, started by whatever comm the ranks have.
 
-Every call works on CuPy's current stream and can be captured in a CUDA graph. Around messages kernels tell
-the host how far they have come, and what came of messages that were given up is NaN: see watching.py.
+Every call works on CuPy's current stream and can be captured in a CUDA graph. A kernel before messages and
+one behind them tell the host how far they have come, and set to NaN what was given up: see watching.py.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ import numpy as np
 
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.halo_cuda import count_blocks, prepare_packing
-from dasp.distributed.protocols import DeviceArray, RankError, Span
+from dasp.distributed.protocols import DeviceArray, Event, RankError, Span
 from dasp.distributed.watching import (
     LAST_SECONDS,
-    Event,
     NcclWatch,
     await_event,
     end_with_process,
     watch_processes,
 )
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.device import shared_with_host
+from dasp.runtime.cuda.device import CudaDevice, shared_with_host
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.solvers.cuda.passes import THREADS
 
@@ -101,7 +100,7 @@ class NcclRows:
 
 
 class NcclTransport:
-    """What moves arrays between the GPUs of ranks; see `dasp.distributed.protocols.Transport`.
+    """Messages and sums by NCCL; see `dasp.distributed.protocols.Transport`.
 
     Messages and sums have a communicator each, because they are on different streams.
 
@@ -117,7 +116,7 @@ class NcclTransport:
     """
 
     name = "nccl"
-    solver_device: Any = None
+    solver_device: CudaDevice | None = None
     count = 0
 
     def __init__(self, comm: Communicator, device: str) -> None:
@@ -147,14 +146,14 @@ class NcclTransport:
         end_with_process(self)
 
     def around(
-        self, received: DeviceArray, holder: Any
+        self, received: DeviceArray, holder: object
     ) -> tuple[Callable[[int], None], Callable[[int], None]]:
-        """Return what is launched on a stream before and behind messages that come to an array.
+        """Return two launches on a stream, for before and behind messages that come to an array.
 
-        What they tell is told somewhere for as long as an object lives.
+        They write to the host's memory, in a place of their own for as long as `holder` lives.
         """
         with self._device:
-            self._device.synchronize()  # what told something there before has ended
+            self._device.synchronize()  # launches that wrote there before have ended
             told, host, turns = self._free.pop() if self._free else self._new_told()
             weakref.finalize(holder, self._free.append, (told, host, turns)).atexit = False
             taken = {"turns": turns, "told": told}
@@ -165,7 +164,7 @@ class NcclTransport:
             return begin, Launch(_kernel(END), END, {}, taken, blocks=blocks, threads=THREADS)
 
     def _new_told(self) -> tuple[DeviceArray, Any, DeviceArray]:
-        """Return two numbers in the host's memory, as kernels and as the host sees them, and what counts."""
+        """Return two numbers in the host's memory, for kernels and for the host, and a counter."""
         told, host = shared_with_host(self._device, 2, np.uint32)
         host[:] = 0
         self._watch.add(host)
@@ -251,14 +250,14 @@ class NcclTransport:
         self.check()
 
     def give_up(self) -> None:
-        """Have the GPU wait for no other rank any more."""
+        """Let the GPU wait for no other rank any more."""
         self._watch.give_up()
 
     def close(self) -> None:
         """Do nothing: NCCL's communicators end with this."""
 
     def end(self) -> None:
-        """Wait for what is still on its way, which other ranks may wait for; not for long."""
+        """Wait for messages on their way, which other ranks may need; not for long."""
         self._watch.hurry(min(self._comm.timeout, LAST_SECONDS))
         with contextlib.suppress(RuntimeError):
             self._device.synchronize()

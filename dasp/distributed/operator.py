@@ -1,4 +1,4 @@
-"""A linear map whose rows and columns lie on several ranks: what its products, solvers and ranks share."""
+"""A linear map over ranks: the part that a matrix and its transpose share."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from dasp.distributed.communicator import Communicator, agree
+from dasp.distributed.protocols import CupyDevice
 from dasp.runtime.integers import ceil_div
 
 ALIGNMENT = 256
@@ -44,7 +44,7 @@ class Block:
         At the lowest address.
     """
 
-    def __init__(self, comm: Communicator, device: Any, nbytes: int) -> None:
+    def __init__(self, comm: Communicator, device: CupyDevice, nbytes: int) -> None:
         import cupy
 
         self.nbytes, self._rank, self._device, self._runtime = nbytes, comm.rank, device, cupy.cuda.runtime
@@ -65,7 +65,7 @@ class Block:
         self.memory = cupy.ndarray((1,), np.uint8, cupy.cuda.MemoryPointer(held, 0))
 
     def _own(self, ranks: int) -> tuple[int, bytes]:
-        """Return this rank's part, and what opens it for others."""
+        """Return this rank's part, and the handle that opens it for others."""
         address = self._runtime.malloc(self.nbytes + count_left_bytes(ranks))
         self._runtime.memset(address, 0, self.nbytes + count_left_bytes(ranks))
         return address, bytes(self._runtime.ipcGetMemHandle(address))
@@ -75,7 +75,7 @@ class Block:
         self._runtime.memset(self._addresses[self._rank], 0, self.nbytes)
 
     def leave(self) -> None:
-        """Say that this rank writes here no more, and close what it opened; `give_back_all` frees its own."""
+        """Tell others that this rank writes here no more, and close their parts; keep its own for them."""
         one, to_device = np.ones(1, np.uint32), self._runtime.memcpyHostToDevice
         for rank, address in enumerate(self._addresses):
             if rank != self._rank:
@@ -101,7 +101,7 @@ LEFT: deque[Block] = deque()
 
 
 def give_back_all() -> None:
-    """Give back what all ranks have left, when they have all come here since."""
+    """Give back the blocks that all ranks have left."""
     for _ in range(len(LEFT)):
         with contextlib.suppress(IndexError):  # ranks that are threads share this
             block = LEFT.popleft()

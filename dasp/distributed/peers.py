@@ -1,6 +1,6 @@
 """Messages and sums between GPUs of one machine that write in each other's memory.
 
-The comm of the ranks tells where that memory is (CUDA's handles for other processes); kernels do the rest:
+The communicator tells where that memory is (CUDA's handles for other processes); kernels do the rest:
 kernels/distributed/peer_rows.cu and peer_sums.cu. Every call works on CuPy's current stream and can be
 captured in a CUDA graph. Ranks make the same calls in the same order, as NCCL too wants it.
 
@@ -20,10 +20,9 @@ import numpy as np
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.halo_cuda import define_scalar, find_steps
 from dasp.distributed.peer_memory import Block, align, count_left_bytes, give_back_all
-from dasp.distributed.protocols import DeviceArray, Span
+from dasp.distributed.protocols import CupyDevice, DeviceArray, Event, Span
 from dasp.distributed.watching import (
     LAST_SECONDS,
-    Event,
     await_event,
     end_with_process,
     make_freed_error,
@@ -31,7 +30,7 @@ from dasp.distributed.watching import (
     watch_processes,
 )
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.device import shared_with_host
+from dasp.runtime.cuda.device import CudaDevice, shared_with_host
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch, Signature
 from dasp.runtime.integers import ceil_div
 from dasp.solvers.cuda.passes import THREADS
@@ -43,7 +42,7 @@ IN_FLIGHT = 4
 """Elements that a thread of it reads at once."""
 
 LEAST_BYTES = 2**21
-"""Of memory that other processes see: less would lie in one piece with what is not theirs."""
+"""Of memory that other processes see: less would share a piece with memory that is not for them."""
 
 NUMBERS = 4096
 """That a sum may have before its mailboxes grow."""
@@ -52,8 +51,8 @@ TRIAL = 20.0
 """Seconds for the first messages."""
 
 GAVE_UP, ENDED = 1, 2
-"""Places in what kernels are told of waiting: behind the milliseconds whether one gave up, and then of each
-rank whether its process has ended."""
+"""Places in the limit that kernels read (kernels/distributed/peers.cuh): 1 if one gave up; from the other on,
+for each rank, 1 if its process has ended. The milliseconds to wait stand before them."""
 
 BRING = Signature(
     "distributed/peer_rows.cu",
@@ -98,7 +97,7 @@ SUM = Signature(
 def make_neighbour_table(
     rank: int, places: Sequence[int], told: Sequence[Any], sends: Sequence[Span], receives: Sequence[Span]
 ) -> list[list[int]]:
-    """Return what `dasp_bring_rows` takes for each neighbour.
+    """Return the nine numbers of each neighbour that `dasp_bring_rows` takes.
 
     Parameters
     ----------
@@ -171,14 +170,14 @@ class PeerRows:
         transport.settle()
 
     def start(self, x: DeviceArray) -> None:
-        """Send rows of x, and wait for what comes, on the current stream."""
+        """Send rows of x, and wait for those of others, on the current stream."""
         self._transport.check()
         self._transport.count += 1
         self._launch(self._stream().ptr, x.data.ptr, *find_steps(x))
 
 
 class PeerTransport:
-    """What moves arrays between GPUs of one machine; see `dasp.distributed.protocols.Transport`.
+    """Messages and sums by writing in each other's memory; see `dasp.distributed.protocols.Transport`.
 
     Attributes
     ----------
@@ -186,14 +185,14 @@ class PeerTransport:
         `peers`.
     comm : Communicator
     patience : dict
-        What kernels take that says how long they wait for other ranks; see kernels/distributed/peers.cuh.
+        Arguments of kernels that say how long they wait for other ranks; see kernels/distributed/peers.cuh.
     """
 
     name = "peers"
-    solver_device: Any = None
+    solver_device: CudaDevice | None = None
     count = 0
 
-    def __init__(self, comm: Communicator, device: Any) -> None:
+    def __init__(self, comm: Communicator, device: CupyDevice) -> None:
         import cupy
 
         self.comm, self._device, self._cupy = comm, device, cupy
@@ -213,12 +212,12 @@ class PeerTransport:
         watch_processes(comm, weakref.WeakMethod(self._note_end))
 
     def _wait_for(self, seconds: float) -> None:
-        """Have kernels wait so long for other ranks, those too that wait already."""
+        """Set how long kernels wait for other ranks, those too that wait already."""
         self._seconds = seconds
         self._limit[0] = int(min(1000 * seconds, np.iinfo(np.int32).max))
 
     def _note_end(self, rank: int) -> None:
-        """Have kernels wait no longer for a rank whose process has ended."""
+        """Let kernels wait no longer for a rank whose process has ended."""
         self._limit[ENDED + rank] = 1
 
     def check(self) -> None:
@@ -237,14 +236,14 @@ class PeerTransport:
         return sum(block.nbytes + count_left_bytes(self.comm.size) for block in self._blocks.values())
 
     def settle(self) -> None:
-        """Wait until all ranks are here, and their GPUs have done what was asked of them."""
+        """Wait until all ranks are here, and their GPUs have finished all launches."""
         self._device.synchronize()
         self.comm.gather(None)
 
-    def room(self, nbytes: int, holder: Any) -> Block:
+    def room(self, nbytes: int, holder: object) -> Block:
         """Return memory of every rank for as long as an object of each lives, all 0; all ranks call this."""
         with self._device:
-            self._device.synchronize()  # what had this memory before is done with it
+            self._device.synchronize()  # earlier users of this memory have finished
             answers = self.comm.gather((nbytes, set(self._released)))
             most, behind = max(one for one, _ in answers), count_left_bytes(self.comm.size)
             free = set.intersection(*(released for _, released in answers))
@@ -271,7 +270,7 @@ class PeerTransport:
         give_back_all()
 
     def _grow(self, numbers: int) -> None:
-        """Have mailboxes for so many numbers; those of before stay, for graphs that hold them."""
+        """Make mailboxes for so many numbers; the earlier ones stay, for graphs that hold them."""
         self._capacity = find_power_of_two(numbers)
         ranks = self.comm.size
         room = self.room(32 * ranks * self._capacity, self)
@@ -324,7 +323,7 @@ class PeerTransport:
         self.check()
 
     def give_up(self) -> None:
-        """Have kernels of this rank wait for no other rank any more."""
+        """Let kernels of this rank wait for no other rank any more."""
         self._limit[GAVE_UP] = 1
         self._let_go()
 
@@ -362,7 +361,7 @@ class PeerTransport:
         return all(self.comm.gather(good))
 
     def end(self) -> None:
-        """Wait for what is still on its way, which other ranks may wait for; not for long."""
+        """Wait for messages on their way, which other ranks may need; not for long."""
         self._wait_for(min(self._seconds, LAST_SECONDS))
         with contextlib.suppress(RuntimeError):
             self._device.synchronize()
@@ -370,8 +369,8 @@ class PeerTransport:
     def close(self) -> None:
         """Leave the memory of other ranks, whether they do so now or later; nothing is sent any more.
 
-        Graphs that are launched nevertheless touch none of it: what should have come is NaN. This rank's own
-        is given back with a later block, when others have left it.
+        Graphs that are launched nevertheless do not touch it, and their products are NaN. This rank's own
+        memory is given back with a later block, when others have left it.
         """
         self.end()
         self._closed = True

@@ -28,12 +28,11 @@ from dasp.multigrid.smoothers import Level, Options, check_options
 from dasp.preconditioners.base import Preconditioner, computing_type, inverse_diagonal
 from dasp.preconditioners.chebyshev import UPPER, Polynomial
 from dasp.runtime import check as _check
+from dasp.runtime.types import Array
 from dasp.solvers.chebyshev import estimate_spectrum
 from dasp.solvers.operator import as_operator
 
 __all__ = ["RankPreconditioner", "block_jacobi", "chebyshev", "jacobi", "multigrid", "of_blocks"]
-
-Array = Any
 
 LEAST_ROWS = 2000
 """Rows of a coarse level for each rank that has some: fewer cost more to exchange than to work on."""
@@ -59,18 +58,19 @@ class RankPreconditioner:
         if diagonal is not None:
             self.diagonal_of_inverse = diagonal
 
-    def matvec(self, r: Array, out: Array = None) -> Array:
+    def matvec(self, r: Array, out: Array | None = None) -> Array:
         """Return this rank's part of M r; see `dasp.preconditioners.base.Preconditioner.matvec`."""
-        return self._own.matvec(r, out=out)
+        z: Array = self._own.matvec(r, out=out)
+        return z
 
     def prepare(self, x: Array, y: Array) -> Callable[[], None]:
-        """Return what sets y to M x again and again."""
-        ready: Any = getattr(self._own, "prepare", None)
-        return partial(self.matvec, x, y) if ready is None else ready(x, y)
+        """Return a function that sets y to M x again and again."""
+        return self._own.prepare(x, y)
 
     def __matmul__(self, r: Array) -> Array:
         """Return this rank's part of M r."""
-        return self._own @ r
+        z: Array = self._own @ r
+        return z
 
     def astype(self, dtype: Any) -> RankPreconditioner:
         """Return it computing in float32 or float64, a complex one in complex64 or complex128.
@@ -102,7 +102,7 @@ def of_blocks(D: SpMatrix, make: Callable[..., Preconditioner], **options: Any) 
     Raises
     ------
     TypeError, ValueError, RankError
-        On all ranks the same: what `make` raises on one of them.
+        On all ranks the same: the error of `make` on one of them.
     """
 
     def work() -> Preconditioner:
@@ -115,7 +115,7 @@ def of_blocks(D: SpMatrix, make: Callable[..., Preconditioner], **options: Any) 
         return RankPreconditioner(D, D.agree(work))
 
 
-def _check_ranks(D: Any) -> None:
+def _check_ranks(D: object) -> None:
     """Raise TypeError if a matrix is none over ranks."""
     if not isinstance(D, SpMatrix):
         raise TypeError(
@@ -240,7 +240,7 @@ class RankMultigrid(Multigrid):
 
 
 class _Summary(NamedTuple):
-    """What all ranks must know of a hierarchy.
+    """The facts of a hierarchy that all ranks need.
 
     Attributes
     ----------

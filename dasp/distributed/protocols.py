@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.types import Array
 
 T = TypeVar("T")
 
 DeviceArray = Any
 """A cupy.ndarray; CuPy has no types."""
+
+CupyDevice = Any
+"""A cupy.cuda.Device."""
 
 Span = tuple[int, int, int]
 """A rank, and the first and one past the last of the rows that are for it or from it."""
@@ -27,11 +31,24 @@ class RankError(RuntimeError):
     """Another rank failed, ended, or did not answer in time."""
 
 
+class Event(Protocol):
+    """An event of a GPU, as cupy.cuda.Event.
+
+    Attributes
+    ----------
+    done : bool
+    """
+
+    @property
+    def done(self) -> bool:
+        """True once the GPU has come so far."""
+
+
 class RowMessages(Protocol):
     """Messages of rows, prepared."""
 
     def start(self, x: DeviceArray) -> None:
-        """Send rows of an array, and put what comes in its place, on the current stream."""
+        """Send rows of an array, and receive those of others, on the current stream."""
 
 
 class Transport(Protocol):
@@ -41,14 +58,14 @@ class Transport(Protocol):
     ----------
     name : str
         `peers` or `nccl`.
-    solver_device : dasp.distributed.space_cuda.RanksDevice or None
-        The GPU as solvers see it, once they do.
+    solver_device : CudaDevice or None
+        The GPU as solvers see it, from the first solve on; see `dasp.distributed.space_cuda.RanksDevice`.
     count : int
         Messages, sums and graphs of them that were begun: the same on all ranks that are at the same place.
     """
 
     name: str
-    solver_device: Any
+    solver_device: CudaDevice | None
     count: int
 
     def sum(self, numbers: DeviceArray, totals: DeviceArray) -> Callable[[], None]:
@@ -75,13 +92,13 @@ class Transport(Protocol):
         receives : sequence of Span
             Of `received`.
         received : array, shape (rows,) or (rows, k)
-            Contiguous; of the type and number of columns of what is sent.
+            Contiguous; of the type and number of columns of the rows that are sent.
         """
 
     def check(self) -> None:
         """Raise RankError if this rank has given up waiting for another."""
 
-    def wait(self, event: Any) -> None:
+    def wait(self, event: Event) -> None:
         """Wait on the host for an event of the GPU, no longer than the timeout."""
 
     def give_up(self) -> None:

@@ -30,7 +30,7 @@ class _Sums:
             self._branch = Branch()
 
     def start(self, add: Callable[[], None]) -> None:
-        """Make a sum of what the current stream leaves."""
+        """Make a sum behind the current stream's launches."""
         with self._device:
             self._branch.begin()
             with self._branch:
@@ -39,7 +39,7 @@ class _Sums:
         self._travelling = True
 
     def arrive(self) -> None:
-        """Have the current stream wait for it."""
+        """Make the current stream wait for it."""
         if self._travelling:
             self._travelling = False
             self._branch.join()
@@ -72,11 +72,11 @@ class RanksDevice(CudaDevice):
         return launch
 
     def beside(self, add: Callable[[], None]) -> None:
-        """Make a sum over the ranks beside what follows: the next launch of this device waits for it."""
+        """Make a sum over the ranks on a stream beside; the next launch of this device waits for it."""
         self._sums.start(add)
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Return what does again what a function launches; what travels goes before other kernels."""
+        """Return a launch of all that a function launches, in which messages go before other kernels."""
 
         def whole() -> None:
             function()
@@ -87,7 +87,7 @@ class RanksDevice(CudaDevice):
             graph = PriorityGraph(stream.ptr, whole)
         current = self._cupy.cuda.get_current_stream
 
-        def launch(kept: Any = function) -> None:
+        def launch(kept: object = function) -> None:
             self._transport.check()
             self._transport.count += 1
             graph.launch(current().ptr)
@@ -105,10 +105,10 @@ class RanksDevice(CudaDevice):
     def repeat(
         self, function: Callable[[], None], numbers: DeviceArray, *, captured: bool
     ) -> Callable[[], None]:
-        """Return what does so until the first of some numbers is not 0, and once more.
+        """Return a loop that makes turns until the first of some numbers is not 0, and one turn more.
 
         The GPU has its next turn before the host looks at the end of the one before: it never waits for the
-        host. What turns do once the number is not 0 must not matter.
+        host. Turns after the number is not 0 must have no effect.
         """
         turn = self.record(function) if captured else function
         number = numbers[:1]
@@ -186,7 +186,7 @@ class RanksCudaSpace(CudaSpace):
     def combine(
         self, sums: DeviceArray, totals: DeviceArray, *, beside: bool = False
     ) -> list[Callable[[], None]]:
-        """Return what sums over the ranks.
+        """Return the launches that sum over the ranks.
 
         So many numbers take hardly longer than one, so no kernel adds them up before.
         """
@@ -205,6 +205,7 @@ class RanksCudaSpace(CudaSpace):
 def make_space(comm: Communicator, device: str, dtype: np.dtype[Any]) -> RanksCudaSpace:
     """Return the space of a rank's GPU for vectors of this type."""
     transport = find_transport(comm, device)
-    if transport.solver_device is None:
-        transport.solver_device = RanksDevice(int(device.partition(":")[2] or 0), transport)
-    return RanksCudaSpace(comm, device, dtype, transport.solver_device, transport)
+    on = transport.solver_device
+    if not isinstance(on, RanksDevice):
+        on = transport.solver_device = RanksDevice(int(device.partition(":")[2] or 0), transport)
+    return RanksCudaSpace(comm, device, dtype, on, transport)

@@ -6,9 +6,8 @@ group's own timeout says, and notices at once when its connection breaks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from dasp.distributed.communicator import Communicator
@@ -16,24 +15,16 @@ from dasp.distributed.protocols import RankError
 from dasp.distributed.split import Numbers
 
 
-class _RankErrors(AbstractContextManager[None]):
-    """Makes a `RankError` of an error that torch raises."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, RuntimeError) and not isinstance(error, RankError):
-            first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise RankError(
-                f"rank {self._rank}: torch.distributed says {first}; another rank has ended, failed "
-                "or is late"
-            ) from error
+@contextmanager
+def _rank_errors(rank: int) -> Iterator[None]:
+    """Raise a `RankError` in place of an error of torch.distributed."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise RankError(
+            f"rank {rank}: torch.distributed says {first}; another rank has ended, failed or is late"
+        ) from error
 
 
 def find_torch_communicator(group: Any, timeout: float) -> TorchCommunicator:
@@ -102,17 +93,17 @@ class TorchCommunicator(Communicator):
 
     def send(self, rank: int, array: Numbers) -> Any:
         """Begin to send bytes."""
-        with _RankErrors(self.rank):
+        with _rank_errors(self.rank):
             return self.dist.isend(self._torch.from_numpy(array), self._find_process(rank), group=self.group)
 
     def receive(self, rank: int, array: Numbers) -> Any:
         """Begin to receive bytes."""
-        with _RankErrors(self.rank):
+        with _rank_errors(self.rank):
             return self.dist.irecv(self._torch.from_numpy(array), self._find_process(rank), group=self.group)
 
     def is_done(self, request: Any) -> bool:
         """Wait for a request, as long as the group was made to; return True."""
-        with _RankErrors(self.rank):
+        with _rank_errors(self.rank):
             request.wait()
         return True
 

@@ -1,12 +1,11 @@
-"""What moves arrays between GPUs: each other's memory where the GPUs of one machine reach it, else NCCL."""
+"""The choice of a transport: each other's memory where the GPUs of one machine reach it, else NCCL."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from dasp.distributed.communicator import Communicator, agree
-from dasp.distributed.protocols import RankError, Transport
+from dasp.distributed.protocols import CupyDevice, RankError, Transport
 from dasp.distributed.watching import find_machine
 
 TRANSPORT_VARIABLE = "DASP_RANK_TRANSPORT"
@@ -53,7 +52,7 @@ def _make_transport(comm: Communicator, device: str) -> Transport:
     return NcclTransport(comm, device)
 
 
-def can_reach(comm: Communicator, device: Any) -> bool:
+def can_reach(comm: Communicator, device: CupyDevice) -> bool:
     """Return True if all ranks are on one machine, and their GPUs can write in each other's memory."""
     import cupy
 

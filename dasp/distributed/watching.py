@@ -1,4 +1,4 @@
-"""Whether other ranks still run, and how long a host waits for a GPU that waits for them.
+"""Watch whether other ranks still run, and limit how long a host waits for a GPU that waits for them.
 
 A kernel that waits for another GPU, and a host that waits for that kernel, have no connection that would
 break when a process is killed. One thread of a process looks whether the processes of the other ranks on its
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dasp.distributed.communicator import Communicator
-from dasp.distributed.protocols import RankError
+from dasp.distributed.protocols import Event, RankError
 from dasp.distributed.split import Numbers
 
 LOOK = 0.5
@@ -44,19 +44,6 @@ LAST_SECONDS = 10.0
 """Seconds for which GPUs may wait for other ranks when this process ends."""
 
 
-class Event(Protocol):
-    """An event of a GPU, as cupy.cuda.Event.
-
-    Attributes
-    ----------
-    done : bool
-    """
-
-    @property
-    def done(self) -> bool:
-        """True once the GPU has come so far."""
-
-
 class NcclCommunicator(Protocol):
     """The part of cupy.cuda.nccl.NcclCommunicator that a watch uses."""
 
@@ -68,7 +55,7 @@ class NcclCommunicator(Protocol):
 
 
 class Ending(Protocol):
-    """Something that waits for its GPU when the process ends."""
+    """A transport, which waits for its GPU when the process ends."""
 
     def end(self) -> None:
         """Wait, not for long."""
@@ -139,7 +126,7 @@ def watch_processes(
 
 
 def end_with_process(transport: Ending) -> None:
-    """Have a transport `end` when this process ends; not in a fork of it, whose GPU is not its own."""
+    """Call `end` of a transport when this process ends; not in a fork of it, whose GPU is not its own."""
     atexit.register(_end, weakref.ref(transport), os.getpid())
 
 
@@ -209,7 +196,7 @@ def make_freed_error(comm: Communicator) -> RankError:
 
 
 class NcclWatch:
-    """Knows what the GPU of a rank waits for, and gives it up where that comes no more.
+    """Watches the messages that a rank's GPU waits for, and gives up on those that come no more.
 
     Parameters
     ----------
@@ -305,7 +292,7 @@ class NcclWatch:
         return False
 
     def give_up(self) -> None:
-        """Have the GPU wait for no other rank any more; the thread that looks does so at once."""
+        """Let the GPU wait for no other rank any more; the thread ends NCCL's communicators at once."""
         with self._lock:
             if self.has_given_up:
                 return
