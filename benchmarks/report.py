@@ -5,8 +5,9 @@
 
 A table stands between `<!-- results:NAME begin -->` and `<!-- results:NAME end -->`. NAME is that of a CSV
 file, or one of these: `headline` sums up the sparse products of all machines (`front` on the site), `solves`
-has the systems that cg solved on all machines, `cg_NAME` and `multigrid_NAME` have some of the linear systems
-of `solvers_NAME.csv`, and `gains_NAME` has the largest ones of `scaling_NAME.csv`.
+has the systems that cg solved on all machines, `whole` counts set-up for several right-hand sides,
+`cg_NAME` and `multigrid_NAME` have some of the linear systems of `solvers_NAME.csv`, and `gains_NAME` has the
+largest ones of `scaling_NAME.csv`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from benchmarks.bench import (
     gemm_report,
     gf256,
     results,
-    solvers_report,
+    solver_tables,
     sparse_report,
 )
 from benchmarks.bench.markers import replace_between
@@ -40,11 +41,13 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = (
     "README.md",
-    *(f"docs/{page}.md" for page in ("index", "benchmarks", "distributed", "dtypes", "processes", "solvers")),
+    *(
+        f"docs/{page}.md"
+        for page in ("index", "benchmarks", "distributed", "dtypes", "faster", "processes", "solvers")
+    ),
 )
 MARKER = re.compile(r"<!-- results:(\w+) begin -->")
 COLLECTIONS = ("cpu", "h200")
-SYSTEMS = ("solvers_h200", "solvers_cpu")
 SCALING = ("scaling_h200",)
 
 GAINS = (
@@ -121,17 +124,6 @@ class Compared(NamedTuple):
     pays_after: float
 
 
-class Solved(NamedTuple):
-    """One system solved by cg, by a library and by dasp, from SciPy's matrix to x on the host."""
-
-    on: str
-    system: str
-    unknowns: int
-    library: str
-    its_ms: float
-    dasp_ms: float
-
-
 def headline_text(_: str) -> str:
     """Return the front page's table of products, plans, and when they pay, a line a baseline."""
     counts = [f"`{name}.csv` ({len(timed(sparse_rows(name)))} matrices)" for name in COLLECTIONS]
@@ -154,11 +146,6 @@ def headline_text(_: str) -> str:
 Ratio = Callable[[Row], float]
 
 
-def machine_of(row: Row) -> str:
-    """Return the machine of a row in the fewest words."""
-    return "2 CPU cores" if row["device"] == "cpu" else row["machine"].removeprefix("NVIDIA ")
-
-
 def compared_products() -> list[Compared]:
     """Compare products on each machine with each baseline, called as its users call it, and dasp alike."""
     found = []
@@ -177,7 +164,11 @@ def compared_products() -> list[Compared]:
         plan = median(number(row, "plan_ms") for row in rows)
         for name, called, ratio, pays in against:
             ratios = [ratio(row) for row in rows]
-            found.append(Compared(machine_of(rows[0]), name, called, ratios, plan, median(map(pays, rows))))
+            found.append(
+                Compared(
+                    solver_tables.machine_of(rows[0]), name, called, ratios, plan, median(map(pays, rows))
+                )
+            )
     return found
 
 
@@ -261,16 +252,6 @@ def squares_text(name: str) -> str:
     return f"{note} {provenance(rows, path)}"
 
 
-def solvers_text(name: str) -> str:
-    """The tables of linear systems."""
-    rows = results.latest(results.read(RESULTS / f"{name}.csv"))
-    found = solvers_report.report(rows)
-    said = provenance(rows, RESULTS / f"{name}.csv")
-    missed = [f"{row['kernel']} ({row['matrix']})" for row in rows if not results.right(row)]
-    named = [f"Missed: {', '.join(missed)}."] if missed else []
-    return solvers_report.Report(found.summary, [*found.notes, *named, said]).markdown()
-
-
 def busy_text(name: str) -> str:
     """What idle threads take, and what products make of too few processors; a line a matrix."""
     path = RESULTS / f"{name}.csv"
@@ -304,119 +285,6 @@ def _least_together(rows: Sequence[Row], matrix: str) -> str:
         ),
         2,
     )
-
-
-def cg_text(name: str) -> str:
-    """Conjugate gradients without a preconditioner, ours and CuPy's, and the means of the other methods."""
-    path = RESULTS / f"{name.replace('cg', 'solvers')}.csv"
-    rows = results.latest(results.read(path))
-    mine = [row for row in rows if row["kernel"] == "dasp cg"]
-    told: list[tuple[str, Callable[[Row], str]]] = [
-        ("system", lambda row: row["matrix"]),
-        ("rows", lambda row: f"{int(row['rows']):,}"),
-        ("iterations", lambda row: f"{int(row['iterations']):,}"),
-    ]
-    figures_of = {
-        "us each": "us_per_iteration",
-        "solve ms": "solve_ms",
-        "all ms": "total_ms",
-    }
-    for heading, column in figures_of.items():
-        told.append((heading, lambda row, column=column: significant(number(row, column))))  # type: ignore[misc]
-        told.append((f"CuPy's {heading}", lambda row, column=column: _of_rival(rows, row, column)))  # type: ignore[misc]
-    table = Table.of("", told, sorted(mine, key=lambda row: int(row["rows"]))).markdown()
-    means = [
-        f"`{method}` {significant(mean, 2)}"
-        for method in ("cg", "minres", "bicgstab", "gmres")
-        if not math.isnan(mean := _mean_of(rows, method))
-    ]
-    note = f"CuPy's time of an iteration over ours, geometric means: {', '.join(means)}."
-    return f"{table}\n\n{note} {provenance(rows, path)}"
-
-
-def solved_systems() -> list[Solved]:
-    """Return the systems that cg solved on each machine, for which a library has a time too."""
-    found = []
-    for name in sorted(SYSTEMS):
-        rows = results.latest(results.read(RESULTS / f"{name}.csv"))
-        mine = [row for row in rows if row["kernel"] == "dasp cg"]
-        for row in sorted(mine, key=lambda row: int(row["rows"])):
-            other = solvers_report.rival(rows, row)
-            if other is not None:
-                library, times = solvers_report.library_of(other), map(_all_ms, (other, row))
-                found.append(Solved(machine_of(row), row["matrix"], int(row["rows"]), library, *times))
-    return found
-
-
-def _all_ms(row: Row) -> float:
-    return number(row, "total_ms")
-
-
-def solves_text(_: str) -> str:
-    """Return the front page's table of systems solved by cg."""
-    told = [
-        ("on", lambda one: one.on),
-        ("system", lambda one: one.system),
-        ("unknowns", lambda one: f"{one.unknowns:,}"),
-        ("library", lambda one: one.library),
-        ("its ms", lambda one: significant(one.its_ms)),
-        ("dasp ms", lambda one: significant(one.dasp_ms)),
-        ("faster", lambda one: f"{significant(one.its_ms / one.dasp_ms, 2)} x"),
-    ]
-    table = Table.of("", told, solved_systems(), words=("system", "library"))
-    files = ", ".join(f"`{name}.csv`" for name in sorted(SYSTEMS))
-    note = (
-        "Conjugate gradients without a preconditioner, to a residual of 1e-8. From the SciPy matrix to x on "
-        f"the host: upload and plan count, compilation does not. Rows: {files}."
-    )
-    return f"{table.markdown()}\n\n{note}"
-
-
-def _of_rival(rows: Sequence[Row], row: Row, column: str) -> str:
-    other = solvers_report.rival(rows, row)
-    return "" if other is None else significant(number(other, column))
-
-
-def _mean_of(rows: Sequence[Row], method: str) -> float:
-    mine = [row for row in rows if row["kernel"] == f"dasp {method}"]
-    return geometric_mean(solvers_report.ratio(rows, row, "us_per_iteration") for row in mine)
-
-
-def multigrid_text(name: str) -> str:
-    """The systems that were solved with multigrid, and each without."""
-    path = RESULTS / f"{name.replace('multigrid', 'solvers')}.csv"
-    rows = results.latest(results.read(path))
-    systems = {row["matrix"] for row in rows if "multigrid" in row["kernel"]}
-    wanted = [row for row in rows if "multigrid" in row["kernel"] or row["kernel"] == "dasp cg"]
-    told = [
-        ("system", lambda row: row["matrix"]),
-        ("rows", lambda row: f"{int(row['rows']):,}"),
-        ("solver", lambda row: row["kernel"]),
-        ("iterations", lambda row: row["iterations"]),
-        ("ms a solve", lambda row: significant(number(row, "solve_ms"))),
-    ]
-    chosen = [row for row in wanted if row["matrix"] in systems]
-    lines = sorted(chosen, key=lambda row: (int(row["rows"]), -number(row, "solve_ms")))
-    return f"{Table.of('', told, lines, words=['solver']).markdown()}\n\n{provenance(rows, path)}"
-
-
-def helmholtz_text(name: str) -> str:
-    """Complex systems, ours and the library's."""
-    path = RESULTS / f"{name}.csv"
-    rows = results.latest(results.read(path))
-    mine = [row for row in solvers_report.ours(rows) if results.right(row)]
-    told: list[tuple[str, Callable[[Row], str]]] = [
-        ("system", lambda row: row["matrix"]),
-        ("method", solvers_report.method_of),
-    ]
-    for heading, column in {
-        "iterations": "iterations",
-        "us each": "us_per_iteration",
-        "solve ms": "solve_ms",
-    }.items():
-        told.append((heading, lambda row, column=column: significant(number(row, column))))  # type: ignore[misc]
-        told.append((f"CuPy's {heading}", lambda row, column=column: _of_rival(rows, row, column)))  # type: ignore[misc]
-    return f"{Table.of('', told, mine, words=['method']).markdown()}\n\n{provenance(rows, path)}"
 
 
 def dtypes_text(name: str) -> str:
@@ -538,20 +406,21 @@ def text(name: str) -> str:
         return headline_text(name).replace("[docs/benchmarks.md](docs/", "[Benchmarks](")
     writers = {
         "busy": busy_text,
-        "cg": cg_text,
+        "cg": solver_tables.cg_text,
         "columns": columns_text,
         "dtypes": dtypes_text,
         "gains": gains_text,
         "gemm": dense_text,
-        "helmholtz": helmholtz_text,
-        "multigrid": multigrid_text,
+        "helmholtz": solver_tables.helmholtz_text,
+        "multigrid": solver_tables.multigrid_text,
         "planning": planning_text,
         "scaling": scaling_text,
-        "solvers": solvers_text,
-        "solves": solves_text,
+        "solvers": solver_tables.solvers_text,
+        "solves": solver_tables.solves_text,
         "squares": squares_text,
         "transpose": transpose_text,
         "values": values_text,
+        "whole": solver_tables.whole_text,
     }
     for prefix, write in writers.items():
         if name.startswith(prefix):
@@ -560,8 +429,11 @@ def text(name: str) -> str:
 
 
 def draw_headline(path: Path, *, narrow: bool) -> None:
-    """Draw the front page's bars: systems solved by cg, and products; how many times as fast as a library."""
-    systems = [(f"{one.system}, {one.library}", one.its_ms / one.dasp_ms, one.on) for one in solved_systems()]
+    """Draw the front page's bars: how many times as fast systems are solved, and products made."""
+    systems = [
+        (f"{one.system}, {one.library}", one.its_ms / one.dasp_ms, one.on)
+        for one in solver_tables.solved_systems()
+    ]
     names = {"MKL, optimised handle": "MKL", "best of cuSPARSE": "cuSPARSE"}
     means = [
         (names.get(one.against, one.against), geometric_mean(one.ratios), one.on)
@@ -587,7 +459,7 @@ def draw(folder: Path) -> None:
         for name in SCALING:
             rows = results.latest(results.read(RESULTS / f"{name}.csv"))
             draw_scaling(rows, folder / f"{name}.{ending}")
-        for name in SYSTEMS:
+        for name in solver_tables.SYSTEMS:
             rows = results.latest(results.read(RESULTS / f"{name}.csv"))
             figures.draw_systems(rows, folder / f"{name}.{ending}")
 

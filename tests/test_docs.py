@@ -355,6 +355,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("docs/benchmarks.md", 12),
         ("docs/distributed.md", 1),
         ("docs/dtypes.md", 1),
+        ("docs/faster.md", 1),
         ("docs/processes.md", 1),
         ("docs/solvers.md", 3),
     ],
