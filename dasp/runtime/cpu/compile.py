@@ -47,7 +47,9 @@ def jit(signature: Any = None, *, cache: bool = True, **options: Any) -> Callabl
         compiled functions in a closure.
     **options
         Numba's: `nogil`, `parallel`, ... Not `fastmath`, with which bits would differ between processes:
-        each runs the copy of a callee that it loads first, and copies would round differently.
+        each runs the copy of a callee that it loads first, and copies would round differently. With
+        `forceinline` only compiled functions may call the function: it has no entry for Python, and is
+        kept as a part of its callers alone.
     """
 
     def decorate(function: Any) -> Any:
@@ -55,8 +57,9 @@ def jit(signature: Any = None, *, cache: bool = True, **options: Any) -> Callabl
             raise RuntimeError(
                 "NUMBA_DISABLE_JIT is set; what dasp does on a CPU is compiled by Numba; unset it"
             )
-        compiled = njit(**options)(function)
-        if cache:
+        inlined = options.get("forceinline", False)
+        compiled = njit(no_cpython_wrapper=inlined, no_cfunc_wrapper=inlined, **options)(function)
+        if cache and not inlined:
             _keep(compiled, function)
         compiled.compile = _undisturbed(function.__name__, compiled.compile)
         if signature is not None:

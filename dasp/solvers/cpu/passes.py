@@ -315,7 +315,7 @@ def compile_pass(dtype: np.dtype[Any]) -> SharedFunction:
     return SharedFunction(_pass, arguments, np.float64, error_model="numpy")
 
 
-@_inline
+@jit(nogil=True, error_model="numpy")
 def solve_triangle(rows, indptr, indices, data, inverse, b, x):
     """Set x to the solution with a triangle; see `dasp.solvers.space.Triangle`."""
     for row in rows:
