@@ -2,19 +2,21 @@
 Heat in a plate whose conductivity changes
 ==========================================
 
-A plate is heated by a source at its centre and kept cold along its rim, and its conductivity falls as it
-warms. Implicit steps in time,
+A plate is heated by a source at its centre and kept cold along its rim, and its
+conductivity falls as it warms. Implicit steps in time,
 
     (M + dt K(u)) u_new = M u + dt f,
 
-give a new matrix at every step, always with the same pattern. So the matrix is planned once, and
-:meth:`~dasp.SpMatrix.with_values` puts in new values; conjugate gradients do the rest.
+give a new matrix at every step, always with the same pattern. So the matrix is planned
+once, and :meth:`~dasp.SpMatrix.with_values` puts in new values; conjugate gradients do
+the rest.
 """
 
 # %%
-# The plate is a grid of finite volumes. The matrix couples each cell with its neighbours by the harmonic
-# mean of their conductivities. Its pattern is known before any value is, so the assembly is written once as
-# a function from temperatures to ``data``.
+# The plate is a grid of finite volumes. The matrix couples each cell with its
+# neighbours by the harmonic mean of their conductivities. Its pattern is known before
+# any value is, so the assembly is written once as a function from temperatures to
+# ``data``.
 
 import time
 
@@ -62,21 +64,34 @@ def entries(u):
 
 
 # %%
-# One plan, many matrices. The values are written in place, and ``narrow=False`` keeps room for any value. The
-# Jacobi preconditioner is made anew at each step, because it does not follow its matrix.
+# One plan, many matrices. The values are written in place, and ``narrow=False`` keeps
+# room for any value. The Jacobi preconditioner is made anew at each step, because it
+# does not follow its matrix.
 
 u = np.zeros(n * n)
 source = np.zeros((n, n))
-source[n // 2 - 8 : n // 2 + 8, n // 2 - 8 : n // 2 + 8] = 6.0e8 * cell**2  # W / m, in each cell
+# W / m, in each cell
+source[n // 2 - 8 : n // 2 + 8, n // 2 - 8 : n // 2 + 8] = 6.0e8 * cell**2
 
 A = dasp.SpMatrix.from_coo(
-    entries(u), (rows, columns), (n * n, n * n), policy=dasp.Policy(narrow=False), device="cpu"
+    entries(u),
+    (rows, columns),
+    (n * n, n * n),
+    policy=dasp.Policy(narrow=False),
+    device="cpu",
 )
 workspace = dasp.solvers.Workspace()
 mass = density_heat * cell**2
 
-A.with_values(entries(u), out=A)  # The first calls compile; the loop below times later ones.
-dasp.solvers.cg(A, dt * source.ravel(), rtol=1e-8, M=dasp.preconditioners.jacobi(A), workspace=workspace)
+# The first calls compile; the loop below times later ones.
+A.with_values(entries(u), out=A)
+dasp.solvers.cg(
+    A,
+    dt * source.ravel(),
+    rtol=1e-8,
+    M=dasp.preconditioners.jacobi(A),
+    workspace=workspace,
+)
 
 seconds = {"new values": 0.0, "solve": 0.0}
 hottest, iterations = [], []
@@ -88,7 +103,12 @@ for _ in range(60):
 
     start = time.perf_counter()
     u, stats = dasp.solvers.cg(
-        A, mass * u + dt * source.ravel(), u, rtol=1e-8, M=dasp.preconditioners.jacobi(A), workspace=workspace
+        A,
+        mass * u + dt * source.ravel(),
+        u,
+        rtol=1e-8,
+        M=dasp.preconditioners.jacobi(A),
+        workspace=workspace,
     )
     seconds["solve"] += time.perf_counter() - start
     assert stats.converged, stats
@@ -96,12 +116,18 @@ for _ in range(60):
     hottest.append(u.max())
     iterations.append(stats.iterations)
 
-print(f"60 steps: {seconds['new values']:.2f} s for new values, {seconds['solve']:.2f} s for the systems")
-print(f"{min(iterations)} to {max(iterations)} iterations a step; {hottest[-1]:.0f} K at the centre")
+print(
+    f"60 steps: {seconds['new values']:.2f} s for new values, "
+    f"{seconds['solve']:.2f} s for the systems"
+)
+print(
+    f"{min(iterations)} to {max(iterations)} iterations a step; "
+    f"{hottest[-1]:.0f} K at the centre"
+)
 
 # %%
-# No joule is lost: the heat of the source is in the plate or has left through the rim, to the tolerance of
-# the solver.
+# No joule is lost: the heat of the source is in the plate or has left through the rim,
+# to the tolerance of the solver.
 
 given = 60 * dt * source.sum()
 stored = mass * u.sum()
@@ -112,7 +138,12 @@ assert abs(stored + lost - given) <= 1e-6 * given
 # The plate after three seconds, and the centre on the way there.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.2), layout="constrained")
-image = left.imshow(u.reshape(n, n), extent=(0, 100 * width, 0, 100 * width), cmap="inferno", origin="lower")
+image = left.imshow(
+    u.reshape(n, n),
+    extent=(0, 100 * width, 0, 100 * width),
+    cmap="inferno",
+    origin="lower",
+)
 left.set(xlabel="x (cm)", ylabel="y (cm)", title=f"after {60 * dt:.0f} s")
 figure.colorbar(image, ax=left, label="K above the rim")
 right.plot(dt * np.arange(1, 61), hottest, color="#0072B2")

@@ -6,14 +6,15 @@ A loudspeaker plays one tone in a room with hard walls. The pressure p obeys
 
     -div grad p - k^2 p = source,
 
-whose matrix is symmetric and *indefinite*: some modes of the room lie below the frequency played. Conjugate
-gradients do not apply; :func:`~dasp.solvers.minres` does, and takes a preconditioner that is positive
-definite: here multigrid for the same equation with the sign of k^2 turned over.
+whose matrix is symmetric and *indefinite*: some modes of the room lie below the
+frequency played. Conjugate gradients do not apply; :func:`~dasp.solvers.minres` does,
+and takes a preconditioner that is positive definite: here multigrid for the same
+equation with the sign of k^2 turned over.
 """
 
 # %%
-# A room of 8 m by 5 m with a pillar and a half wall, cut into square cells. Hard walls reflect everything:
-# no flux through them.
+# A room of 8 m by 5 m with a pillar and a half wall, cut into square cells. Hard walls
+# reflect everything: no flux through them.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -26,7 +27,9 @@ cell = 0.04  # metres
 frequency, speed = 220.0, 343.0  # hertz, metres a second
 shape = (125, 200)  # cells down and across
 y, x = (np.indices(shape) + 0.5) * cell
-air = ~((abs(x - 5.5) < 0.3) & (abs(y - 1.6) < 0.3)) & ~((abs(x - 3.0) < 0.1) & (y < 3.2))
+air = ~((abs(x - 5.5) < 0.3) & (abs(y - 1.6) < 0.3)) & ~(
+    (abs(x - 3.0) < 0.1) & (y < 3.2)
+)
 
 number = np.full(shape, -1)
 number[air] = np.arange(air.sum())
@@ -38,7 +41,9 @@ pairs = np.concatenate(
 )
 i, j = pairs[(pairs >= 0).all(axis=1)].T
 n = int(air.sum())
-links = scipy.sparse.coo_array((np.ones(2 * len(i)), (np.r_[i, j], np.r_[j, i])), shape=(n, n))
+links = scipy.sparse.coo_array(
+    (np.ones(2 * len(i)), (np.r_[i, j], np.r_[j, i])), shape=(n, n)
+)
 laplacian = (scipy.sparse.diags_array(links.sum(axis=1)) - links).tocsr() / cell**2
 
 k = 2 * np.pi * frequency / speed
@@ -46,30 +51,41 @@ helmholtz = (laplacian - k**2 * scipy.sparse.eye_array(n)).tocsr()
 print(f"{n:,} cells, {speed / frequency / cell:.0f} of them a wavelength")
 
 # %%
-# The source is a small loudspeaker in a corner. The preconditioner saves nine iterations in ten, but
-# each of its cycles costs several products. So compare the seconds.
+# The source is a small loudspeaker in a corner. The preconditioner saves nine
+# iterations in ten, but each of its cycles costs several products. So compare the
+# seconds.
 
 loudspeaker = np.exp(-((x - 0.8) ** 2 + (y - 0.8) ** 2) / 0.08**2)[air]
 
 A = dasp.SpMatrix.from_scipy(helmholtz, device="cpu")
 positive = (laplacian + k**2 * scipy.sparse.eye_array(n)).tocsr()
-M = dasp.preconditioners.multigrid(pyamg.ruge_stuben_solver(scipy.sparse.csr_matrix(positive)))
+M = dasp.preconditioners.multigrid(
+    pyamg.ruge_stuben_solver(scipy.sparse.csr_matrix(positive))
+)
 
 histories = {}
-for name, preconditioner in (("plain", None), ("multigrid for the shifted equation", M)):
-    dasp.solvers.minres(A, loudspeaker, M=preconditioner, maxiter=1)  # compiles; the next solve is timed
-    p, stats = dasp.solvers.minres(A, loudspeaker, rtol=1e-6, M=preconditioner, check_every=1, maxiter=20_000)
+for name, preconditioner in (
+    ("plain", None),
+    ("multigrid for the shifted equation", M),
+):
+    # Compiles; the next solve is timed
+    dasp.solvers.minres(A, loudspeaker, M=preconditioner, maxiter=1)
+    p, stats = dasp.solvers.minres(
+        A, loudspeaker, rtol=1e-6, M=preconditioner, check_every=1, maxiter=20_000
+    )
     assert stats.converged, stats
     histories[name] = np.array(stats.residuals) / np.linalg.norm(loudspeaker)
     print(f"{name:36}{stats.iterations:>6} iterations {stats.seconds:7.2f} s")
 
 # %%
-# How indefinite is it? As many modes as have a lower frequency. The lowest ones are found by
-# :func:`~dasp.solvers.lobpcg`; the first is the constant one, at 0 Hz.
+# How indefinite is it? As many modes as have a lower frequency. The lowest ones are
+# found by :func:`~dasp.solvers.lobpcg`; the first is the constant one, at 0 Hz.
 
 K = dasp.SpMatrix.from_scipy(laplacian, device="cpu")
 start = np.random.default_rng(0).standard_normal((n, 6))
-squares, modes, stats = dasp.solvers.lobpcg(K, start, largest=False, M=M, rtol=1e-6, atol=1e-3)
+squares, modes, stats = dasp.solvers.lobpcg(
+    K, start, largest=False, M=M, rtol=1e-6, atol=1e-3
+)
 hertz = np.sqrt(np.maximum(squares, 0)) * speed / (2 * np.pi)
 print("the lowest modes:", ", ".join(f"{f:.1f} Hz" for f in hertz))
 assert hertz[-1] < frequency  # so the system is indefinite indeed
@@ -79,12 +95,16 @@ assert hertz[-1] < frequency  # so the system is indefinite indeed
 
 level = np.full(shape, np.nan)
 level[air] = 20 * np.log10(np.abs(p) / np.abs(p).max() + 1e-4)
-figure, (room, history) = plt.subplots(2, 1, figsize=(6.0, 6.0), layout="constrained", height_ratios=[3, 2])
+figure, (room, history) = plt.subplots(
+    2, 1, figsize=(6.0, 6.0), layout="constrained", height_ratios=[3, 2]
+)
 size = (0, shape[1] * cell, 0, shape[0] * cell)
 image = room.imshow(level, extent=size, origin="lower", cmap="magma", vmin=-50, vmax=0)
 room.set(xlabel="x (m)", ylabel="y (m)", title=f"sound at {frequency:.0f} Hz")
 figure.colorbar(image, ax=room, label="level (dB below the loudest)", shrink=0.9)
-for (name, residuals), colour in zip(histories.items(), ("#D55E00", "#0072B2"), strict=True):
+for (name, residuals), colour in zip(
+    histories.items(), ("#D55E00", "#0072B2"), strict=True
+):
     history.semilogy(np.arange(len(residuals)), residuals, color=colour, label=name)
 history.set(xlabel="iterations of minres", ylabel="residual / source", xscale="symlog")
 history.legend(frameon=False)

@@ -2,14 +2,16 @@
 A linear program by its first-order method
 ==========================================
 
-Ship goods from depots to shops at the least cost. Linear programs too large for a factorisation are solved
-by two products an iteration, one with A and one with its transpose: that is PDLP (Applegate et al., 2021),
-the primal-dual hybrid gradient with averages and restarts. Here it is in thirty lines.
+Ship goods from depots to shops at the least cost. Linear programs too large for a
+factorisation are solved by two products an iteration, one with A and one with its
+transpose: that is PDLP (Applegate et al., 2021), the primal-dual hybrid gradient with
+averages and restarts. Here it is in thirty lines.
 """
 
 # %%
-# Depots and shops in a plane. A variable for each pair: how much is shipped. An equation for each depot and
-# each shop: what it has, or needs. All entries of A are 1, so its plan stores no value.
+# Depots and shops in a plane. A variable for each pair: how much is shipped. An
+# equation for each depot and each shop: what it has, or needs. All entries of A are 1,
+# so its plan stores no value.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,21 +27,24 @@ supply = rng.dirichlet(np.full(depots, 3.0))
 demand = rng.dirichlet(np.full(shops, 3.0))
 pair = np.arange(depots * shops)
 from_depot, to_shop = pair // shops, pair % shops
-c = np.linalg.norm(places[from_depot] - places[depots + to_shop], axis=1)  # km of each pair
+# Km of each pair
+c = np.linalg.norm(places[from_depot] - places[depots + to_shop], axis=1)
 b = np.concatenate([supply, demand])
 
 coords = np.concatenate([from_depot, depots + to_shop]), np.tile(pair, 2)
-A = dasp.SpMatrix.from_coo(np.ones(2 * len(pair)), coords, (len(b), len(c)), device="cpu")
+A = dasp.SpMatrix.from_coo(
+    np.ones(2 * len(pair)), coords, (len(b), len(c)), device="cpu"
+)
 At = A.T  # planned once, kept
 print(f"{A.shape[1]:,} variables, {A.shape[0]} equations")
 
 # %%
-# min c'x with A x = b and x >= 0; the dual is max b'y with A'y <= c. A point is judged by how far it is
-# from either set, and by the gap between the two values.
+# min c'x with A x = b and x >= 0; the dual is max b'y with A'y <= c. A point is judged
+# by how far it is from either set, and by the gap between the two values.
 
 
 def errors(x, y):
-    """Return the relative errors of the equations, of the dual's inequalities, and the gap."""
+    """Return the relative errors of the primal and of the dual, and the gap."""
     primal = np.linalg.norm(A @ x - b) / (1 + np.linalg.norm(b))
     dual = np.linalg.norm(np.maximum(At @ y - c, 0)) / (1 + np.linalg.norm(c))
     gap = abs(c @ x - b @ y) / (1 + abs(c @ x) + abs(b @ y))
@@ -47,8 +52,9 @@ def errors(x, y):
 
 
 # %%
-# Steps of 1 / norm(A), which for this A is at most the root of the longest row times the longest column.
-# The weight balances primal and dual steps, and is set anew by how far each moved between restarts.
+# Steps of 1 / norm(A), which for this A is at most the root of the longest row times
+# the longest column. The weight balances primal and dual steps, and is set anew by how
+# far each moved between restarts.
 
 step = 0.99 / np.sqrt(2 * max(depots, shops))
 weight = np.linalg.norm(c) / np.linalg.norm(b)
@@ -93,16 +99,40 @@ figure, (town, course) = plt.subplots(1, 2, figsize=(6.8, 3.5), layout="constrai
 used = np.flatnonzero(x > 1e-5)
 for k in used:
     town.plot(
-        *places[[from_depot[k], depots + to_shop[k]]].T, color="0.6", linewidth=60 * x[k] + 0.3, zorder=1
+        *places[[from_depot[k], depots + to_shop[k]]].T,
+        color="0.6",
+        linewidth=60 * x[k] + 0.3,
+        zorder=1,
     )
-town.scatter(*places[:depots].T, s=1500 * supply, color="#D55E00", label="depots", zorder=2, linewidths=0)
-town.scatter(*places[depots:].T, s=1500 * demand, color="#0072B2", label="shops", zorder=3, linewidths=0)
-town.set(xlabel="x (km)", ylabel="y (km)", aspect="equal", title=f"{len(used)} of {len(c):,} routes are used")
+town.scatter(
+    *places[:depots].T,
+    s=1500 * supply,
+    color="#D55E00",
+    label="depots",
+    zorder=2,
+    linewidths=0,
+)
+town.scatter(
+    *places[depots:].T,
+    s=1500 * demand,
+    color="#0072B2",
+    label="shops",
+    zorder=3,
+    linewidths=0,
+)
+town.set(
+    xlabel="x (km)",
+    ylabel="y (km)",
+    aspect="equal",
+    title=f"{len(used)} of {len(c):,} routes are used",
+)
 iterations, *curves = np.array(history).T
 for curve, name, colour in zip(
     curves, ("equations", "dual", "gap"), ("#0072B2", "#E69F00", "#009E73"), strict=True
 ):
     course.semilogy(iterations, np.maximum(curve, 1e-16), color=colour, label=name)
-course.set(xlabel="iterations", ylabel="relative error", title="restarted primal-dual gradient")
+course.set(
+    xlabel="iterations", ylabel="relative error", title="restarted primal-dual gradient"
+)
 course.legend(frameon=False)
 plt.show()

@@ -2,13 +2,15 @@
 PageRank: a matrix without values
 =================================
 
-PageRank is the stationary distribution of a reader who follows a random link 85 times in a hundred, and
-jumps to any page the other 15. Its matrix is that of the links, each column divided by the number of links
-of its page. Divide the *vector* instead, and every stored value is 1: then a plan stores no values at all.
+PageRank is the stationary distribution of a reader who follows a random link 85 times
+in a hundred, and jumps to any page the other 15. Its matrix is that of the links, each
+column divided by the number of links of its page. Divide the *vector* instead, and
+every stored value is 1: then a plan stores no values at all.
 """
 
 # %%
-# A model of the web: links inside hosts, and to popular pages. Row i lists the pages that link to page i.
+# A model of the web: links inside hosts, and to popular pages. Row i lists the pages
+# that link to page i.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -27,13 +29,17 @@ A = dasp.SpMatrix.from_scipy(links, device="cpu")
 B = dasp.SpMatrix.from_scipy(weighted, device="cpu")
 csr = links.data.nbytes + links.indices.nbytes + links.indptr.nbytes
 print(f"{n:,} pages, {links.nnz:,} links")
-for name, size in (("CSR", csr), ("plan of 1 / links", B.nbytes), ("plan of ones", A.nbytes)):
+for name, size in (
+    ("CSR", csr),
+    ("plan of 1 / links", B.nbytes),
+    ("plan of ones", A.nbytes),
+):
     print(f"{name:20}{size / 1e6:6.1f} MB")
 assert A.nbytes < csr / 2
 
 # %%
-# The power method. One product and a few passes over vectors an iteration; pages without links jump
-# anywhere.
+# The power method. One product and a few passes over vectors an iteration; pages
+# without links jump anywhere.
 
 damping = 0.85
 share = np.divide(1.0, out, out=np.zeros(n), where=out > 0)
@@ -47,11 +53,12 @@ while not changes or changes[-1] > 1e-10:
     product += (1 - damping * (1 - rank[dangling].sum())) / n
     changes.append(np.abs(product - rank).sum())
     rank, product = product, rank
-print(f"power method: {len(changes)} iterations; the sum of all ranks is {rank.sum():.12f}")
+print(f"power method: {len(changes)} iterations; the sum of ranks is {rank.sum():.12f}")
 
 # %%
-# The same as a linear system, (I - d P) r = v, for :func:`~dasp.solvers.bicgstab`. Anything with a shape, a
-# dtype and ``@`` is a matrix to a solver, so the identity needs no plan.
+# The same as a linear system, (I - d P) r = v, for :func:`~dasp.solvers.bicgstab`.
+# Anything with a shape, a dtype and ``@`` is a matrix to a solver, so the identity
+# needs no plan.
 
 
 class WithoutJumps:
@@ -71,7 +78,8 @@ assert np.abs(solved - rank).sum() < 1e-8
 print(f"bicgstab: {2 * stats.iterations} products, the power method {len(changes)}")
 
 # %%
-# Ranks fall as a power of their place, which is why a few pages are all that a search shows.
+# Ranks fall as a power of their place, which is why a few pages are all that a search
+# shows.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 3.2), layout="constrained")
 left.loglog(np.arange(1, n + 1), np.sort(rank)[::-1], color="#0072B2")

@@ -2,13 +2,14 @@
 Does a plan pay for your matrix?
 ================================
 
-A plan costs as much as some products. This example measures on the machine that runs it: how long planning
-takes, how long a product takes by SciPy and by dasp, and from how many products on the plan has paid.
+A plan costs as much as some products. This example measures on the machine that runs
+it: how long planning takes, how long a product takes by SciPy and by dasp, and from how
+many products on the plan has paid.
 """
 
 # %%
-# Each time is the best of several, after a first call that compiles. SciPy's product runs on one thread, so
-# ours gets one too; leave the line out to use all threads.
+# Each time is the best of several, after a first call that compiles. SciPy's product
+# runs on one thread, so ours gets one too; leave the line out to use all threads.
 
 import time
 
@@ -40,22 +41,34 @@ for name in names:
     gamma = 2 * np.diff(csr.indptr) * np.finfo(float).eps
     assert (np.abs(y - csr @ x) <= gamma * (abs(csr) @ np.abs(x))).all()
     plan = seconds(lambda csr=csr: dasp.SpMatrix.from_scipy(csr, device="cpu"), 3)
-    found[name] = plan, seconds(lambda A=A, x=x: A @ x), seconds(lambda csr=csr, x=x: csr @ x)
+    found[name] = (
+        plan,
+        seconds(lambda A=A, x=x: A @ x),
+        seconds(lambda csr=csr, x=x: csr @ x),
+    )
 
 print(f"{'matrix':28}{'plan':>10}{'SciPy':>10}{'dasp':>10}{'pays after':>12}")
 for name, (plan, ours, theirs) in found.items():
     pays = f"{plan / (theirs - ours):,.0f}" if ours < theirs else "never"
-    print(f"{name:28}{1e3 * plan:>7.1f} ms{1e6 * theirs:>7.0f} us{1e6 * ours:>7.0f} us{pays:>12}")
+    print(
+        f"{name:28}{1e3 * plan:>7.1f} ms{1e6 * theirs:>7.0f} us"
+        f"{1e6 * ours:>7.0f} us{pays:>12}"
+    )
 
 # %%
-# All that matters in one picture: the total time over the number of products. Where the lines cross, the
-# plan has paid.
+# All that matters in one picture: the total time over the number of products. Where the
+# lines cross, the plan has paid.
 
 figure, panels = plt.subplots(2, 2, figsize=(6.4, 5.2), layout="constrained")
 counts = np.geomspace(1, 1e4, 200)
 for axes, (name, (plan, ours, theirs)) in zip(panels.flat, found.items(), strict=True):
     axes.loglog(counts, 1e3 * theirs * counts, color="#D55E00", label="SciPy")
-    axes.loglog(counts, 1e3 * (plan + ours * counts), color="#0072B2", label="dasp, plan included")
+    axes.loglog(
+        counts,
+        1e3 * (plan + ours * counts),
+        color="#0072B2",
+        label="dasp, plan included",
+    )
     if ours < theirs:
         axes.axvline(plan / (theirs - ours), color="0.5", linewidth=0.8, linestyle="--")
     axes.set_title(name)

@@ -2,14 +2,16 @@
 A file that survives four lost disks
 ====================================
 
-Ten pieces of a file and four more that are computed from them: any ten of the fourteen give the file back.
-That is a Reed-Solomon code, a product of a small matrix with the file's bytes over the field GF(2^8).
+Ten pieces of a file and four more that are computed from them: any ten of the fourteen
+give the file back. That is a Reed-Solomon code, a product of a small matrix with the
+file's bytes over the field GF(2^8).
 """
 
 # %%
-# A file and its fourteen shards. Each shard is a file of its own, and stands for one disk. The code works on
-# arrays of one length, so zeros fill the last shard of data. A digest of each shard shows damage. Keep the
-# digests and the length of the file with every shard, or in a safe place.
+# A file and its fourteen shards. Each shard is a file of its own, and stands for one
+# disk. The code works on arrays of one length, so zeros fill the last shard of data. A
+# digest of each shard shows damage. Keep the digests and the length of the file with
+# every shard, or in a safe place.
 
 import hashlib
 import tempfile
@@ -37,8 +39,8 @@ for disk, shard in zip(disks, shards, strict=True):
 digests = [hashlib.sha256(shard).digest() for shard in shards]
 
 # %%
-# Three disks burn, and a fourth returns wrong bytes. A shard whose digest differs counts as lost too:
-# ``None`` stands for it.
+# Three disks burn, and a fourth returns wrong bytes. A shard whose digest differs
+# counts as lost too: ``None`` stands for it.
 
 for lost in (2, 5, 11):
     disks[lost].unlink()
@@ -58,8 +60,8 @@ print("every byte is back")
 holder.cleanup()
 
 # %%
-# Encoding is a product of matrices of bytes. The more parity, the more arithmetic for each byte that is
-# read.
+# Encoding is a product of matrices of bytes. The more parity, the more arithmetic for
+# each byte that is read.
 
 data = np.random.default_rng(1).integers(0, 256, (10, 1 << 20), dtype=np.uint8)
 speeds = {}
@@ -74,20 +76,24 @@ for parity in range(1, 9):
     speeds[parity] = data.nbytes / min(times) / 1e9
 
 # %%
-# How safe is the file? Let each disk fail with a chance of 1 % before its shard is computed again. The
-# figure compares shards with copies of the whole file: the chance of losing the file over the disk space.
+# How safe is the file? Let each disk fail with a chance of 1 % before its shard is
+# computed again. The figure compares shards with copies of the whole file: the chance
+# of losing the file over the disk space.
 
 
 def loses(shards, spare, chance=0.01):
     """Return the chance that more than `spare` of `shards` disks fail."""
     return sum(
-        comb(shards, k) * chance**k * (1 - chance) ** (shards - k) for k in range(spare + 1, shards + 1)
+        comb(shards, k) * chance**k * (1 - chance) ** (shards - k)
+        for k in range(spare + 1, shards + 1)
     )
 
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(6.6, 3.3), layout="constrained")
 copies = range(1, 5)
-left.semilogy(copies, [loses(k, k - 1) for k in copies], "s-", color="#D55E00", label="copies")
+left.semilogy(
+    copies, [loses(k, k - 1) for k in copies], "s-", color="#D55E00", label="copies"
+)
 spares = range(9)
 left.semilogy(
     [1 + p / 10 for p in spares],
@@ -99,5 +105,9 @@ left.semilogy(
 left.set(xlabel="disk space / file", ylabel="chance to lose the file", ylim=(1e-13, 1))
 left.legend(frameon=False)
 right.bar(list(speeds), list(speeds.values()), color="#0072B2")
-right.set(xlabel="shards of parity", ylabel="data encoded (GB / s)", title="this machine, 10 shards of data")
+right.set(
+    xlabel="shards of parity",
+    ylabel="data encoded (GB / s)",
+    title="this machine, 10 shards of data",
+)
 plt.show()
