@@ -7,7 +7,6 @@ import argparse
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,17 +28,14 @@ from dasp.cli.systems import (
     METHODS,
     Outcome,
     announce,
-    as_json,
     check,
     check_shape,
-    draw_residuals,
     looks_positive_definite,
     one_blas_thread,
+    report,
     right_hand_side,
     solve,
-    tell,
     tolerance,
-    write_vector,
 )
 from dasp.io.matrices import load_matrix
 from dasp.matrix.matrix import SpMatrix
@@ -137,16 +133,8 @@ def _run(arguments: argparse.Namespace) -> int:
             if M is not None:
                 others.append(_plain(matrix, planned, b, method, rtol, arguments.maxiter))
             others += compare(matrix, b, method, rtol, arguments.maxiter, planned.device)
-    if arguments.out:
-        write_vector(arguments.out, x)
-    if arguments.plot:
-        norm = float(np.linalg.norm(b)) or 1.0
-        draw_residuals(Path(arguments.plot), title, [one / norm for one in stats.residuals], rtol)
-    if arguments.json:
-        print(as_json(arguments, planned, 1, planning, rtol, [ours, *others], stats))
-    else:
-        tell(ours, others, planning)
-    return int(bool(ours.problem))
+    norm = float(np.linalg.norm(b))
+    return report(arguments, planned, 1, planning, rtol, [ours, *others], stats, x, norm)
 
 
 def preconditioner(kind: str, matrix: csr_array, planned: SpMatrix, block: int) -> Any:

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,22 +16,21 @@ from dasp.cli.solver_baselines import hierarchy
 from dasp.cli.systems import (
     Outcome,
     announce,
-    as_json,
     check,
     check_shape,
-    draw_residuals,
     looks_positive_definite,
+    report,
     right_hand_side,
     solve,
-    tell,
     tolerance,
-    write_vector,
 )
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.launch import find_world, leave
 from dasp.distributed.partition import collect, is_partition
+from dasp.formats import devices
 from dasp.io.matrices import load_matrix
 from dasp.matrix.policy import Policy
+from dasp.runtime.arrays import to_host
 from dasp.runtime.launcher import told_everywhere
 
 USER_ERROR = 2
@@ -80,16 +78,9 @@ def _solve(arguments: argparse.Namespace, comm: Communicator) -> int:
     problem = "" if stats.converged and residual <= 10 * rtol else stats.reason
     ours = Outcome(f"dasp {title}", stats.iterations, setup, stats.seconds, residual, problem)
     if arguments.out:
-        whole = collect(comm, x if isinstance(x, np.ndarray) else x.get(), D.rows)
-        if speaks:
-            write_vector(arguments.out, whole)
-    if speaks and arguments.plot:
-        residuals = [one / (norm or 1.0) for one in stats.residuals]
-        draw_residuals(Path(arguments.plot), title, residuals, rtol)
-    if speaks and arguments.json:
-        print(as_json(arguments, D, comm.size, planning, rtol, [ours], stats))
-    elif speaks:
-        tell(ours, [], planning)
+        x = collect(comm, to_host(x), D.rows)
+    if speaks:
+        report(arguments, D, comm.size, planning, rtol, [ours], stats, x, norm)
     return int(bool(problem))
 
 
@@ -110,7 +101,7 @@ def _right_hand_side(given: str, seed: int, D: distributed.SpMatrix, comm: Commu
     mine = slice(D.rows.first, D.rows.first + D.rows.count)
     b = distributed.agree(comm, partial(right_hand_side, given, D.shape[0], seed))[mine]
     b = b if b.dtype.kind == "c" else b.astype(D.dtype)
-    return b if D.device == "cpu" else _on_device(b)
+    return devices.find(D.device).asarray(b, D.device, b.dtype)
 
 
 def _norms(comm: Communicator, *vectors: Any) -> list[float]:
@@ -161,9 +152,3 @@ def _preconditioner(arguments: argparse.Namespace, D: distributed.SpMatrix) -> A
         "multigrid": lambda: ours.of_blocks(D, multigrid),
     }
     return make[arguments.precond]()
-
-
-def _on_device(array: Any) -> Any:
-    import cupy
-
-    return cupy.asarray(array)

@@ -221,7 +221,44 @@ def announce(
     print(f"{title}, to {rtol:.1e} of b ({arguments.rhs})", flush=True)
 
 
-def tell(ours: Outcome, others: list[Outcome], planning: float) -> None:
+def report(
+    arguments: argparse.Namespace,
+    planned: Any,
+    ranks: int,
+    planning: float,
+    rtol: float,
+    outcomes: list[Outcome],
+    stats: Stats,
+    x: NDArray[Any],
+    norm: float,
+) -> int:
+    """Write x, draw and print what the options ask for; return the exit status of the first outcome, ours.
+
+    Parameters
+    ----------
+    planned : SpMatrix
+        The matrix, of one rank or over several.
+    planning : float
+        Seconds.
+    x : numpy.ndarray
+        Whole, also where the matrix lies on several ranks.
+    norm : float
+        Of b.
+    """
+    ours, *others = outcomes
+    if arguments.out:
+        write_vector(arguments.out, x)
+    if arguments.plot:
+        residuals = [one / (norm or 1.0) for one in stats.residuals]
+        draw_residuals(Path(arguments.plot), ours.solver.removeprefix("dasp "), residuals, rtol)
+    if arguments.json:
+        print(_as_json(arguments, planned, ranks, planning, rtol, outcomes, stats))
+    else:
+        _tell(ours, others, planning)
+    return int(bool(ours.problem))
+
+
+def _tell(ours: Outcome, others: list[Outcome], planning: float) -> None:
     """Print what our solver did, and what others did beside it."""
     each = 1e6 * ours.seconds / max(1, ours.iterations)
     setup = f"; preconditioner made in {ours.setup:.3f} s" if ours.setup > 1e-4 else ""
@@ -240,7 +277,7 @@ def tell(ours: Outcome, others: list[Outcome], planning: float) -> None:
         print(f"not converged: {ours.problem}")
 
 
-def as_json(
+def _as_json(
     arguments: argparse.Namespace,
     planned: Any,
     ranks: int,
