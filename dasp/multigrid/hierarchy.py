@@ -60,7 +60,7 @@ def cycle_type(levels: list[Any], dtype: Any) -> np.dtype[Any]:
 
 
 class LevelMatrices(NamedTuple):
-    """What a cycle needs of a level, on the host.
+    """A level as a cycle needs it, on the host.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What all preconditioners are: a fixed sequence of passes and products, from a residual r to z = M r."""
+"""Preconditioners: fixed sequences of passes and products, from a residual r to z = M r."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dasp.matrix.device import find_device
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import library, operand
-from dasp.solvers.operator import device_of, multiply_by_column
+from dasp.solvers.operator import Array, device_of, multiply_by_column
 from dasp.solvers.space import Space
 from dasp.solvers.spaces import space_for
-
-Array = Any
 
 MOST_STEPS = 1000
 """Of sweeps, and of a polynomial: each is a launch, or two, of every application."""
@@ -148,7 +147,7 @@ class Preconditioner:
         return out
 
     def prepare(self, r: Array, out: Array) -> Callable[[], None]:
-        """Return what sets `out` to M r again and again, as long as M lives.
+        """Return a function that sets `out` to M r, as long as M lives.
 
         Parameters
         ----------
@@ -160,7 +159,7 @@ class Preconditioner:
         return program or (lambda: me.matvec(r, out=out))
 
     def _in_place(self, r: Array, out: Array) -> Callable[[], None] | None:
-        """Return what computes from r to `out` with no copies, if these can be used as they are."""
+        """Return a function that computes from r to `out` with no copies, or None if these need some."""
         if not all(hasattr(one.data, "ptr") for one in (r, out)):
             return None
         key = _places(r, out)
@@ -211,7 +210,7 @@ class Preconditioner:
         """Return M r, for each column where r has several; SciPy's `lobpcg` calls its M."""
         return self @ r
 
-    def astype(self, dtype: Any) -> Preconditioner:
+    def astype(self, dtype: DTypeLike) -> Preconditioner:
         """Return it computing in float32 or float64, a complex one in complex64 or complex128; r and z may
         have any type.
 

@@ -1,4 +1,4 @@
-"""What a caller gives a solver, checked before any work: limits, matrices, vectors, and their type."""
+"""The arguments of solvers, checked before any work: limits, matrices, vectors, and their type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import on_gpu, take
 from dasp.runtime.dtypes import is_number, real_type, stored
-from dasp.solvers.operator import device_of
+from dasp.solvers.operator import Array, Matrix, device_of
 from dasp.solvers.spaces import together
 
 PROGRESS_EVERY = 32
@@ -22,7 +22,7 @@ PROGRESS_EVERY = 32
 
 @dataclass
 class Limits:
-    """What the caller asked for."""
+    """When a solve ends, and who sees it on the way."""
 
     rtol: float
     atol: float
@@ -40,9 +40,9 @@ def make_limits(
     check_every: int | None,
     callback: Callable[[Any], None] | None,
     progress: bool,
-    A: Any = None,
+    A: Matrix | None = None,
 ) -> Limits:
-    """Check the numbers that say when to stop; where A lies on several ranks, on all of them.
+    """Check the arguments that say when to stop; where A lies on several ranks, on all of them.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def _bar() -> Any:
     return tqdm(unit=" iterations", leave=True)
 
 
-def place_and_type(A: Any, b: Any, M: Any = None) -> tuple[str, np.dtype[Any]]:
+def place_and_type(A: Matrix, b: Array | None, M: Matrix | None = None) -> tuple[str, np.dtype[Any]]:
     """Return the device of a system and the type of its vectors.
 
     float32 if A and b are of single or half precision, else float64; the complex type of the same precision
@@ -105,11 +105,11 @@ def place_and_type(A: Any, b: Any, M: Any = None) -> tuple[str, np.dtype[Any]]:
 
 
 def any_complex(*given: Any) -> bool:
-    """Whether any of these matrices and vectors, or lists of numbers, is complex; None is not."""
+    """Return True if any of these matrices and vectors, or lists of numbers, is complex; None is not."""
     return any(_type_of(one).kind == "c" for one in given)
 
 
-def _type_of(array: Any) -> np.dtype[Any]:
+def _type_of(array: Array) -> np.dtype[Any]:
     """Return the type of an array's numbers, or of a list's; of what does not say float64.
 
     Raises
@@ -127,7 +127,7 @@ def _type_of(array: Any) -> np.dtype[Any]:
 
 
 def check_square(A: Any, M: Any) -> None:
-    """Hold that A is square, and that M has its shape.
+    """Check that A is square, and that M has its shape.
 
     Raises
     ------
@@ -157,7 +157,9 @@ def check_square(A: Any, M: Any) -> None:
         )
 
 
-def vector(name: str, array: Any, size: int, what: str = "rows", into: np.dtype[Any] | None = None) -> Any:
+def vector(
+    name: str, array: Array, size: int, what: str = "rows", into: np.dtype[Any] | None = None
+) -> Array:
     """Return b or x0 as a flat array, a list as a NumPy array; `into` is a type that shall hold its numbers.
 
     Raises
@@ -173,7 +175,7 @@ def vector(name: str, array: Any, size: int, what: str = "rows", into: np.dtype[
     return given.reshape(-1)
 
 
-def vectors_of(name: str, array: Any, size: int) -> Any:
+def vectors_of(name: str, array: Array, size: int) -> Array:
     """Return several vectors, the columns of an array, as `vector` returns one.
 
     Raises

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from dasp.runtime.types import Array
+from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import make_limits
+from dasp.solvers.operator import Matrix
 from dasp.solvers.scalars import OWN, RUNNING, square, where
 from dasp.solvers.space import State
 from dasp.solvers.spaces import one_call
@@ -82,14 +83,14 @@ class BiconjugateGradientsStabilized:
 
 @one_call
 def bicgstab(
-    A: Any,
-    b: Any,
-    x0: Any = None,
+    A: Matrix,
+    b: ArrayLike,
+    x0: ArrayLike | None = None,
     *,
     rtol: float = 1e-5,
     atol: float = 0.0,
     maxiter: int | None = None,
-    M: Any = None,
+    M: Matrix | None = None,
     callback: Callable[[Any], None] | None = None,
     check_every: int | None = None,
     workspace: Workspace | None = None,

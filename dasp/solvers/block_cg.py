@@ -26,29 +26,27 @@ from dasp.solvers.blocks import (
 )
 from dasp.solvers.driver import BEYOND, HIDDEN, Solve, drive, hand_back
 from dasp.solvers.hermitian import SKEW
-from dasp.solvers.operator import Operator, as_operator
+from dasp.solvers.operator import Array, Matrix, Operator, as_operator
 from dasp.solvers.scalars import CLAIMED, NOT_FINITE, OWN, RUNNING
 from dasp.solvers.space import Report, Space
 from dasp.solvers.spaces import refuse_ranks, space_for
 from dasp.solvers.stats import Stats
-
-Array = Any
 
 BROKEN = OWN
 """The code of a loop that cannot go on; its words say why."""
 
 
 def block_cg(
-    A: Any,
-    B: Any,
-    X0: Any = None,
+    A: Matrix,
+    B: Array,
+    X0: Array | None = None,
     *,
     rtol: float = 1e-5,
     atol: float = 0.0,
     maxiter: int | None = None,
-    M: Any = None,
+    M: Matrix | None = None,
     callback: Callable[[Any], None] | None = None,
-) -> tuple[Any, Stats]:
+) -> tuple[Array, Stats]:
     """Solve A X = B for the k columns of B together, for A symmetric or Hermitian, and positive definite.
 
     Parameters

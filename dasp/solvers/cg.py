@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from dasp.runtime.types import Array
+from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import any_complex, make_limits, place_and_type
 from dasp.solvers.driver import BREAKDOWN, STAGNATION
 from dasp.solvers.hermitian import conjugate_gradients
+from dasp.solvers.operator import Matrix
 from dasp.solvers.persistent.cg import PersistentConjugateGradients, PersistentLoop, persistent_names
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.plain import names_with
@@ -29,14 +30,14 @@ H200."""
 
 @one_call
 def cg(
-    A: Any,
-    b: Any,
-    x0: Any = None,
+    A: Matrix,
+    b: ArrayLike,
+    x0: ArrayLike | None = None,
     *,
     rtol: float = 1e-5,
     atol: float = 0.0,
     maxiter: int | None = None,
-    M: Any = None,
+    M: Matrix | None = None,
     callback: Callable[[Any], None] | None = None,
     check_every: int | None = None,
     workspace: Workspace | None = None,
@@ -104,7 +105,7 @@ def cg(
     """
     n = int(getattr(A, "shape", (0,))[0])
     limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
-    quick, names, loop = _other_form(A, b, n, M, seen=callback is not None or progress)
+    quick, names, loop = _quick_form(A, b, n, M, seen=callback is not None or progress)
     if quick is None:
         return solve(A, b, x0, limits, M, workspace, conjugate_gradients, names_with(M))
     x, stats = solve(A, b, x0, limits, M, workspace, quick, names, loop=loop)
@@ -115,27 +116,31 @@ def cg(
     return x, stats
 
 
-def _other_form(A: Any, b: Any, n: int, M: Any, *, seen: bool) -> tuple[Any, tuple[str, ...], Any]:
-    """Return the form of the method that is faster than the plain one here, its vectors and its loop, or
-    None.
+def _quick_form(
+    A: Matrix, b: ArrayLike, n: int, M: Matrix | None, *, seen: bool
+) -> tuple[Any, tuple[str, ...], Any]:
+    """Return a form of the method that is faster than the plain one here, its vectors and its loop; or None.
 
-    On several ranks that is the one whose sum nobody waits for, on a GPU that in one launch or that in one
-    pass. Where M is given, or x is seen on the way, the launch alone remains.
+    On several ranks it is the form whose sums no rank waits for; on a GPU the form in one launch, else that
+    in one pass. With M, or where x is seen on the way, the one launch alone can be faster.
     """
+    plain = None, (), None
     if any_complex(A, b, M):
-        return None, (), None  # the plain one alone looks whether A is Hermitian
-    ranks = hasattr(A, "solver_space")
-    if not ranks:
+        return plain  # it alone looks whether A is Hermitian
+    if hasattr(A, "solver_space"):
+        pays = bool(getattr(A, "hidden_sums", False))
+    else:
         device, dtype = place_and_type(A, b, M)
-        if device != "cpu":
-            from dasp.solvers.persistent.kernel import find_recipe  # a GPU's modules are not for a CPU
+        if device == "cpu":
+            return plain
+        from dasp.solvers.persistent.kernel import find_recipe  # a GPU's modules are not for a CPU
 
-            recipe = find_recipe(A, M, dtype)
-            if recipe is not None:
-                loop = partial(PersistentLoop, recipe=recipe)
-                return PersistentConjugateGradients, persistent_names(M), loop
-    # In float32 what is carried along in one pass drifts away so soon that it takes more iterations.
-    pays = A.hidden_sums if ranks else device != "cpu" and n <= ONE_PASS_ROWS and dtype == np.float64
+        recipe = find_recipe(A, M, dtype)
+        if recipe is not None:
+            loop = partial(PersistentLoop, recipe=recipe)
+            return PersistentConjugateGradients, persistent_names(M), loop
+        # In float32 what is carried along in one pass drifts away so soon that it takes more iterations.
+        pays = n <= ONE_PASS_ROWS and dtype == np.float64
     if pays and M is None and not seen:
         return PipelinedConjugateGradients, PipelinedConjugateGradients.names, None
-    return None, (), None
+    return plain

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dasp.runtime import check as _check
-from dasp.runtime.types import Array
+from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import check_square, make_limits, place_and_type
+from dasp.solvers.operator import Matrix
 from dasp.solvers.plain import ConjugateGradients, names_with
 from dasp.solvers.scalars import OWN, RUNNING, where
 from dasp.solvers.space import State
@@ -99,7 +100,7 @@ class _Probe(ConjugateGradients):
         return {**new, "beta": new["rho"] / s["rho"], "alpha": self.alpha}
 
 
-def estimate_spectrum(A: Any, M: Any, dtype: np.dtype[Any], device: str) -> tuple[float, float]:
+def estimate_spectrum(A: Matrix, M: Matrix | None, dtype: np.dtype[Any], device: str) -> tuple[float, float]:
     """Estimate the least and the largest eigenvalue of M A, from inside, by conjugate gradients.
 
     Raises
@@ -135,15 +136,15 @@ def estimate_spectrum(A: Any, M: Any, dtype: np.dtype[Any], device: str) -> tupl
 
 @one_call
 def chebyshev(
-    A: Any,
-    b: Any,
-    x0: Any = None,
+    A: Matrix,
+    b: ArrayLike,
+    x0: ArrayLike | None = None,
     *,
     bounds: tuple[float, float] | None = None,
     rtol: float = 1e-5,
     atol: float = 0.0,
     maxiter: int | None = None,
-    M: Any = None,
+    M: Matrix | None = None,
     callback: Callable[[Any], None] | None = None,
     check_every: int | None = None,
     workspace: Workspace | None = None,

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from dasp.solvers.arguments import Limits
+from dasp.solvers.operator import Array
 from dasp.solvers.scalars import CLAIMED, LIMIT, NOT_FINITE, NOTHING, RUNNING
 from dasp.solvers.space import Loop, Report, Space
 from dasp.solvers.stats import Stats
-
-Array = Any
 
 GAIN = 0.5
 """The norm of the residual must fall to this times its value at a start for another start to be worth it."""
@@ -172,7 +170,7 @@ def iterate(solve: Solve, limits: Limits, made: int, residuals: list[float]) -> 
     return solve.loop.advance(0, finish=True), count
 
 
-def hand_back(x: Array, b: Any, space: Space) -> Array:
+def hand_back(x: Array, b: Array, space: Space) -> Array:
     """Return x where b is: on the host for NumPy arrays and lists."""
     return space.download(x) if isinstance(b, np.ndarray) or not hasattr(b, "dtype") else x
 

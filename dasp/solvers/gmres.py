@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from dasp.runtime import check as _check
-from dasp.runtime.types import Array
+from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import make_limits
+from dasp.solvers.operator import Matrix
 from dasp.solvers.scalars import CLAIMED, LIMIT, OWN, RUNNING, first_verdict
 from dasp.solvers.space import Report, State
 from dasp.solvers.spaces import one_call
@@ -28,7 +29,7 @@ STALL = 1 - 1e-8
 
 
 class GeneralizedMinimalResiduals:
-    """What the driver of a system asks of a method; the iteration itself is in `Cycles`."""
+    """The method as `System` takes one; the iteration itself is in `Cycles`."""
 
     period: ClassVar = 1
     leaving: ClassVar[tuple[str, ...]] = ()
@@ -155,15 +156,15 @@ class Cycles:
 
 @one_call
 def gmres(
-    A: Any,
-    b: Any,
-    x0: Any = None,
+    A: Matrix,
+    b: ArrayLike,
+    x0: ArrayLike | None = None,
     *,
     rtol: float = 1e-5,
     atol: float = 0.0,
     restart: int = 30,
     maxiter: int | None = None,
-    M: Any = None,
+    M: Matrix | None = None,
     callback: Callable[[Any], None] | None = None,
     check_every: int | None = None,
     workspace: Workspace | None = None,

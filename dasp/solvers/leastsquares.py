@@ -20,7 +20,16 @@ from dasp.runtime import check as _check
 from dasp.runtime.dtypes import real_type
 from dasp.solvers.arguments import Limits, place_and_type, vector
 from dasp.solvers.driver import BEYOND, HIDDEN, Solve, drive, hand_back
-from dasp.solvers.operator import Damped, DampedAdjoint, Scaled, adjoint_of, as_operator, kept_adjoint
+from dasp.solvers.operator import (
+    Array,
+    Damped,
+    DampedAdjoint,
+    Matrix,
+    Scaled,
+    adjoint_of,
+    as_operator,
+    kept_adjoint,
+)
 from dasp.solvers.scalars import NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
 from dasp.solvers.space import Loop, State, Vectors
 from dasp.solvers.spaces import space_for, together
@@ -69,8 +78,8 @@ class Problem:
 
     def __init__(
         self,
-        A: Any,
-        adjoint: Any,
+        A: Matrix,
+        adjoint: Matrix | None,
         dtype: np.dtype[Any],
         device: str,
         method: Callable[[Problem], Bidiagonalization],
@@ -110,7 +119,7 @@ class Problem:
         """The name of the type of its real numbers."""
         return str(real_type(self.space.dtype).name)
 
-    def take(self, b: Any, x0: Any, scale: int) -> None:
+    def take(self, b: Array, x0: Array | None, scale: int) -> None:
         """Take a right-hand side, multiplied by 2^scale, and where to start."""
         self.scale = scale
         load(self.rows["b"][: self.given], b, self.space)
@@ -120,7 +129,7 @@ class Problem:
         multiply_by_power(self.rows["b"], scale)
         multiply_by_power(self.columns["x"], scale - self.unit)
 
-    def solution(self) -> Any:
+    def solution(self) -> Array:
         """Return a copy of x, of A and b as they were given."""
         x = self.space.asarray(self.columns["x"]).copy()
         multiply_by_power(x, self.unit - self.scale)
@@ -206,7 +215,7 @@ class LeastSquaresSolve(Solve):
         self.space, self.loop = self.problem.space, self.problem.loop
         self.factor = math.ldexp(1.0, scale)
 
-    def copy_x(self) -> Any:
+    def copy_x(self) -> Array:
         """Return a copy of x, of A and b as they were given."""
         return self.problem.solution()
 
@@ -264,15 +273,15 @@ class LeastSquaresSolve(Solve):
 
 
 def solve_least_squares(
-    A: Any,
-    b: Any,
-    x0: Any,
+    A: Matrix,
+    b: Array,
+    x0: Array | None,
     limits: Limits,
     workspace: Workspace | None,
     method: Callable[[Problem], Bidiagonalization],
     names: tuple[str, ...],
     damp: float = 0.0,
-) -> tuple[Any, Stats]:
+) -> tuple[Array, Stats]:
     """Solve by a method; the arguments are those of `lsqr` and `lsmr`.
 
     Raises
@@ -290,7 +299,7 @@ def solve_least_squares(
     if len(getattr(A, "shape", ())) != 2:
         raise TypeError(f"A is {_check.kind_of(A)}; a matrix or linear operator is needed")
 
-    def take() -> tuple[str, np.dtype[Any], Any, Any]:
+    def take() -> tuple[str, np.dtype[Any], Array, Array | None]:
         m, n = map(int, getattr(A, "local_shape", A.shape))
         placed = place_and_type(A, b)
         begin = None if x0 is None else vector("x0", x0, n, "columns", placed[1])
@@ -314,7 +323,7 @@ def solve_least_squares(
     return hand_back(x, b, one.space), stats.timed(time.perf_counter() - began)
 
 
-def multiply_by_power(vector: Any, power: int) -> None:
+def multiply_by_power(vector: Array, power: int) -> None:
     """Multiply a vector by 2^power."""
     if power:
         parts = vector.view(real_type(vector.dtype))

@@ -24,25 +24,23 @@ from dasp.solvers.blocks import (
 )
 from dasp.solvers.driver import BREAKDOWN
 from dasp.solvers.hermitian import SKEW
-from dasp.solvers.operator import Operator, as_operator
+from dasp.solvers.operator import Array, Matrix, Operator, as_operator
 from dasp.solvers.space import Space
 from dasp.solvers.spaces import refuse_ranks, space_for
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import scale_for
 
-Array = Any
-
 
 def lobpcg(
-    A: Any,
-    X: Any,
+    A: Matrix,
+    X: Array,
     *,
     largest: bool = True,
     rtol: float = 1e-6,
     atol: float = 0.0,
     maxiter: int | None = None,
-    M: Any = None,
-) -> tuple[np.ndarray[Any, Any], Any, Stats]:
+    M: Matrix | None = None,
+) -> tuple[np.ndarray[Any, Any], Array, Stats]:
     """Find the k largest or least eigenvalues of a symmetric or Hermitian matrix, and their vectors.
 
     Parameters

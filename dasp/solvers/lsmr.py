@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from dasp.runtime.types import Array
+from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import make_limits
 from dasp.solvers.leastsquares import Problem, solve_least_squares
+from dasp.solvers.operator import Matrix
 from dasp.solvers.scalars import Scalar, hypot, where
 from dasp.solvers.space import State
 from dasp.solvers.spaces import one_call
@@ -77,9 +78,9 @@ class Lsmr:
 
 @one_call
 def lsmr(
-    A: Any,
-    b: Any,
-    x0: Any = None,
+    A: Matrix,
+    b: ArrayLike,
+    x0: ArrayLike | None = None,
     *,
     damp: float = 0.0,
     rtol: float = 1e-6,

@@ -1,5 +1,4 @@
-"""What a solver multiplies by: anything with a shape, a dtype and a product, seen through one small
-protocol."""
+"""Operators: anything with a shape, a dtype and a product, behind one small protocol for solvers."""
 
 from __future__ import annotations
 
@@ -14,6 +13,18 @@ import numpy as np
 from dasp.runtime import check as _check
 
 Array = Any
+"""numpy.ndarray or cupy.ndarray, or in a caller's arguments a list."""
+
+
+class Matrix(Protocol):
+    """Anything that a caller gives a solver to multiply by: a matrix or linear operator, with a dtype too."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(m, n)."""
+
+    def __matmul__(self, x: Any, /) -> Any:
+        """Return the product with x."""
 
 
 class Operator(Protocol):
@@ -40,12 +51,12 @@ class Operator(Protocol):
         """Set each column of Y to the product with that of X, two blocks in C order that do not overlap."""
 
     def prepare(self, x: Array, y: Array) -> Callable[[], None]:
-        """Return what does so again and again, and keeps all that it needs for that."""
+        """Return a function that sets y to the product with x; it keeps all that it needs."""
 
     def prepare_with_dot(
         self, x: Array, y: Array, w: Array, *, square: bool = False
     ) -> tuple[Callable[[], None], Array] | None:
-        """Return what also leaves sums, and the sums, which make up w'y; None if there is no such thing.
+        """Return a function that also leaves sums, and the sums, which make up w'y; None if there is none.
 
         With `square` the first half of them do, and the other makes up y'y.
         """
@@ -95,7 +106,7 @@ class _Dotless(_ByColumn):
 
 
 class _Planned(_ByColumn):
-    """What has `matvec(x, out=y)`: a planned matrix, a preconditioner of ours."""
+    """An operator with `matvec(x, out=y)`: a planned matrix, a preconditioner of ours."""
 
     def __init__(self, A: Any, device: str) -> None:
         self.shape, self.device, self.captures = _shape(A), device, True
@@ -126,7 +137,7 @@ class _Planned(_ByColumn):
 
 
 class _Plain(_Dotless):
-    """What has `@`: a SciPy or CuPy matrix, a LinearOperator, a dense array."""
+    """An operator with `@`: a SciPy or CuPy matrix, a LinearOperator, a dense array."""
 
     def __init__(self, A: Any, device: str, name: str = "A") -> None:
         self.shape, self.device, self.captures = _shape(A), device, False
@@ -226,7 +237,7 @@ class _Conjugated(_Dotless):
 
 
 class _Adjoint(_Dotless):
-    """The adjoint of what has `rmatvec` and no `T`."""
+    """The adjoint of an operator that has `rmatvec` and no `T`."""
 
     def __init__(self, A: Any, device: str) -> None:
         m, n = _shape(A)
@@ -243,7 +254,7 @@ def _shape(A: Any) -> tuple[int, int]:
 
 
 def as_operator(A: Any, device: str, name: str = "A") -> Operator:
-    """Return what a solver multiplies by.
+    """Return a matrix or linear operator as an `Operator`.
 
     Parameters
     ----------
@@ -270,7 +281,7 @@ def as_operator(A: Any, device: str, name: str = "A") -> Operator:
 
 
 def adjoint_of(A: Any, device: str) -> Operator:
-    """Return what multiplies by the conjugate transpose of A; of a real A that is the transpose.
+    """Return the conjugate transpose of A as an `Operator`; of a real A that is the transpose.
 
     Raises
     ------
@@ -302,7 +313,7 @@ def kept_adjoint(A: Any) -> Any:
 
 
 def writes_into(A: Any, name: str = "matvec") -> bool:
-    """Whether A has `matvec(x, out=y)`, or another method that takes `out`."""
+    """Return True if A has `matvec(x, out=y)`, or another method that takes `out`."""
     try:
         method = getattr(A, name)
         of_class = getattr(method, "__func__", None)

@@ -6,7 +6,7 @@ from the true residual. An iteration is judged at the head of the next one, as o
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dasp.solvers.plain import INDEFINITE, ConjugateGradients
 from dasp.solvers.scalars import RUNNING, Scalar, where
@@ -54,7 +54,7 @@ class PipelinedConjugateGradients:
     def iterate(self, phase: int, s: State) -> State:
         """Make the product ahead, then everything else at once."""
         self._system.multiply("w", "q")
-        rr: Any = s["rr"]
+        rr: Scalar = s["rr"]
         alpha, beta, code = _step(rr, s["delta"], s)
         next_rr, delta = self._advance(alpha=alpha, beta=beta)
         return {"judge": rr, "rr": next_rr, "delta": delta, "last": rr, "alpha": alpha, "code": code}

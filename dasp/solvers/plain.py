@@ -6,8 +6,9 @@ Sparse Linear Systems, second edition, algorithm 9.1.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from dasp.solvers.operator import Matrix
 from dasp.solvers.scalars import OWN, RUNNING, where
 from dasp.solvers.space import State
 from dasp.solvers.system import System
@@ -69,7 +70,7 @@ class ConjugateGradients:
         return {"rr": rr, "rho": rho, "code": where(curvature > 0.0, of_m, float(INDEFINITE))}
 
 
-def names_with(M: Any) -> tuple[str, ...]:
+def names_with(M: Matrix | None) -> tuple[str, ...]:
     """Return the vectors that conjugate gradients take with a preconditioner."""
     if M is None:
         return ("p",)

@@ -8,7 +8,7 @@ Complex ones are `numpy.complex128`, or `TracedComplex`: two traced scalars. All
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,13 +19,20 @@ iterations were made; a number is NaN or infinite; b is zero. A method's own cod
 OWN = 8
 
 FINITE = 1e308
-"""What the square of a norm must be below."""
+"""An upper bound on the square of a norm."""
 
 Scalar = Any
 """numpy.float64 or Traced, numpy.complex128 or TracedComplex."""
 
 IMAGINARY = ".imag"
-"""What the name of a complex number's imaginary part ends with where only real ones are kept."""
+"""The ending of the name of a complex number's imaginary part, where only real ones are kept."""
+
+
+class Numbering(Protocol):
+    """A trace, as its scalars see it."""
+
+    def next_number(self) -> int:
+        """Return a number for a scalar."""
 
 
 class Traced:
@@ -42,14 +49,14 @@ class Traced:
         Passes that must have been made before it is known, besides those that its parts need.
     """
 
-    def __init__(self, trace: Any, text: str, parts: tuple[Traced, ...] = (), stage: int = 0) -> None:
+    def __init__(self, trace: Numbering, text: str, parts: tuple[Traced, ...] = (), stage: int = 0) -> None:
         self.trace, self.text, self.parts = trace, text, parts
         self.stage: int = max((stage, *(part.stage for part in parts)))
         self.number: int = trace.next_number()
 
     @property
     def name(self) -> str:
-        """What it is called in a kernel."""
+        """The name in a kernel."""
         return f"t{self.number}"
 
     @property
@@ -62,7 +69,7 @@ class Traced:
         """None."""
         return 0.0
 
-    def _of(self, text: str, *others: Any) -> Traced:
+    def _of(self, text: str, *others: Scalar) -> Traced:
         parts: list[Traced] = [self]
         names = ["{0}"]
         for other in others:
@@ -73,28 +80,28 @@ class Traced:
                 names.append(literal(float(other)))
         return Traced(self.trace, text.format(*names), tuple(parts))
 
-    def __add__(self, other: Any) -> Traced:
+    def __add__(self, other: Scalar) -> Traced:
         return self._of("{0} + {1}", other)
 
-    def __sub__(self, other: Any) -> Traced:
+    def __sub__(self, other: Scalar) -> Traced:
         return self._of("{0} - {1}", other)
 
-    def __mul__(self, other: Any) -> Traced:
+    def __mul__(self, other: Scalar) -> Traced:
         return self._of("{0} * {1}", other)
 
-    def __truediv__(self, other: Any) -> Traced:
+    def __truediv__(self, other: Scalar) -> Traced:
         return self._of("{0} / {1}", other)
 
-    def __radd__(self, other: Any) -> Traced:
+    def __radd__(self, other: Scalar) -> Traced:
         return self._of("{1} + {0}", other)
 
-    def __rsub__(self, other: Any) -> Traced:
+    def __rsub__(self, other: Scalar) -> Traced:
         return self._of("{1} - {0}", other)
 
-    def __rmul__(self, other: Any) -> Traced:
+    def __rmul__(self, other: Scalar) -> Traced:
         return self._of("{1} * {0}", other)
 
-    def __rtruediv__(self, other: Any) -> Traced:
+    def __rtruediv__(self, other: Scalar) -> Traced:
         return self._of("{1} / {0}", other)
 
     def __neg__(self) -> Traced:
@@ -103,16 +110,16 @@ class Traced:
     def __abs__(self) -> Traced:
         return self._of("fabs({0})")
 
-    def __lt__(self, other: Any) -> Traced:
+    def __lt__(self, other: Scalar) -> Traced:
         return self._of("double({0} < {1})", other)
 
-    def __le__(self, other: Any) -> Traced:
+    def __le__(self, other: Scalar) -> Traced:
         return self._of("double({0} <= {1})", other)
 
-    def __gt__(self, other: Any) -> Traced:
+    def __gt__(self, other: Scalar) -> Traced:
         return self._of("double({0} > {1})", other)
 
-    def __ge__(self, other: Any) -> Traced:
+    def __ge__(self, other: Scalar) -> Traced:
         return self._of("double({0} >= {1})", other)
 
     def __bool__(self) -> bool:
@@ -122,7 +129,7 @@ class Traced:
         """Return the square root."""
         return self._of("sqrt({0})")
 
-    def where(self, this: Any, that: Any) -> Scalar:
+    def where(self, this: Scalar, that: Scalar) -> Scalar:
         """Return `this` where the number is not 0, else `that`."""
         if isinstance(this, TracedComplex) or isinstance(that, TracedComplex):
             return TracedComplex(self.where(this.real, that.real), self.where(this.imag, that.imag))
@@ -144,7 +151,7 @@ class TracedComplex:
         a, b, c, d = self.real, self.imag, other.real, other.imag
         return TracedComplex(a * c - b * d, a * d + b * c)
 
-    def __truediv__(self, other: Any) -> TracedComplex:
+    def __truediv__(self, other: Scalar) -> TracedComplex:
         if not isinstance(other, TracedComplex):
             return TracedComplex(self.real / other, self.imag / other)
         # By the larger part first: the square of the divisor's size need not be a number.

@@ -1,4 +1,4 @@
-"""What a solver adds and measures vectors with: a space. And the one place that knows which spaces there are.
+"""A space: the vectors of a solver, and the operations on them.
 
 A space holds vectors of one length in one block of memory, a row each, and makes passes over them. A pass
 does some updates and then some dot products, in one reading of the vectors that it names:
@@ -24,11 +24,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dasp.solvers.operator import Operator
+from dasp.solvers.operator import Array, Operator
 from dasp.solvers.scalars import Scalar
-
-Array = Any
-"""numpy.ndarray or cupy.ndarray."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +134,8 @@ Iterate = Callable[[int, State], State]
 
 @dataclass
 class Report:
-    """What a loop says: its last scalars, and the norm of the residual after each iteration since the
-    last."""
+    """The report of a loop: its last scalars, and the norm of the residual after each iteration since the
+    last report."""
 
     state: dict[str, float]
     residuals: list[float]
@@ -155,7 +152,7 @@ class Loop(Protocol):
 
 
 class Space(Protocol):
-    """What differs between a CPU, a GPU and several ranks, besides the product.
+    """The operations that differ between a CPU, a GPU and several ranks, besides the product.
 
     Attributes
     ----------
@@ -211,12 +208,15 @@ class Space(Protocol):
         """Prepare passes and products whose coefficients are constants, to be made again and again."""
 
     def triangular(self, triangle: Triangle) -> Callable[[Array, Array], None]:
-        """Return what sets its second vector to the solution with the first; for use in a `program`."""
+        """Return a function that solves with a triangle, from its first vector into its second.
+
+        It is for use in a `program`.
+        """
 
     def arnoldi(self, vectors: Any, names: list[str]) -> Arnoldi:
         """Return a Krylov basis that lies in consecutive vectors."""
 
-    def asarray(self, array: Any) -> Array:
+    def asarray(self, array: Array) -> Array:
         """Return an array of the space's type where the space is, itself if it is there already."""
 
     def download(self, array: Array) -> np.ndarray[Any, Any]:
@@ -279,7 +279,7 @@ class Arnoldi(Protocol):
         """Make vector k + 1 orthogonal to those before it."""
 
     def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[..., None]:
-        """Return what makes steps `first` to `last`, each a product and `extend`.
+        """Return a function that makes steps `first` to `last`, each a product and `extend`.
 
         With a third argument it then adds their correction to that vector, without a look at what was found.
         """

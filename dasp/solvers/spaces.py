@@ -19,7 +19,7 @@ MODULES = {"cpu": "dasp.solvers.cpu.space", "cuda": "dasp.solvers.cuda.space"}
 
 
 def together(A: Any, work: Callable[[], Any], alike: Callable[[Any], dict[str, Any]]) -> Any:
-    """Return what some work returns; where A lies on several ranks, once all have done it without an error.
+    """Do some work and return its result; where A lies on several ranks, all must succeed first.
 
     `alike` says of the result what must be equal on all ranks.
     """
@@ -42,7 +42,7 @@ def one_call(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def refuse_ranks(A: Any, method: str) -> None:
-    """Hold that a method which does not know of ranks is not given a matrix that lies on several.
+    """Refuse a matrix that lies on several ranks, for a method that works on one.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a solver says beside x."""
+"""The report of a solver, beside x."""
 
 from __future__ import annotations
 

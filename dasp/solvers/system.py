@@ -12,14 +12,12 @@ import numpy as np
 from dasp.runtime.log import logger
 from dasp.solvers.arguments import Limits, check_square, place_and_type, vector
 from dasp.solvers.driver import BEYOND, HIDDEN, Solve, drive, hand_back
-from dasp.solvers.operator import as_operator
-from dasp.solvers.scalars import NOT_FINITE, NOTHING, RUNNING, where
+from dasp.solvers.operator import Array, Matrix, as_operator
+from dasp.solvers.scalars import NOT_FINITE, NOTHING, RUNNING, Scalar, where
 from dasp.solvers.space import Loop, Space, State
 from dasp.solvers.spaces import space_for, together
 from dasp.solvers.stats import Stats
 from dasp.solvers.workspace import Workspace, workspace_for
-
-Array = Any
 
 SQUARES = (1e-200, 1e200)
 """Between these the square of a norm loses nothing; a b beyond them is scaled by a power of two."""
@@ -67,8 +65,8 @@ class System:
 
     def __init__(
         self,
-        A: Any,
-        M: Any,
+        A: Matrix,
+        M: Matrix | None,
         dtype: np.dtype[Any],
         device: str,
         method: Callable[[System], Method],
@@ -98,20 +96,20 @@ class System:
 
     @property
     def complex(self) -> bool:
-        """Whether its vectors are of complex numbers."""
+        """True if its vectors are of complex numbers."""
         return self.space.dtype.kind == "c"
 
     @property
     def squares(self) -> tuple[float, float]:
-        """Between which numbers the square of a norm must be."""
+        """The least and the largest square of a norm that loses nothing."""
         return COMPLEX_SQUARES if self.complex else SQUARES
 
     @property
     def captures(self) -> bool:
-        """Whether its products can be captured in a CUDA graph."""
+        """True if its products can be captured in a CUDA graph."""
         return all(one is None or one.captures for one in (self.operator, self.preconditioner))
 
-    def take(self, b: Array, x0: Array) -> None:
+    def take(self, b: Array, x0: Array | None) -> None:
         """Take a right-hand side, and where to start if that is not None."""
         load(self.vectors["b"], b, self.space)
         if x0 is not None:
@@ -137,7 +135,7 @@ class System:
         self.multiply("x", "q")
         return self._start(given, *self._subtract())
 
-    def _start(self, given: State, bb: Any, rr: Any) -> State:
+    def _start(self, given: State, bb: Scalar, rr: Scalar) -> State:
         relative, absolute = given["rtol"] * given["rtol"] * bb, given["atol"] * given["atol"]
         low, high = self.squares
         lost = where(bb >= 0.0, float(NOTHING), float(NOT_FINITE))
@@ -218,11 +216,11 @@ class LinearSolve(Solve):
 
 
 def solve(
-    A: Any,
-    b: Any,
-    x0: Any,
+    A: Matrix,
+    b: Array,
+    x0: Array | None,
     limits: Limits,
-    M: Any,
+    M: Matrix | None,
     workspace: Workspace | None,
     method: Callable[[System], Method],
     names: tuple[str, ...],
@@ -239,7 +237,7 @@ def solve(
     began = time.perf_counter()
     name = str(key[0]) if key else getattr(method, "__name__", "another method")
 
-    def take() -> tuple[str, np.dtype[Any], Any, Any]:
+    def take() -> tuple[str, np.dtype[Any], Array, Array | None]:
         check_square(A, M)
         size = int(getattr(A, "local_shape", A.shape)[0])
         placed = place_and_type(A, b, M)
@@ -267,7 +265,10 @@ def solve(
 
 
 def collect_alike(
-    method: str, taken: tuple[str, np.dtype[Any], Any, Any], x0: Any, M: Any = None
+    method: str,
+    taken: tuple[str, np.dtype[Any], Array, Array | None],
+    x0: Array | None,
+    M: Matrix | None = None,
 ) -> dict[str, Any]:
     """Return the arguments of a solve, besides its limits, that must be equal on all ranks."""
     diagonal = getattr(M, "diagonal_of_inverse", None) is not None
@@ -289,6 +290,6 @@ def round_unscaled(x: Array, scale: float) -> None:
     x *= scale
 
 
-def load(target: Array, source: Any, space: Any) -> None:
+def load(target: Array, source: Array | None, space: Space) -> None:
     """Copy a vector into one of the space, or clear that."""
     target[...] = 0 if source is None else space.asarray(source)

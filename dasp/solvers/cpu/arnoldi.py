@@ -60,7 +60,7 @@ class CpuArnoldi:
         return made
 
     def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[..., None]:
-        """Return what makes steps `first` to `last`; the correction after them only if that is asked for."""
+        """Return a function that makes steps `first` to `last`, and corrects a vector if one is named."""
 
         def run(first: int, last: int, corrected: str | None = None) -> None:
             for k in range(first, last):

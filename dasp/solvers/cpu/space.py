@@ -12,7 +12,7 @@ from dasp.solvers.cpu.blocks import gram, set_product
 from dasp.solvers.cpu.loop import CpuLoop
 from dasp.solvers.cpu.passes import solve_triangle
 from dasp.solvers.cpu.vectors import CpuVectors, Vector
-from dasp.solvers.operator import Operator
+from dasp.solvers.operator import Array, Operator
 from dasp.solvers.space import Iterate, Start, State, Triangle
 
 
@@ -67,7 +67,7 @@ class CpuSpace:
         """Return a Krylov basis."""
         return CpuArnoldi(vectors, names)
 
-    def asarray(self, array: Any) -> Vector:
+    def asarray(self, array: Array) -> Vector:
         """Return an array of the space's type, itself if it is one."""
         return np.asarray(array, self.dtype)
 

@@ -23,7 +23,7 @@ ALIGNMENT = 64
 """Bytes to which rows are rounded up, so that each starts with a cache line."""
 
 ELEMENT_SECONDS = 2e-10
-"""What an element of a vector costs one thread, about, in seconds."""
+"""The time of one thread for an element of a vector, about, in seconds."""
 
 LEAST_SECONDS = 6e-6
 """A pass that takes less is left to one thread."""
@@ -152,7 +152,7 @@ class CpuVectors:
         return self._views[name]
 
     def bind(self, name: str, array: Vector) -> bool:
-        """Return that this is not possible: vectors are rows of one block."""
+        """Return False: vectors are rows of one block."""
         return False
 
     def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Fused:

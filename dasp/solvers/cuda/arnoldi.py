@@ -12,6 +12,7 @@ from dasp.runtime.cuda.graph import in_turn
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.integers import ceil_div
 from dasp.solvers.cuda.passes import PACK_BYTES, scalar_defines
+from dasp.solvers.cuda.vectors import CudaVectors
 
 THREADS = 512
 """Threads of a block, of which each multiprocessor has one."""
@@ -65,7 +66,7 @@ class CudaArnoldi:
 
     ahead = 10
 
-    def __init__(self, space: Any, vectors: Any, names: list[str]) -> None:
+    def __init__(self, space: Any, vectors: CudaVectors, names: list[str]) -> None:
         self._most = most = len(names)
         self._number = np.dtype(np.complex128 if space.dtype.kind == "c" else np.float64)
         limit = MOST_BYTES // self._number.itemsize
@@ -103,7 +104,7 @@ class CudaArnoldi:
         return int(max(1, min(pieces, space.on.processors)))
 
     def _prepare_dots(self, space: Any, basis: dict[str, Any], k: int, closing: int) -> Callable[[], None]:
-        """Return what makes the dot products of step k, and the small numbers that follow from them."""
+        """Return the launch of step k's dot products and of the small numbers that follow from them."""
         if self._dots is None:
             given = {**basis, "parts": self._parts, "arrived": self._arrived}
             self._dots = self._prepare_steps("dots", given, ("n", "k", "closing"))
@@ -138,7 +139,7 @@ class CudaArnoldi:
             launch()
 
     def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[..., None]:
-        """Return what makes steps `first` to `last`, and their correction, in a graph if possible."""
+        """Return a function that makes steps `first` to `last`, and corrects a vector if one is named."""
         if captured:
             for step in steps[:1]:
                 step()  # so that what a product does once is done before it is captured

@@ -23,7 +23,7 @@ GLANCE = 2048
 """Residuals that are read along with the scalars."""
 
 GIVEN = "rtol", "atol", "margin"
-"""What a start is given."""
+"""The scalars that a start takes."""
 
 GIVEN_SCALARS = 2
 """Which of the arrays of scalars a start reads it from."""
@@ -154,7 +154,7 @@ class CudaLoop:
         self._ends[guard]()
 
     def _repeat(self, most: int) -> Callable[[], None]:
-        """Return what iterates, in turns that are no longer than is allowed, but for a last odd iteration."""
+        """Return a function that iterates, in turns no longer than `most` rounded up to an even number."""
         length = min(self._length, most + most % 2)
         if length not in self._repeats:
             turn = in_turn(self._phases, length)
@@ -226,7 +226,7 @@ class CudaLoop:
     def _program(
         self, trace: Trace, source: int, target: int, guard: int, left: int | None = None
     ) -> Callable[[], None]:
-        """Return what launches a trace's passes and products, from one array of scalars to another.
+        """Return the launches of a trace's passes and products, from one array of scalars to another.
 
         `left` is the buffer of the sums that the last pass leaves to the next iteration, if it does.
         """

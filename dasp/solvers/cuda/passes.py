@@ -36,7 +36,7 @@ PASS = """
     double*        sums_out
     double*        history
 """
-"""What a pass takes besides its vectors."""
+"""The parameters of a pass besides its vectors."""
 
 
 class PassText:
@@ -97,7 +97,7 @@ class PassText:
         }
 
     def signature(self) -> Signature:
-        """Return what the kernel takes."""
+        """Return the kernel's signature."""
         return _signature("\n".join(self.parameters))
 
     def _once(self, place: int) -> str:
@@ -140,7 +140,7 @@ def _accesses(given: Pass) -> tuple[list[str], list[str]]:
 
 @cache
 def _signature(vectors: str) -> Signature:
-    """Return what a pass takes whose vectors are declared so."""
+    """Return the signature of a pass whose vectors are declared so."""
     return Signature("solve/fused.cu", "dasp_fused", vectors + PASS)
 
 

@@ -1,4 +1,4 @@
-"""What passes and loops ask of the space that they belong to."""
+"""The space of a GPU as passes and loops see it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = Any
 
 
 class PassSpace(Protocol):
-    """What vectors and loops ask of the space of a GPU, or of a rank's.
+    """The space of a GPU, or of a rank's, as vectors and loops see it.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class PassSpace(Protocol):
         """Return the iterations, an even number, after which the loop looks at their verdict."""
 
     def totals(self, sums: Array) -> Array:
-        """Return where `combine` shall leave the totals of sums over ranks."""
+        """Return the array in which `combine` leaves the totals of sums over ranks."""
 
     def combine(self, sums: Array, totals: Array, *, beside: bool = False) -> list[Callable[[], None]]:
-        """Return what makes totals of the sums that blocks left."""
+        """Return the launches that add the sums of blocks up over ranks."""

@@ -128,18 +128,18 @@ class CudaSpace:
         return length // 4 if costly else length
 
     def totals(self, sums: Array) -> Array:
-        """Return where `combine` shall leave the totals of sums over ranks: where they are, on one GPU."""
+        """Return the array in which `combine` leaves the totals of sums over ranks: on one GPU the sums."""
         return sums
 
     def combine(self, sums: Array, totals: Array, *, beside: bool = False) -> list[Callable[[], None]]:
-        """Return what makes totals of the sums that blocks left; the next pass adds up the blocks.
+        """Return the launches that add the blocks' sums up over ranks; the next pass adds up the blocks.
 
         On one GPU there is nothing to do. `beside` says that the next iteration needs them, behind a product.
         """
         return []
 
     def triangular(self, triangle: Triangle) -> Callable[[Array, Array], None]:
-        """Return what writes a solve with a triangle down: a launch for each level."""
+        """Return a function that records a solve with a triangle: a launch for each level."""
         t, dtype = triangle, self.dtype
         on_device = {
             "indptr": self._uploaded(t.indptr),
@@ -169,7 +169,7 @@ class CudaSpace:
         """Return a Krylov basis that lies in consecutive vectors."""
         return CudaArnoldi(self, vectors, names)
 
-    def asarray(self, array: Any) -> Array:
+    def asarray(self, array: Array) -> Array:
         """Return an array of the space's type on the GPU, itself if it is one."""
         return self.on.asarray(array, self.dtype)
 

@@ -1,4 +1,4 @@
-"""What an iteration does, written down once: products, passes, and the scalars between them.
+"""The record of an iteration: products, passes, and the scalars between them.
 
 A scalar has a stage: that of the first pass before which everything it is made of is known. It is computed at
 the head of that pass, by each thread for itself, and stored on the GPU where later passes need it.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dasp.solvers.operator import Operator
+from dasp.solvers.operator import Array, Operator
 from dasp.solvers.scalars import Scalar, Traced, TracedComplex, literal
 from dasp.solvers.space import Update
 
@@ -62,7 +62,7 @@ class Pass:
     stores: list[str] = field(default_factory=list)
     sums: int = 0
     """Dot products of the pass before."""
-    more: tuple[int, Any, int] = (0, None, 0)
+    more: tuple[int, Array, int] = (0, None, 0)
     """Dot products that a product since then left: how many, their sums, and sums for each."""
     leave: str = ""
     """A statement after the scalars."""
@@ -79,17 +79,17 @@ class Multiplication:
         Those that make them up, if it does.
     """
 
-    def __init__(self, operator: Operator, x: Any, y: Any) -> None:
+    def __init__(self, operator: Operator, x: Array, y: Array) -> None:
         self._operator, self._x, self._y = operator, x, y
         self.costly = bool(getattr(operator, "costly", False))
         self._call = operator.prepare(x, y)
-        self.sums: Any = None
+        self.sums: Array | None = None
 
     def __call__(self) -> None:
         """Make it."""
         self._call()
 
-    def leave(self, given: Pass) -> tuple[int, Any, int] | None:
+    def leave(self, given: Pass) -> tuple[int, Array, int] | None:
         """Leave w'y, or that and y'y, if these are all that a pass asks for and the operator can do that."""
         count = len(given.dots)
         if given.updates or not 1 <= count <= 2:
@@ -119,7 +119,7 @@ class Trace:
         self.slots, self._entering = slots, entering
         self.entries: list[Pass | Callable[[], None]] = []
         self.passes: list[Pass] = []
-        self._left: tuple[int, Any, int] = (0, None, 0)
+        self._left: tuple[int, Array, int] = (0, None, 0)
         self._numbers = 0
         self._declared: set[tuple[int, int]] = set()
         self._kept: dict[int, int] = {}
@@ -202,7 +202,7 @@ class Trace:
         return value if isinstance(value, Traced) else Traced(self, literal(float(value)))
 
     def _use(self, value: Traced, stage: int) -> str:
-        """Have a scalar declared at the head of a pass, and return its name there."""
+        """Declare a scalar at the head of a pass, and return its name there."""
         if (value.number, stage) in self._declared:
             return value.name
         self._declared.add((value.number, stage))

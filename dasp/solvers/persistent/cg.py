@@ -15,6 +15,7 @@ import numpy as np
 from dasp.solvers.cuda.loop import HISTORY
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.cuda.vectors import CudaVectors
+from dasp.solvers.operator import Matrix
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.scalars import LIMIT
 from dasp.solvers.space import Report
@@ -24,19 +25,19 @@ if TYPE_CHECKING:
     from dasp.solvers.persistent.kernel import Recipe
 
 FROM_ZERO, FROM_X, AGAIN = range(3)
-"""Where a launch begins: as in the kernel."""
+"""The modes of a launch: from x = 0, from x, or on from the last one. Numbers as in the kernel."""
 
 NEVER, ALWAYS, UNLESS_LIMIT = range(3)
-"""Whether it computes the true residual at the end."""
+"""The cases in which a launch computes the true residual at its end."""
 
 SLOTS = {"code": 0, "count": 1, "bb": 2, "rr": 3, "start": 4, "wanted": 5, "goal": 6, "true": 7}
-"""Where its record holds what a report tells; the kernel has its own numbers behind them."""
+"""The places of a report's scalars in the record; the kernel keeps numbers of its own behind them."""
 
 RECORD = 16
 """Numbers of the record."""
 
 VARYING = "most", "rtol", "atol", "margin", "mode", "finish"
-"""What comes with each launch."""
+"""The arguments that differ from launch to launch."""
 
 
 class PersistentConjugateGradients(PipelinedConjugateGradients):
@@ -107,7 +108,7 @@ class PersistentLoop:
         return {name: float(mailbox[slot]) for name, slot in SLOTS.items()}
 
 
-def persistent_names(M: Any) -> tuple[str, ...]:
+def persistent_names(M: Matrix | None) -> tuple[str, ...]:
     """Return the vectors that it takes with a preconditioner."""
     names = PipelinedConjugateGradients.names
     return names if M is None else (*names, "d")

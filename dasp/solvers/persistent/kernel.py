@@ -18,7 +18,7 @@ from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import into
 from dasp.runtime.integers import ceil_div
-from dasp.solvers.operator import product_of
+from dasp.solvers.operator import Matrix, device_of, product_of
 
 MAILBOX = 2064
 """Numbers that the host sees when a launch is done: a record of 16, and the first residuals."""
@@ -82,7 +82,7 @@ PROCESSORS, COOPERATES, SHARED_BYTES = 16, 95, 97
 
 @dataclass(frozen=True)
 class Chip:
-    """What a GPU offers to blocks that run at the same time.
+    """The resources of a GPU for blocks that run at the same time.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Chip:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the kernel is compiled with and takes by a matrix, for whoever launches it with vectors.
+    """The constants and arguments of the kernel for one matrix; a launch adds vectors.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class Recipe:
 
 @cache
 def chip(device: int) -> Chip:
-    """Return what a GPU offers."""
+    """Return the resources of a GPU."""
     import cupy
 
     processors, cooperates, shared_bytes = (
@@ -137,11 +137,11 @@ def chip(device: int) -> Chip:
 
 
 _RECIPES: WeakKeyDictionary[Product, dict[bool, Recipe | None]] = WeakKeyDictionary()
-"""What was found for products, without and with a diagonal preconditioner."""
+"""The recipes of products, without and with a diagonal preconditioner."""
 
 
-def find_recipe(A: Any, M: Any, dtype: np.dtype[Any]) -> Recipe | None:
-    """Return what the kernel takes on a GPU by a matrix; None if another form is as fast, or the only one.
+def find_recipe(A: Matrix, M: Matrix | None, dtype: np.dtype[Any]) -> Recipe | None:
+    """Return the recipe of a matrix on a GPU; None if another form is as fast, or the only one.
 
     In float32 the recurrences of this form drift away so soon that it takes more iterations.
     """
@@ -153,13 +153,13 @@ def find_recipe(A: Any, M: Any, dtype: np.dtype[Any]) -> Recipe | None:
         return None
     recipes = _RECIPES.setdefault(product, {})
     if diagonal not in recipes:
-        number = int(A.device.partition(":")[2] or 0)
+        number = int(str(device_of(A)).partition(":")[2] or 0)
         recipes[diagonal] = make_recipe(product.plan, chip(number), diagonal=diagonal)
     return recipes[diagonal]
 
 
 def make_recipe(plan: Plan, on: Chip, *, diagonal: bool) -> Recipe | None:
-    """Return what the kernel takes on a GPU; None if a plan has segments or does not fit, or it does not pay.
+    """Return the recipe of a plan; None if it has segments, does not fit on the chip, or does not pay.
 
     `diagonal` says whether there is a preconditioner.
     """
