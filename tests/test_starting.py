@@ -38,8 +38,8 @@ print("right")
 COMPILE = """
 import numpy as np
 from dasp.formats.dasp.cpu import rows
-from dasp.formats.sell.cpu import primitives
-assert primitives.never_rises(np.ones(3, np.int32))
+from dasp.formats.sell.cpu import survey
+assert survey.never_rises(np.ones(3, np.int32))
 assert rows.count_tiles(np.full(8, 4, np.int32), 1)[0] == 1
 print("right")
 """

@@ -9,9 +9,10 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from dasp.formats.cost import CostModel
-from dasp.runtime.dtypes import bits_type, stored
+from dasp.runtime.dtypes import stored
 from dasp.runtime.integers import narrowest as narrowest
 
 PAD = -1
@@ -155,7 +156,7 @@ def nbytes(*parts: Any) -> int:
     return int(total)
 
 
-def csr_from_coo(m: int, rows: Array, columns: Array, values: Array, on: Any) -> tuple[Array, Array, Array]:
+def csr_from_coo(m: int, rows: Array, columns: Array, values: Array) -> tuple[Array, Array, Array]:
     """Sort entries by row, stably; duplicates and explicit zeros stay as they are.
 
     Parameters
@@ -165,8 +166,6 @@ def csr_from_coo(m: int, rows: Array, columns: Array, values: Array, on: Any) ->
     rows, columns : numpy.ndarray, shape (nnz,), int32 or int64
         Each row in [0, m).
     values : numpy.ndarray, shape (nnz,)
-    on : dasp.formats.protocols.Primitives
-        The CPU's.
 
     Returns
     -------
@@ -174,17 +173,20 @@ def csr_from_coo(m: int, rows: Array, columns: Array, values: Array, on: Any) ->
     indices, data : numpy.ndarray, shape (nnz,)
         With the types of `columns` and `values`.
     """
-    indptr = np.zeros(m + 1, np.int64)
-    np.cumsum(np.bincount(rows, minlength=m), out=indptr[1:])
-    indices, data = np.empty_like(columns), np.empty_like(values)
-    bits = bits_type(values.dtype)
-    on.scatter_entries(indptr[:-1].copy(), rows, columns, values.view(bits), indices, data.view(bits))
-    return indptr, indices, data
+    indptr, order = sort_by_row(m, rows)
+    return indptr, columns[order], values[order]
 
 
-def csr_of_slots(
-    plan: Plan, rows: Array, columns: Array, values: Array, on: Any
-) -> tuple[Array, Array, Array]:
+def sort_by_row(m: int, rows: Array) -> tuple[Array, Array]:
+    """Return where each of m rows begins, and the entries in the order of their rows, stably."""
+    count = len(rows)
+    # A matrix with entry k in column k: SciPy's conversion sorts it by rows and keeps the order of columns.
+    ones, starts = np.ones(count, np.bool_), np.arange(count + 1, dtype=narrowest(count))
+    by_row = sparse.csc_array((ones, rows, starts), shape=(m, count)).tocsr()
+    return by_row.indptr.astype(np.int64), by_row.indices
+
+
+def csr_of_slots(plan: Plan, rows: Array, columns: Array, values: Array) -> tuple[Array, Array, Array]:
     """Return the matrix of a plan as CSR from row, column and value of every slot, for `Format.unpack`.
 
     Parameters
@@ -192,19 +194,17 @@ def csr_of_slots(
     plan : Plan
     rows, columns, values : numpy.ndarray, shape (slots,)
         The column of a pad is `PAD`.
-    on : dasp.formats.protocols.Primitives
-        The CPU's.
     """
     kept = columns != PAD
-    return csr_from_coo(plan.shape[0], rows[kept], columns[kept], values[kept], on)
+    return csr_from_coo(plan.shape[0], rows[kept], columns[kept], values[kept])
 
 
-def slots_of_entries(plan: Plan, rows: Array, columns: Array, on: Any) -> Array:
+def slots_of_entries(plan: Plan, rows: Array, columns: Array) -> Array:
     """Return the slot of every entry as they came in, from rows and columns by slots, for `Format.slots`."""
     kept = np.flatnonzero(columns != PAD)
     kept = kept.astype(narrowest(len(columns)), copy=False)
     # The entries of a row lie in rising slots, whatever lies between them.
-    slots = csr_from_coo(plan.shape[0], rows[kept], kept, kept, on)[1]
+    slots = kept[sort_by_row(plan.shape[0], rows[kept])[1]]
     if plan.order is None:
         return slots
     came = np.empty_like(slots)

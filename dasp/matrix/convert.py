@@ -130,7 +130,6 @@ def _compress(shape: tuple[int, int], arrays: Compressed | Coordinates, request:
             f"A with {shape[0]:,} rows", BYTES_PER_ROW * float(shape[0]), "leave out rows without entries"
         )
     if isinstance(arrays, Coordinates):
-        cpu = devices.find("cpu").primitives
-        order = find_row_order(shape[0], arrays.rows, cpu)
-        arrays = Compressed(*csr_from_coo(shape[0], *arrays, cpu))
+        order = find_row_order(shape[0], arrays.rows)
+        arrays = Compressed(*csr_from_coo(shape[0], *arrays))
     return Csr((int(shape[0]), int(shape[1])), *arrays), order

@@ -15,7 +15,7 @@ from dasp import formats
 from dasp.formats import devices
 from dasp.formats.cost import CostModel
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import Array, Plan, arrays_of, csr_from_coo, narrowest
+from dasp.formats.plan import Array, Plan, arrays_of, sort_by_row
 from dasp.formats.protocols import Primitives
 from dasp.matrix.device import find_device
 from dasp.matrix.policy import Policy
@@ -177,10 +177,9 @@ def find_slots(plan: Plan, device: str) -> Any:
     return slots if where == device else devices.find(device).to_device(slots, device)
 
 
-def find_row_order(m: int, rows: Vector, primitives: Primitives) -> Vector | None:
+def find_row_order(m: int, rows: Vector) -> Vector | None:
     """Return the order in which `csr_from_coo` sorts entries; None if they are sorted already."""
     if (rows[1:] >= rows[:-1]).all():
         return None
-    numbers = np.arange(len(rows), dtype=narrowest(len(rows)))
-    order: Vector = csr_from_coo(m, rows, numbers, numbers, primitives)[1]
+    order: Vector = sort_by_row(m, rows)[1]
     return order

@@ -64,12 +64,12 @@ def pack(csr: Csr, options: Options, machine: Any, on: Any) -> Plan:
 def unpack(plan: Plan, on: Any) -> tuple[Any, Any, Any]:
     columns = plan.pattern.columns
     rows = np.repeat(np.arange(plan.shape[0]), columns.shape[1])
-    return csr_of_slots(plan, rows, columns.ravel(), plan.values.numbers.ravel(), on)
+    return csr_of_slots(plan, rows, columns.ravel(), plan.values.numbers.ravel())
 
 
 def slots(plan: Plan, on: Any) -> Any:
     rows = np.repeat(np.arange(plan.shape[0]), plan.pattern.columns.shape[1])
-    return slots_of_entries(plan, rows, plan.pattern.columns.ravel(), on)
+    return slots_of_entries(plan, rows, plan.pattern.columns.ravel())
 
 
 def check(plan: Plan) -> None:

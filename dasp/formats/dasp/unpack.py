@@ -14,12 +14,12 @@ Vector = np.ndarray[Any, Any]
 
 def unpack(plan: Plan, on: Any) -> tuple[Vector, Vector, Vector]:
     """Return the matrix of a plan with NumPy arrays as CSR; `on` are the CPU's primitives."""
-    return csr_of_slots(plan, *expand(plan), on)
+    return csr_of_slots(plan, *expand(plan))
 
 
 def slots(plan: Plan, on: Any) -> Vector:
     """Return the slot of every entry of a plan with NumPy arrays, as the entries came in."""
-    found: Vector = slots_of_entries(plan, *expand(plan)[:2], on)
+    found: Vector = slots_of_entries(plan, *expand(plan)[:2])
     return found
 
 

@@ -16,6 +16,8 @@ from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import nbytes
 from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu
+from dasp.formats.sell.cpu.values import holds
+from dasp.formats.sell.layout import Cut
 from dasp.formats.sell.cuda.pack import segments, slice_statistics
 from dasp.formats.sell.cuda.pack.work import Work
 from dasp.formats.sell.cuda.primitives import Primitives
@@ -246,7 +248,7 @@ def test_long_rows_are_sorted_run_by_run():
     assert plan.values.coding == Coding.DICTIONARY
 
 
-SELL_CUT = cpu.Cut(8, 32, 128, 8192)
+SELL_CUT = Cut(8, 32, 128, 8192)
 
 
 def test_lanes_are_fewer_where_long_rows_are_alike():
@@ -431,7 +433,7 @@ def test_other_values_are_coded_and_placed_as_on_the_cpu(kind, dtype):
             fits = [
                 on.recode_values(data, slots[on], values) for on, values in zip((gpu, cpu), into, strict=True)
             ]
-            assert fits == 2 * [cpu.holds(data, coding, codes)], (coding, codes)
+            assert fits == 2 * [holds(data, coding, codes)], (coding, codes)
             one, other = into
             for mine, theirs in ((one.codes, other.codes), (one.table, other.table)):
                 np.testing.assert_array_equal(bits(mine), bits(theirs))

@@ -22,7 +22,8 @@ from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import PAD, WARP, arrays_of
 from dasp.formats.sell import choose
 from dasp.formats.sell.cpu import primitives
-from dasp.formats.sell.cpu.primitives import encode, never_rises, value_statistics
+from dasp.formats.sell.cpu.survey import never_rises
+from dasp.formats.sell.cpu.values import count_values, encode
 from dasp.formats.sell.cuda import vector as cuda
 from dasp.formats.sell.layout import Cut
 from dasp.formats.sell.pattern import CODE_TYPES, Coding, Width, delta_views, shape_fields
@@ -53,7 +54,7 @@ def unpack(part: SimpleNamespace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def code_values(values: np.ndarray) -> tuple[Coding, np.ndarray, np.ndarray]:
     """The coding that is chosen for some values, its table and their codes."""
-    coding = choose.choose_coding(value_statistics(values), values.dtype)
+    coding = choose.choose_coding(count_values(values)[0], values.dtype)
     codes, table = encode(values, coding)
     return coding, table, codes
 
@@ -850,7 +851,7 @@ def test_threads_say_that_values_are_too_many_for_a_dictionary(monkeypatch):
     try:
         set_num_threads(3)
         for many in (values, np.repeat(values, 3), np.r_[np.repeat(0.5, 4000), values]):
-            assert value_statistics(many).distinct == 257
+            assert count_values(many)[0].distinct == 257
     finally:
         set_num_threads(None)
 
@@ -942,7 +943,7 @@ def test_threads_find_the_values_of_a_dictionary_in_the_order_of_entries(monkeyp
     try:
         set_num_threads(3)
         got = encode(values, Coding.DICTIONARY), encode(values, Coding.DICTIONARY, order)
-        distinct = value_statistics(values).distinct
+        distinct = count_values(values)[0].distinct
     finally:
         set_num_threads(None)
     assert distinct == 5 + late

@@ -30,7 +30,7 @@ _VECTOR = ir.VectorType(INT, LANES)
 
 
 @intrinsic(prefer_literal=True)
-def sort_run(typing_context, numbers, first, count, ordered, order, vectors):  # type: ignore[no-untyped-def]
+def sort_run(typing_context, numbers, first, count, ordered, order, vectors):
     """Sort a run of numbers, equal ones in the order in which they stand, and their places with them.
 
     Parameters
@@ -48,7 +48,7 @@ def sort_run(typing_context, numbers, first, count, ordered, order, vectors):  #
     size = vectors.literal_value
     bits = (LANES * size - 1).bit_length()
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         first, count = arguments[1:3]
 
         def vector(argument: int, k: int) -> Any:

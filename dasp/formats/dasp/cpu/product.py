@@ -139,20 +139,20 @@ _inline = jit(nogil=True, forceinline=True)
 
 
 @_inline
-def _add(columns, values, slot, x, total):  # type: ignore[no-untyped-def]
+def _add(columns, values, slot, x, total):
     # Unsigned positions, so that Numba does not look for those that count from the end.
     return add_product(values, np.int64(slot), x, np.int64(columns[np.uint64(slot)]), total)
 
 
 @_inline
-def _add_entry(columns, values, slot, x, total):  # type: ignore[no-untyped-def]
+def _add_entry(columns, values, slot, x, total):
     if columns[np.uint64(slot)] < 0:
         return total
     return _add(columns, values, slot, x, total)
 
 
 @_inline
-def _store(row, total, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+def _store(row, total, x, y, alpha, beta):
     position = np.uint64(row)
     if beta == 0:
         y[position] = scaled(alpha, total)
@@ -161,7 +161,7 @@ def _store(row, total, x, y, alpha, beta):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _sum_segments(  # type: ignore[no-untyped-def]
+def _sum_segments(
     first, last, segment, offsets, segment_offsets, segment_rows, columns, values, partials, x, y, alpha, beta
 ):
     for s in range(first, last):
@@ -185,19 +185,19 @@ def _sum_segments(  # type: ignore[no-untyped-def]
 
 
 @_inline
-def _sum_run(columns, values, begin, end, x, total):  # type: ignore[no-untyped-def]
+def _sum_run(columns, values, begin, end, x, total):
     for slot in range(begin, end):
         total = _add(columns, values, slot, x, total)
     return total
 
 
 @_inline
-def _tail(offsets, columns, values, row, x, total):  # type: ignore[no-untyped-def]
+def _tail(offsets, columns, values, row, x, total):
     return _sum_run(columns, values, offsets[np.uint64(row)], offsets[np.uint64(row + 1)], x, total)
 
 
 @_compile
-def _multiply_medium(  # type: ignore[no-untyped-def]
+def _multiply_medium(
     first,
     last,
     rows,
@@ -252,17 +252,17 @@ def _multiply_medium(  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _multiply_13(first, last, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+def _multiply_13(first, last, rows, columns, values, partials, x, y, alpha, beta):
     _multiply_pairs(first, last, 1, rows, columns, values, x, y, alpha, beta)
 
 
 @_compile
-def _multiply_22(first, last, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+def _multiply_22(first, last, rows, columns, values, partials, x, y, alpha, beta):
     _multiply_pairs(first, last, 2, rows, columns, values, x, y, alpha, beta)
 
 
 @_inline
-def _multiply_pairs(first, last, split, rows, columns, values, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+def _multiply_pairs(first, last, split, rows, columns, values, x, y, alpha, beta):
     # A tile row holds a row of `split` entries and another; a warp lists its 16 first ones before the others.
     for tile_row in range(first, last):
         slot = TILE_COLUMNS * tile_row
@@ -276,7 +276,7 @@ def _multiply_pairs(first, last, split, rows, columns, values, x, y, alpha, beta
 
 
 @_compile
-def _multiply_fours(first, last, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+def _multiply_fours(first, last, rows, columns, values, partials, x, y, alpha, beta):
     for r in range(first, last):
         if rows[r] >= 0:
             slot = TILE_COLUMNS * r
@@ -286,12 +286,12 @@ def _multiply_fours(first, last, rows, columns, values, partials, x, y, alpha, b
 
 
 @_compile
-def _multiply_singles(first, last, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+def _multiply_singles(first, last, rows, columns, values, partials, x, y, alpha, beta):
     for r in range(first, last):
         _store(rows[r], _sum_run(columns, values, r, r + 1, x, y.dtype.type(0)), x, y, alpha, beta)
 
 
 @_compile
-def _clear_rows(first, last, rows, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+def _clear_rows(first, last, rows, partials, x, y, alpha, beta):
     for r in range(first, last):
         _store(rows[r], y.dtype.type(0), x, y, alpha, beta)

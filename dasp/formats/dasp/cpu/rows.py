@@ -11,7 +11,7 @@ _compile = jit(nogil=True)
 
 
 @_compile
-def count_tiles(lengths, least):  # type: ignore[no-untyped-def]
+def count_tiles(lengths, least):
     """Count the tiles of each row block up to the first with fewer than `least` entries."""
     tiles = np.empty(len(lengths) // TILE_ROWS, np.int64)
     for block in range(len(tiles)):
@@ -28,7 +28,7 @@ def count_tiles(lengths, least):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def copy_runs(indices, data, starts, lengths, slots, columns, values):  # type: ignore[no-untyped-def]
+def copy_runs(indices, data, starts, lengths, slots, columns, values):
     """Copy `lengths[i]` entries from `starts[i]` on to slot `slots[i]` and what follows it."""
     for run in range(len(lengths)):
         for k in range(lengths[run]):
@@ -37,7 +37,7 @@ def copy_runs(indices, data, starts, lengths, slots, columns, values):  # type: 
 
 
 @_compile
-def copy_tile_rows(indices, data, starts, lengths, tiles, columns, values):  # type: ignore[no-untyped-def]
+def copy_tile_rows(indices, data, starts, lengths, tiles, columns, values):
     """Copy `lengths[i]` entries from `starts[i]` on to row i % 8 of the tiles of block i // 8."""
     for row in range(len(lengths)):
         first = TILE * tiles[row // TILE_ROWS] + TILE_COLUMNS * (row % TILE_ROWS)

@@ -39,7 +39,7 @@ def parts_at(builder: ir.IRBuilder, kind: Any, place: ir.Value, real: ir.Type) -
 
 
 @intrinsic
-def add_product(typing_context, values, slot, x, column, total):  # type: ignore[no-untyped-def]
+def add_product(typing_context, values, slot, x, column, total):
     """Return a sum with the product of a value and a number of x added, each part of that fused.
 
     Parameters
@@ -51,7 +51,7 @@ def add_product(typing_context, values, slot, x, column, total):  # type: ignore
     total : float or complex
     """
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         values_array, slot, x_array, column, total = arguments
         is_complex = isinstance(signature.return_type, types.Complex)
         sums = [builder.extract_value(total, part) for part in (0, 1)] if is_complex else [total]

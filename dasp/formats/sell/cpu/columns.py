@@ -64,7 +64,7 @@ _inline = jit(nogil=True, forceinline=True)
 
 
 @_compile
-def _pack_columns(  # type: ignore[no-untyped-def]
+def _pack_columns(
     first_run,
     shifts,
     steps,
@@ -103,7 +103,7 @@ def _pack_columns(  # type: ignore[no-untyped-def]
 
 
 @_inline
-def _gather(block, indices, starts, lengths, shift, steps, full):  # type: ignore[no-untyped-def]
+def _gather(block, indices, starts, lengths, shift, steps, full):
     """Set the column of every slot of a slice, `PAD_32` for a pad."""
     if full < steps:
         block[WARP * full : WARP * steps] = np.uint32(PAD_32)
@@ -111,7 +111,7 @@ def _gather(block, indices, starts, lengths, shift, steps, full):  # type: ignor
 
 
 @_inline
-def _measure(block, least, may_be_lanes):  # type: ignore[no-untyped-def]
+def _measure(block, least, may_be_lanes):
     """Set the least column of every step. Returns the `Width` that the deltas need."""
     span, lanes = np.uint32(0), np.uint32(0)
     for k in range(len(least)):
@@ -126,7 +126,7 @@ def _measure(block, least, may_be_lanes):  # type: ignore[no-untyped-def]
 
 
 @_inline
-def _subtract(block, least, deltas, first):  # type: ignore[no-untyped-def]
+def _subtract(block, least, deltas, first):
     """Write the delta of every slot."""
     for k in range(len(least)):
         store_deltas(block, np.uint64(WARP * k), np.uint32(least[k]), deltas, np.uint64(first + WARP * k))

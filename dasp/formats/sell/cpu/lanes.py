@@ -31,7 +31,7 @@ SIDE = 8
 
 
 @intrinsic(prefer_literal=True)
-def turn_rows(typing_context, source, starts, lane, after, count, target, slot):  # type: ignore[no-untyped-def]
+def turn_rows(typing_context, source, starts, lane, after, count, target, slot):
     """Copy numbers of 8 rows to the steps of a slice.
 
     Parameters
@@ -51,7 +51,7 @@ def turn_rows(typing_context, source, starts, lane, after, count, target, slot):
     """
     whole = isinstance(count, types.IntegerLiteral) and count.literal_value == SIDE
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         source, starts, lane, after, count, target, slot = arguments
         from_word, words = _words(context, signature.args[0])
         to_word, _ = _words(context, signature.args[5])
@@ -78,10 +78,10 @@ def turn_rows(typing_context, source, starts, lane, after, count, target, slot):
 
 
 @intrinsic(prefer_literal=True)
-def copy_some(typing_context, source, first, count, target, slot):  # type: ignore[no-untyped-def]
+def copy_some(typing_context, source, first, count, target, slot):
     """Copy a literal count of numbers; types as `turn_rows` takes them."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         source, first, _, target, slot = arguments
         from_word, words = _words(context, signature.args[0])
         to_word, _ = _words(context, signature.args[3])
@@ -95,7 +95,7 @@ def copy_some(typing_context, source, first, count, target, slot):  # type: igno
 
 
 @intrinsic
-def measure_step(typing_context, block, first):  # type: ignore[no-untyped-def]
+def measure_step(typing_context, block, first):
     """Return the least and the largest column of a step, and where columns do not rise by 1 from the least.
 
     A pad has every bit set: it is never the largest, and the least of pads alone. The last number is 0 if
@@ -109,7 +109,7 @@ def measure_step(typing_context, block, first):  # type: ignore[no-untyped-def]
         Where the step begins.
     """
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         vector = ir.VectorType(INT, WARP)
         step = load(
             builder, place_of(context, builder, signature.args[0], arguments[0], arguments[1], vector)
@@ -125,7 +125,7 @@ def measure_step(typing_context, block, first):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def store_deltas(typing_context, block, first, low, deltas, place):  # type: ignore[no-untyped-def]
+def store_deltas(typing_context, block, first, low, deltas, place):
     """Write the columns of a step, less the least one; a pad stays every bit set.
 
     Parameters
@@ -140,7 +140,7 @@ def store_deltas(typing_context, block, first, low, deltas, place):  # type: ign
         Where the first one goes.
     """
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         block, first, low, deltas, place = arguments
         vector, kind = ir.VectorType(INT, WARP), context.get_data_type(signature.args[3].dtype)
         step = load(builder, place_of(context, builder, signature.args[0], block, first, vector))
@@ -163,7 +163,7 @@ _inline = jit(nogil=True, forceinline=True)
 
 
 @_inline
-def copy_rows(numbers, starts, lengths, shift, full, slots):  # type: ignore[no-untyped-def]
+def copy_rows(numbers, starts, lengths, shift, full, slots):
     """Copy the numbers of a slice's rows to its slots, those of pads left as they are.
 
     Parameters
@@ -202,7 +202,7 @@ def copy_rows(numbers, starts, lengths, shift, full, slots):  # type: ignore[no-
 
 
 @_inline
-def _copy_full_steps(numbers, starts, shift, full, slots, count):  # type: ignore[no-untyped-def]
+def _copy_full_steps(numbers, starts, shift, full, slots, count):
     """Copy what stands in full steps, so many numbers of a row at a time, which divide its lanes."""
     lanes = np.uint64(1) << np.uint64(shift)
     for row in range(np.uint64(len(starts) if full else 0)):
@@ -214,7 +214,7 @@ def _copy_full_steps(numbers, starts, shift, full, slots, count):  # type: ignor
 
 
 @_inline
-def _copy_last_steps(numbers, starts, lengths, shift, done, slots):  # type: ignore[no-untyped-def]
+def _copy_last_steps(numbers, starts, lengths, shift, done, slots):
     """Copy what stands behind the steps that are done."""
     mask = (np.uint64(1) << shift) - np.uint64(1)
     for row in range(np.uint64(len(starts))):

@@ -291,11 +291,11 @@ def bytes_of_real(real: ir.Type) -> int:
 
 
 @intrinsic(prefer_literal=True)
-def place_for_sums(typing_context, scale, panel):  # type: ignore[no-untyped-def]
+def place_for_sums(typing_context, scale, panel):
     """Return a pointer to a panel's sums for 32 lanes, on the stack."""
     count = WARP * int(panel.literal_value)
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         place = cgutils.alloca_once(builder, arguments[0].type.pointee, size=count)
         place.align = 64
         return place
@@ -304,17 +304,17 @@ def place_for_sums(typing_context, scale, panel):  # type: ignore[no-untyped-def
 
 
 @intrinsic
-def at(typing_context, pointer, place):  # type: ignore[no-untyped-def]
+def at(typing_context, pointer, place):
     """Return a pointer so many items further."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         return builder.gep(arguments[0], [arguments[1]])
 
     return pointer(pointer, types.int64), generate
 
 
 @intrinsic(prefer_literal=True)
-def _sum_lanes(  # type: ignore[no-untyped-def]
+def _sum_lanes(
     typing_context, panel, sums, width, groups, step, steps, full, block, row, deltas, bases, values, table, x
 ):
     """Set `sums` to what each lane of the first `groups` of a slice adds up in a panel of columns.
@@ -340,7 +340,7 @@ def _sum_lanes(  # type: ignore[no-untyped-def]
     count = int(panel.literal_value)
     coded = types.none if values == types.voidptr else values.dtype
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         _, sums, width, groups, step, steps, full, block, row, *pointers = arguments
         rows = Rows(builder, sums.type.pointee, count)
         together = min(WORD_LANES, SUMS_BYTES // (rows.kind.count * bytes_of_real(rows.real)))
@@ -387,10 +387,10 @@ def _switch(
 
 
 @intrinsic(prefer_literal=True)
-def add_neighbours(typing_context, panel, sums, lanes):  # type: ignore[no-untyped-def]
+def add_neighbours(typing_context, panel, sums, lanes):
     """Add every two neighbours of twice so many lanes."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         _, sums, lanes = arguments
         count = int(panel.literal_value)
         rows = Rows(builder, sums.type.pointee, count)
@@ -405,10 +405,10 @@ def add_neighbours(typing_context, panel, sums, lanes):  # type: ignore[no-untyp
 
 
 @intrinsic(prefer_literal=True)
-def copy_row(typing_context, panel, sums, to):  # type: ignore[no-untyped-def]
+def copy_row(typing_context, panel, sums, to):
     """Write a row of sums somewhere else."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         _, sums, to = arguments
         rows = Rows(builder, sums.type.pointee, int(panel.literal_value))
         rows.store(rows.load(sums), to)
@@ -418,10 +418,10 @@ def copy_row(typing_context, panel, sums, to):  # type: ignore[no-untyped-def]
 
 
 @intrinsic(prefer_literal=True)
-def scale_row(typing_context, panel, sums, alpha, y):  # type: ignore[no-untyped-def]
+def scale_row(typing_context, panel, sums, alpha, y):
     """Write alpha times a row of sums to y."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         _, sums, alpha, y = arguments
         rows = Rows(builder, sums.type.pointee, int(panel.literal_value))
         rows.store(rows.scaled(alpha, rows.load(sums)), y)
@@ -431,10 +431,10 @@ def scale_row(typing_context, panel, sums, alpha, y):  # type: ignore[no-untyped
 
 
 @intrinsic(prefer_literal=True)
-def _expect_row(typing_context, panel, y):  # type: ignore[no-untyped-def]
+def _expect_row(typing_context, panel, y):
     """Ask for a row of y that is written soon: a row that lies in no cache would be waited for."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         rows = Rows(builder, arguments[1].type.pointee, int(panel.literal_value))
         prefetch_run(
             builder, arguments[1], 0, rows.kind.count * bytes_of_real(rows.real), FIRST_LEVEL, writes=True
@@ -445,10 +445,10 @@ def _expect_row(typing_context, panel, y):  # type: ignore[no-untyped-def]
 
 
 @intrinsic(prefer_literal=True)
-def update_row(typing_context, panel, sums, alpha, beta, done, y):  # type: ignore[no-untyped-def]
+def update_row(typing_context, panel, sums, alpha, beta, done, y):
     """Write alpha times a row of sums, plus beta times y unless beta is 0, to y but for `done` columns."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         _, sums, alpha, beta, done, y = arguments
         rows = Rows(builder, sums.type.pointee, int(panel.literal_value))
         before, total = rows.load(y), rows.scaled(alpha, rows.load(sums))
@@ -463,7 +463,7 @@ def update_row(typing_context, panel, sums, alpha, beta, done, y):  # type: igno
 def _function_of(panel: int) -> Callable[..., None]:
     """Return the product by a panel of so many columns, to be compiled."""
 
-    def _multiply_panel(  # type: ignore[no-untyped-def]
+    def _multiply_panel(
         first, last, headers, bases, deltas, values, table, rows, counts, done, partials, x, y, scale
     ):
         """Multiply slices `first` to `last`.

@@ -10,7 +10,7 @@ from dasp.formats import product_cpu
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cpu.panels import Panel, panels_of, product_of_panel, span_of
 from dasp.formats.sell.cpu.slices import product_of_slices
-from dasp.formats.sell.cpu.unpacking import diagonal
+from dasp.formats.sell.cpu.unpack import diagonal
 from dasp.formats.sell.pattern import Coding, shape_fields
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.emitter import store_long

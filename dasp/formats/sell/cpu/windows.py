@@ -14,7 +14,7 @@ import numpy as np
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP
 from dasp.formats.sell.choose import SAMPLES, TILE_ROWS, SliceStatistics, drawn_tile
-from dasp.formats.sell.layout import Runs, Slices
+from dasp.formats.sell.layout import Cut, Layout, Runs, Slices, Survey, Tried
 from dasp.formats.sell.pattern import MOST_WARPS
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
@@ -27,25 +27,15 @@ DIRECT_SECTORS = 1 << 20
 
 def try_windows(
     csr: Csr,
-    lengths: Vector,
-    steps: int,
+    survey: Survey,
+    cut: Cut,
     windows: tuple[int, ...],
     sector_columns: int,
-    blocks: tuple[int, ...],
+    blocks: tuple[int, int, int],
     tiles: int,
-) -> dict[int, SliceStatistics]:
-    """Return the statistics of each window; see `dasp.formats.sell.protocols.Primitives.try_windows`.
-
-    Parameters
-    ----------
-    csr : Csr
-    lengths : numpy.ndarray, shape (m,), int32
-        Below 0 for rows that are in no slice.
-    steps : int
-        Most steps of a slice.
-    windows, sector_columns, blocks, tiles
-        As in the protocol.
-    """
+) -> Tried:
+    """See `Primitives`."""
+    lengths, steps = survey.detail[0], cut.steps  # lengths: below 0 for rows that are in no slice
     all_rows = len(lengths)
     if tiles:
         rows = _rows_of_tiles(tiles, all_rows)
@@ -53,19 +43,19 @@ def try_windows(
 
     def statistics(window: int) -> SliceStatistics:
         in_order, begins = _sort_lengths(lengths, window, WARP * steps)
-        cut = Slices(*cut_runs(in_order, steps))
+        slices = Slices(*cut_runs(in_order, steps))
         runs = Runs(np.empty(begins[-1], csr.indptr.dtype), np.empty(begins[-1], np.int32))
         if any(blocks):
-            wanted = _places(cut)[:, None] + np.arange(MOST_WARPS)
-            _take_sampled(csr.indptr, lengths, window, begins, cut.first_run, wanted, WARP * steps, *runs)
-        found = sampled_statistics(cut, runs, csr, sector_columns, blocks)
+            wanted = _places(slices)[:, None] + np.arange(MOST_WARPS)
+            _take_sampled(csr.indptr, lengths, window, begins, slices.first_run, wanted, WARP * steps, *runs)
+        found = _sample(slices, runs, csr, sector_columns, blocks)
         return found.scaled(all_rows, len(lengths)) if tiles else found
 
     def each(begin: int, end: int) -> list[SliceStatistics]:
         return [statistics(window) for window in windows[begin:end]]
 
     found = chain.from_iterable(over_ranges(len(windows), len(csr.data), each))
-    return dict(zip(windows, found, strict=True))
+    return Tried(dict(zip(windows, found, strict=True)), None)
 
 
 def _rows_of_tiles(tiles: int, rows: int) -> Vector:
@@ -74,13 +64,17 @@ def _rows_of_tiles(tiles: int, rows: int) -> Vector:
     return (np.array(firsts)[:, None] + np.arange(TILE_ROWS)).ravel()
 
 
-def sampled_statistics(
-    slices: Slices, runs: Runs, csr: Csr, sector_columns: int, blocks: tuple[int, ...]
+def slice_statistics(
+    csr: Csr, survey: Survey, cut: Cut, layout: Layout, sector_columns: int, blocks: tuple[int, int, int]
 ) -> SliceStatistics:
-    """Count slices and, in a sample, sectors; see `dasp.formats.sell.protocols.Primitives.slice_statistics`.
+    """See `Primitives`."""
+    return _sample(layout.detail.slices, layout.detail.runs, csr, sector_columns, blocks)
 
-    Of the runs only those of the slices in the sample are looked at.
-    """
+
+def _sample(
+    slices: Slices, runs: Runs, csr: Csr, sector_columns: int, blocks: tuple[int, int, int]
+) -> SliceStatistics:
+    """Count slices and, in a sample, sectors; only the runs of the slices in the sample are read."""
     count = len(slices.steps)
     steps, full = int(slices.steps.sum()), int(slices.full.sum())
     if not count or not any(blocks):
@@ -101,7 +95,7 @@ _inline = jit(nogil=True, forceinline=True)
 
 
 @_compile
-def _sort_lengths(lengths, window, longest):  # type: ignore[no-untyped-def]
+def _sort_lengths(lengths, window, longest):
     """Return lengths as they stand in slices, and the position at which each window begins and all end."""
     m = len(lengths)
     width = window if window > 0 else max(m, 1)
@@ -132,7 +126,7 @@ def _sort_lengths(lengths, window, longest):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def cut_runs(lengths, steps):  # type: ignore[no-untyped-def]
+def cut_runs(lengths, steps):
     """Cut runs into slices of at most `steps` steps; return first runs, shifts, steps and full steps.
 
     A slice has as few lanes to a run as let its longest run end within `steps`.
@@ -163,7 +157,7 @@ def cut_runs(lengths, steps):  # type: ignore[no-untyped-def]
 
 
 @_inline
-def _sort_window(indptr, lengths, begin, end, sorts, place, cursors, rows, starts, sizes):  # type: ignore[no-untyped-def]
+def _sort_window(indptr, lengths, begin, end, sorts, place, cursors, rows, starts, sizes):
     """Set row, start and length at the positions of a window from `place` on; equal lengths keep their order.
 
     Cursors are 0 before and after. No rows are set if there is no room for any.
@@ -195,7 +189,7 @@ def _sort_window(indptr, lengths, begin, end, sorts, place, cursors, rows, start
 
 
 @_compile
-def sort_rows(indptr, lengths, window, longest, rows, starts, sizes):  # type: ignore[no-untyped-def]
+def sort_rows(indptr, lengths, window, longest, rows, starts, sizes):
     """Set row, start and length at every position, longest first inside each window; 0 leaves their order."""
     cursors, place = np.zeros(longest + 1, np.int64), 0
     width = window if window > 0 else max(len(lengths), 1)
@@ -207,7 +201,7 @@ def sort_rows(indptr, lengths, window, longest, rows, starts, sizes):  # type: i
 
 
 @_compile
-def _take_sampled(indptr, lengths, window, begins, first_run, wanted, longest, starts, sizes):  # type: ignore[no-untyped-def]
+def _take_sampled(indptr, lengths, window, begins, first_run, wanted, longest, starts, sizes):
     """Set start and length of the runs of the wanted slices, and of those in the same windows."""
     width = window if window > 0 else max(len(lengths), 1)
     done, cursors = np.zeros(len(begins), np.bool_), np.zeros(longest + 1, np.int64)
@@ -231,7 +225,7 @@ def _take_sampled(indptr, lengths, window, begins, first_run, wanted, longest, s
 
 
 @_compile
-def _count_sectors(  # type: ignore[no-untyped-def]
+def _count_sectors(
     first_run, shifts, steps, full, starts, lengths, indices, firsts, blocks, sector_shift, sectors
 ):
     count, sampled, most = len(steps), 0, 1
@@ -273,7 +267,7 @@ def _count_sectors(  # type: ignore[no-untyped-def]
 
 
 @_inline
-def _mark(entries, indices, sector_shift, seen, block):  # type: ignore[no-untyped-def]
+def _mark(entries, indices, sector_shift, seen, block):
     """Mark the sectors of entries as seen by a block, without a branch. Returns how many are new."""
     new = 0
     for entry in entries:
@@ -284,7 +278,7 @@ def _mark(entries, indices, sector_shift, seen, block):  # type: ignore[no-untyp
 
 
 @_inline
-def _mark_hashed(entries, indices, sector_shift, seen, holds, block):  # type: ignore[no-untyped-def]
+def _mark_hashed(entries, indices, sector_shift, seen, holds, block):
     """The same, where sectors share places."""
     new = 0
     last = np.uint64(len(seen) - 1)

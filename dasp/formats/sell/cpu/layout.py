@@ -1,0 +1,123 @@
+"""The layout of slices on the CPU: rows sorted in windows, long ones cut into segments, and headers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import WARP, narrowest
+from dasp.formats.sell.cpu.windows import cut_runs, sort_rows
+from dasp.formats.sell.layout import Cut, Layout, Runs, Slices, Survey, Tried
+from dasp.formats.sell.pattern import shape_word
+from dasp.runtime.cpu.compile import jit
+from dasp.runtime.integers import ceil_div
+
+Vector = np.ndarray[Any, Any]
+
+
+class _Segments(NamedTuple):
+    """Rows too long for one slice, cut into segments.
+
+    Attributes
+    ----------
+    offsets : numpy.ndarray, shape (long rows + 1,)
+        First segment of each long row.
+    rows : numpy.ndarray, shape (segments,)
+        The long row of each.
+    in_turn : numpy.ndarray, shape (segments,)
+        Segments in the order in which they are stored.
+    runs : Runs
+        In that order.
+    """
+
+    offsets: Vector
+    rows: Vector
+    in_turn: Vector
+    runs: Runs
+
+
+class Placed(NamedTuple):
+    """The detail of a layout: slices and their runs, segments first, and the segments' order."""
+
+    slices: Slices
+    runs: Runs
+    in_turn: Vector
+
+
+def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None) -> Layout:
+    """See `Primitives`."""
+    index, (lengths, long_rows, _) = narrowest(max(csr.shape)), survey.detail
+    positions = len(lengths) - len(long_rows)
+    unmoved = window == 0 and not len(long_rows)
+    rows, runs = np.empty(0 if unmoved else positions, index), Runs(csr.indptr[:-1], lengths)
+    if not unmoved:
+        runs = Runs(np.empty(positions, csr.indptr.dtype), np.empty(positions, np.int32))
+        sort_rows(csr.indptr, lengths, window, WARP * cut.steps, rows, *runs)
+    slices = Slices(*cut_runs(runs.lengths, cut.steps))
+    segments = _segments(csr, long_rows, cut, cut.in_order - len(slices.steps))
+    if len(segments.rows):
+        runs, slices = _segments_first(segments, runs, slices)
+    words = np.zeros((len(slices.steps), 4), np.uint32)
+    _write_headers(*slices, segments.in_turn, words)
+    return Layout(
+        positions=positions,
+        segments=len(segments.rows),
+        slices=len(slices.steps),
+        steps=int(slices.steps.sum()),
+        full=int(slices.full.sum()),
+        segment_steps=int(slices.steps[: len(segments.rows)].sum()),
+        rows=rows,
+        headers=words,
+        long_rows=long_rows.astype(index),
+        segment_offsets=segments.offsets.astype(index),
+        segment_rows=segments.rows.astype(index),
+        detail=Placed(slices, runs, segments.in_turn),
+    )
+
+
+def _segments(csr: Csr, long_rows: Vector, cut: Cut, few: int) -> _Segments:
+    """Cut long rows into segments: row by row or, if there are more than `few`, by their first columns."""
+    if not len(long_rows):
+        return _Segments(np.zeros(1, np.int64), long_rows, long_rows, Runs(long_rows, long_rows))
+    long = csr.indptr[long_rows + 1].astype(np.int64) - csr.indptr[long_rows]
+    room = WARP * np.clip(ceil_div(long, WARP * cut.most_segments), cut.steps, cut.segment_steps)
+    counts = ceil_div(long, room)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    rows = np.repeat(np.arange(len(long_rows)), counts)
+    begun = room[rows] * (np.arange(len(rows)) - offsets[rows])
+    starts = csr.indptr[long_rows].astype(np.int64)[rows] + begun
+    lengths = np.minimum(long[rows] - begun, room[rows])
+    in_turn = np.arange(len(rows))
+    if len(rows) > few:
+        # Neighbours meet the same x, and when the last segment of a row comes, the others have been summed.
+        in_turn = np.argsort(csr.indices[starts], kind="stable")
+    return _Segments(offsets, rows, in_turn, Runs(starts[in_turn], lengths[in_turn]))
+
+
+def _segments_first(segments: _Segments, runs: Runs, slices: Slices) -> tuple[Runs, Slices]:
+    """Put slices of one segment each, with 32 lanes, before the other slices, and their runs likewise."""
+    count, lengths = len(segments.rows), segments.runs.lengths
+    pairs = zip(segments.runs, runs, strict=True)
+    together = Runs(*(np.concatenate([mine.astype(rest.dtype), rest]) for mine, rest in pairs))
+    return together, Slices(
+        np.concatenate([np.arange(count), slices.first_run + count]),
+        np.concatenate([np.full(count, 5), slices.shift]),
+        np.concatenate([ceil_div(lengths, WARP), slices.steps]),
+        np.concatenate([lengths // WARP, slices.full]),
+    )
+
+
+_compile = jit(nogil=True)
+_shape_word = _compile(shape_word)
+
+
+@_compile
+def _write_headers(first_run, shifts, steps, full, in_turn, words):
+    first_step = 0
+    for s in range(len(steps)):
+        words[s, 0] = first_step
+        words[s, 1] = in_turn[s] if s < len(in_turn) else first_run[s] - len(in_turn)
+        words[s, 3] = _shape_word(steps[s], full[s], shifts[s], 0)
+        first_step += steps[s]

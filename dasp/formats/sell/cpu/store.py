@@ -1,0 +1,169 @@
+"""Writes values to their slots on the CPU, in a new plan and in one that is refilled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dasp.formats.csr.cpu.fetch import fetch
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import WARP
+from dasp.formats.sell.choose import ValueStatistics
+from dasp.formats.sell.cpu.columns import store_columns
+from dasp.formats.sell.cpu.lanes import copy_rows
+from dasp.formats.sell.cpu.unpack import Places
+from dasp.formats.sell.cpu.values import Coded, encode, find_dictionary, holds
+from dasp.formats.sell.layout import Layout, Runs, Slices, Survey
+from dasp.formats.sell.pattern import Coding, Values
+from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.threads import over_ranges
+from dasp.runtime.dtypes import bits_type
+from dasp.runtime.memory import new_array
+
+Vector = np.ndarray[Any, Any]
+
+RUNS_AHEAD = 4
+"""How far ahead of its turn a run is asked for whose values are read out of order."""
+
+
+def store(
+    csr: Csr, survey: Survey, order: Vector | None, layout: Layout, coding: Coding
+) -> tuple[Values, tuple[Vector, Vector, Vector, Vector]]:
+    """See `Primitives`."""
+    bases, deltas = store_columns(csr, layout)
+    codes, table = encode(csr.data, coding, order, survey.detail[2])
+    stored = new_array(WARP * layout.steps if len(codes) else 0, codes.dtype)
+    if len(stored):
+        slices, runs, _ = layout.detail
+        _fill(codes, order, slices, layout.headers[:, 0].astype(np.int64), runs, stored)
+    return Values(coding, stored, table), (layout.rows, layout.headers, bases, deltas)
+
+
+def code_values(
+    data: Vector,
+    slots: Places | Vector,
+    total: int,
+    coding: Coding,
+    counted: tuple[ValueStatistics, Coded | None] | None,
+) -> Values:
+    """See `Primitives`."""
+    codes, table = encode(data, coding, coded=counted and counted[1])
+    if coding == Coding.EQUAL:
+        return Values(coding, codes, table)
+    stored = new_array(total, codes.dtype)
+    if not isinstance(slots, Places):
+        stored.view(np.uint8)[:] = 0
+    _place(codes, slots, stored)
+    return Values(coding, stored, table)
+
+
+def recode_values(data: Vector, slots: Places | Vector, values: Values) -> bool:
+    """See `Primitives`."""
+    coded = find_dictionary(data) if values.coding == Coding.DICTIONARY else None
+    fits = 0 < len(coded.table) <= len(values.table) if coded else holds(data, values.coding, 0)
+    if not fits:
+        return False
+    codes, table = encode(data, values.coding, coded=coded)
+    overwrite(values.table, table)
+    if values.coding != Coding.EQUAL:
+        with _writable(values.codes):
+            _place(codes, slots, values.codes)
+    return True
+
+
+def _place(codes: Vector, slots: Places | Vector, stored: Vector) -> None:
+    """Write codes to their slots: row by row if it is known where rows begin, else one by one."""
+    if isinstance(slots, Places):
+        _fill(codes, None, *slots, stored)
+    else:
+        scatter(codes, slots, stored)
+
+
+def scatter(numbers: Vector, slots: Vector, stored: Vector) -> None:
+    """See `Primitives`."""
+    with _writable(stored):
+        bits = bits_type(numbers.dtype)
+        arrays = numbers.view(bits), slots, stored.view(bits)
+        over_ranges(len(slots), len(slots), partial(_scatter, *arrays))
+
+
+def overwrite(array: Vector, numbers: Vector) -> None:
+    """See `Primitives`."""
+    with _writable(array):
+        array[: len(numbers)] = numbers
+
+
+@contextmanager
+def _writable(array: Vector) -> Iterator[None]:
+    """Let an array of a plan, which is read-only, be written for a while."""
+    before = array.flags.writeable
+    array.flags.writeable = True
+    try:
+        yield
+    finally:
+        array.flags.writeable = before
+
+
+def _fill(
+    codes: Vector, order: Vector | None, slices: Slices, first_steps: Vector, runs: Runs, stored: Vector
+) -> None:
+    """Write the code of every slot of slices, 0 for a pad."""
+    bits = bits_type(codes.dtype)  # Numba moves bits of any type, float16 included
+    numbers, order = _read_only(codes.view(bits)), None if order is None else _read_only(order)
+    work = partial(_fill_values, *slices, *runs, numbers, order, first_steps, stored.view(bits))
+    over_ranges(len(slices.steps), len(codes), work)
+
+
+def _read_only(array: Vector) -> Vector:
+    """Return a view that is read-only, whatever the array is, so that one compiled form serves all."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+_compile = jit(nogil=True)
+_inline = jit(nogil=True, forceinline=True)
+
+
+@_compile
+def _scatter(numbers, slots, stored, begin, end):
+    for entry in range(begin, end):
+        stored[slots[entry]] = numbers[entry]
+
+
+@_compile
+def _fill_values(
+    first_run, shifts, steps, full, starts, lengths, codes, order, first_steps, values, begin, end
+):
+    """Write the code of every slot, 0 for a pad; without `order`, codes stand in the order of entries."""
+    most = steps[begin:end].max() if order is not None and begin < end else 0
+    row_by_row, begins = np.empty(WARP * most, codes.dtype), np.empty(WARP, np.int64)
+    for s in range(begin, end):
+        slots = values[WARP * first_steps[s] : WARP * (first_steps[s] + steps[s])]
+        if full[s] < steps[s]:
+            slots[WARP * full[s] :] = 0
+        first, last = first_run[s], min(first_run[s] + (WARP >> shifts[s]), len(lengths))
+        if order is None:
+            copy_rows(codes, starts[first:last], lengths[first:last], shifts[s], full[s], slots)
+        else:
+            _in_order(codes, order, starts, lengths, first, last, row_by_row, begins)
+            copy_rows(row_by_row, begins[: last - first], lengths[first:last], shifts[s], full[s], slots)
+
+
+@_inline
+def _in_order(codes, order, starts, lengths, first, last, row_by_row, begins):
+    """Write the codes of some runs one after another, in an order, and the place where each run begins."""
+    place = np.uint64(0)
+    for run in range(first, last):
+        begins[run - first] = place
+        ahead = run + RUNS_AHEAD
+        if ahead < len(starts):
+            fetch(codes, np.uint64(starts[ahead]), np.uint64(lengths[ahead]))
+        start = np.uint64(starts[run])
+        for entry in range(start, start + np.uint64(lengths[run])):
+            row_by_row[place] = codes[np.uint64(order[entry])]
+            place += np.uint64(1)

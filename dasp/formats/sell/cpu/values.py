@@ -1,0 +1,262 @@
+"""The values of slices on the CPU: how few bits hold them all, and their codes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dasp.formats.sell.choose import ValueStatistics
+from dasp.formats.sell.pattern import MOST_CODES, REAL_PARTS, Coding, code_type, may_code
+from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.threads import over_ranges
+from dasp.runtime.dtypes import bits_type, real_type
+
+Vector = np.ndarray[Any, Any]
+
+CODE_BITS = 13
+"""Bits of a slot's number in the table of codes: with so many slots values rarely meet in one."""
+
+
+class Coded(NamedTuple):
+    """Values as their numbers in a table of the distinct ones; no table if these are too many."""
+
+    codes: Vector
+    table: Vector
+
+
+def count_values(data: Vector) -> tuple[ValueStatistics, Coded | None]:
+    """See `Primitives`; keeps the codes in a dictionary if there is one.
+
+    Each question is asked only if those before it leave the coding open.
+    """
+    if _all_equal(_bits(data)):
+        return ValueStatistics(len(data), 1, False, False, False), None
+    real = _are_real(data)
+    if real and _are_bytes(data):
+        return ValueStatistics(len(data), MOST_CODES + 1, True, False, False), None
+    coded = find_dictionary(data)
+    if len(coded.table):
+        return ValueStatistics(len(data), len(coded.table), False, False, False), coded
+    halves = real and _survives(data, Coding.HALF)
+    singles = not halves and _survives(data, Coding.SINGLE)
+    parts = real and data.dtype.kind == "c"
+    return ValueStatistics(len(data), MOST_CODES + 1, False, halves, singles, parts), None
+
+
+def encode(
+    data: Vector, coding: Coding, order: Vector | None = None, coded: Coded | None = None
+) -> tuple[Vector, Vector]:
+    """Return the codes of all values, and the table that they refer to.
+
+    A dictionary's values are numbered as they first appear, in an order if one is given. `coded` is the
+    result of `find_dictionary` if that was called before; its codes are overwritten.
+    """
+    if coding == Coding.EQUAL:
+        return np.zeros(0, np.uint8), data[:1].copy()
+    if coding == Coding.DICTIONARY:
+        codes, table = coded or find_dictionary(data)
+        numbers = _number_as_seen(codes, order, len(table)) if order is not None else np.zeros(0, np.uint8)
+        if (numbers[1:] < numbers[:-1]).any():
+            _renumber(codes, numbers)
+            table = table[np.argsort(numbers)]
+        return codes, table
+    with np.errstate(under="ignore"):
+        return _converted(data, coding), data[:0].copy()
+
+
+def holds(data: Vector, coding: Coding, codes: int) -> bool:
+    """Return True if a coding keeps every bit of every value, with a dictionary of at most `codes` values."""
+    if coding == Coding.EQUAL:
+        return bool(_all_equal(_bits(data)))
+    if coding == Coding.DICTIONARY:
+        return 0 < len(find_dictionary(data).table) <= codes
+    if coding in REAL_PARTS and not _are_real(data):
+        return False
+    if coding == Coding.BYTE:
+        return _are_bytes(data)
+    return coding in (Coding.PLAIN, Coding.REAL) or _survives(data, coding)
+
+
+def _bits(data: Vector) -> Vector:
+    """Return the bits of numbers as unsigned integers, a row of two for a number of 16 bytes."""
+    return data.view(f"u{data.itemsize}") if data.itemsize <= 8 else data.view(np.uint64).reshape(-1, 2)
+
+
+def _are_real(data: Vector) -> bool:
+    """Return True if every value is real, or complex with the imaginary part 0, not -0."""
+    return data.dtype.kind != "c" or not data.imag.view(bits_type(real_type(data.dtype))).any()
+
+
+def _are_bytes(data: Vector) -> bool:
+    """Return True if every real part is an integer from -128 to 127 and no zero is negative."""
+    numbers = _wide(data.real)
+    bits = numbers.view(f"u{numbers.itemsize}")
+    minus_zero = bits.dtype.type(1 << 8 * numbers.itemsize - 1)
+
+    def are_bytes(begin: int, end: int) -> bool:
+        return bool(_all_bytes(numbers[begin:end], bits[begin:end], minus_zero))
+
+    return all(over_ranges(len(data), len(data), are_bytes))
+
+
+def find_dictionary(data: Vector) -> Coded:
+    """Return the distinct values, bit by bit, as they first appear, and each value's number among them.
+
+    If there are too many, the table is empty and the codes mean nothing.
+    """
+
+    def find(begin: int, end: int) -> tuple[Vector, Vector]:
+        return _find_codes(bits, codes, begin, end), codes[begin:end]
+
+    bits, codes = _bits(data), np.empty(len(data), np.uint8)
+    found = over_ranges(len(data), len(data), find)
+    if not all(len(own) for own, _ in found):
+        return Coded(codes, data[:0])
+    distinct = found[0][0]
+    if len(found) > 1:
+        every = np.concatenate([own for own, _ in found])
+        numbers = np.empty(len(every), np.uint8)
+        distinct = _find_codes(every, numbers, 0, len(every))
+        begin = len(found[0][0])
+        for own, some in found[1:]:
+            _renumber(some, numbers[begin : begin + len(own)])
+            begin += len(own)
+    table: Vector = distinct.ravel().view(data.dtype)
+    return Coded(codes, table)
+
+
+def _wide(data: Vector) -> Vector:
+    """Return real numbers in a type that Numba knows: halves as float32, which shares their zeros."""
+    return data.astype(np.float32) if data.itemsize == 2 else data
+
+
+def _converted(data: Vector, coding: Coding) -> Vector:
+    """Return values in the type of a coding, or their real parts if it holds those."""
+    kind = code_type(coding, data.dtype)
+    numbers = np.ascontiguousarray(data.real) if coding in REAL_PARTS else data
+    if kind.kind == numbers.dtype.kind == "c" and kind != numbers.dtype:
+        return numbers.view(real_type(numbers.dtype)).astype(real_type(kind)).view(kind)
+    return numbers.astype(kind, copy=False)
+
+
+def _survives(data: Vector, coding: Coding) -> bool:
+    """Return True if all values, or real parts if the coding holds those, keep their bits when narrowed."""
+    if not may_code(coding, data.dtype):
+        return False
+    kind, real = real_type(code_type(coding, data.dtype)), real_type(data.dtype)
+    narrow, wide = np.finfo(kind), np.finfo(real)
+    sizes = wide.nmant, wide.maxexp - 1, narrow.nmant, narrow.maxexp - 1, kind != np.float16
+    parts = data.view(bits_type(real))
+    if data.dtype.kind == "c" and coding in REAL_PARTS:
+        parts = parts[::2]
+    return all(over_ranges(len(parts), len(parts), partial(_keeps_bits, parts, *sizes)))
+
+
+_compile = jit(nogil=True)
+_inline = jit(nogil=True, forceinline=True)
+
+
+@_compile
+def _all_equal(bits):
+    same = 1
+    while same < len(bits) and _same(bits, same, bits, 0):
+        same += 1
+    return same == len(bits)
+
+
+@_inline
+def _same(one, i, other, k):
+    if one.ndim == 1:
+        return one[i] == other[k]
+    return one[i, 0] == other[k, 0] and one[i, 1] == other[k, 1]
+
+
+@_inline
+def _folded(bits, i):
+    if bits.ndim == 1:
+        return np.uint64(bits[i])
+    return bits[i, 0] ^ (bits[i, 1] << np.uint64(1) | bits[i, 1] >> np.uint64(63))
+
+
+@_compile
+def _keeps_bits(bits, fraction_bits, bias, narrow_bits, narrow_bias, quiets, begin, end):
+    """Return True if numbers, given as bits, are those of a narrower type; if `quiets`, no NaN signals."""
+    ones, least = 2 * bias + 1, 1 - narrow_bias
+    cut = fraction_bits - narrow_bits
+    for i in range(begin, end):
+        word = np.uint64(bits[i])
+        fraction = word & ((np.uint64(1) << np.uint64(fraction_bits)) - np.uint64(1))
+        field = np.int64(word >> np.uint64(fraction_bits)) & ones
+        exponent, lost = field - bias, cut
+        if field == ones:
+            if quiets and fraction and not fraction >> np.uint64(fraction_bits - 1):
+                return False
+        elif field == 0:
+            if fraction:
+                return False
+        elif exponent > narrow_bias or exponent < least - narrow_bits:
+            return False
+        else:
+            lost += max(least - exponent, 0)  # bits below the last one of a subnormal number
+        if fraction & ((np.uint64(1) << np.uint64(lost)) - np.uint64(1)):
+            return False
+    return True
+
+
+@_compile
+def _all_bytes(data, bits, minus_zero):
+    """Return True if every value is an integer from -128 to 127 and no zero is negative."""
+    real = data.dtype.type
+    # Next to numbers of this size stand integers alone, so that a sum with one rounds to an integer.
+    low, high, large = real(-128), real(127), real(1.5) / np.finfo(data.dtype).eps
+    for begin in range(0, len(data), 1024):
+        wrong = np.uint32(0)
+        for k in range(np.uint64(begin), np.uint64(min(begin + 1024, len(data)))):
+            value = data[k]
+            whole = real(real(value + large) - large)
+            outside = (whole != value) | (value < low) | (value > high) | (bits[k] == minus_zero)
+            wrong = np.uint32(wrong | np.uint32(outside))
+        if wrong:
+            return False
+    return True
+
+
+@_compile
+def _find_codes(bits, codes, begin, end):
+    """Write each value's code. Return the distinct bit patterns as they appear, or none if too many."""
+    code_of = np.full(1 << CODE_BITS, -1, np.int16)
+    distinct = np.zeros((MOST_CODES,) + bits.shape[1:], bits.dtype)  # noqa: RUF005 (Numba has no other way)
+    count = 0
+    for i in range(begin, end):
+        mixed = _folded(bits, i) * np.uint64(0x9E3779B97F4A7C15)
+        slot = np.int64(mixed >> np.uint64(64 - CODE_BITS))
+        while code_of[slot] >= 0 and not _same(distinct, code_of[slot], bits, i):
+            slot = (slot + 1) % len(code_of)
+        if code_of[slot] < 0:
+            if count == MOST_CODES:
+                return distinct[:0]
+            code_of[slot], distinct[count] = count, bits[i]
+            count += 1
+        codes[i] = code_of[slot]
+    return distinct[:count]
+
+
+@_compile
+def _number_as_seen(codes, order, count):
+    """Return the number of each of so many codes, as they first appear in an order."""
+    numbers, seen = np.full(count, -1, np.int16), 0
+    for i in order:
+        if numbers[codes[i]] < 0:
+            numbers[codes[i]] = seen
+            seen += 1
+            if seen == count:
+                break
+    return numbers.astype(np.uint8)
+
+
+@_compile
+def _renumber(codes, numbers):
+    for i in range(len(codes)):
+        codes[i] = numbers[codes[i]]
