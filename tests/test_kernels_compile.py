@@ -15,7 +15,7 @@ import pytest
 
 from dasp.dense.gemm import rungs_cuda as dense
 from dasp.formats.cost import H200
-from dasp.formats.sell.cuda import column_blocks, octets
+from dasp.formats.sell.cuda import column_blocks, row_blocks
 from dasp.formats.sell.cuda import columns as several
 from dasp.formats.sell.cuda.column_blocks import BLOCKS, Gathering, choose_column_blocks, find_layout
 from dasp.formats.sell.pattern import Coding
@@ -217,13 +217,13 @@ def columns() -> Iterator[Defines]:
 
 
 def eights() -> Iterator[Defines]:
-    """Panels of octets of every width of both types, full and not, with rows of X that may be read 16 bytes
-    at once and not; the widest with every coding; other types."""
+    """Column blocks of every width of both types for row blocks, full and not, with rows of X that may be
+    read 16 bytes at once and not; the widest with every coding; other types."""
     usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0", "DASP_CODING": "0"}
 
     def panels(kinds: Arithmetic, k: int, pack: int) -> Iterator[Defines]:
         at = column_blocks.Layout(k, 1, pack)
-        for one in octets.choose_passes(BLOCKS, k, kinds, at, at):
+        for one in row_blocks.choose_passes(BLOCKS, k, kinds, at, at):
             yield {**usual, **one.block.defines(), **type_names(kinds)}
 
     single, double = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
@@ -394,8 +394,10 @@ SOURCES: dict[str, list[Defines]] = {
         for dots in "12"
     ],
     "spmv/slices_columns.cu": list(columns()),
-    "spmv/octets.cu": [dict(defines) for defines in dict.fromkeys(tuple(one.items()) for one in eights())],
-    "spmv/octets_fill.cu": list(fills()),
+    "spmv/row_blocks.cu": [
+        dict(defines) for defines in dict.fromkeys(tuple(one.items()) for one in eights())
+    ],
+    "spmv/row_blocks_fill.cu": list(fills()),
     "spmv/transpose.cu": [
         {"DASP_BYTES": str(size), "DASP_COLUMNS": str(columns), "DASP_TO_ROWS": way}
         for size, way in product((2, 4, 8, 16), "01")
@@ -444,9 +446,9 @@ STACKS = {
     "spmv/slices.cu": 8,
     # What the loop over panels of columns needs is put aside while the loops inside it have all registers.
     "spmv/slices_columns.cu": 112,
-    "spmv/octets.cu": 112,
+    "spmv/row_blocks.cu": 112,
     # Division of numbers of 64 bits is a call on some processors.
-    "spmv/octets_fill.cu": 16,
+    "spmv/row_blocks_fill.cu": 16,
     # Sums on some processors.
     "pack/cut.cu": 8,
     "pack/sectors.cu": 16,
@@ -459,7 +461,7 @@ STACKS = {
 INSTRUCTIONS: dict[str, tuple[str, Callable[[Defines], bool]]] = {
     "spmv/product.cu": ("DMMA", lambda defines: defines["DASP_MMA"] == "1"),
     "spmv/slices.cu": ("DMMA", lambda defines: defines["DASP_MMA"] == "1"),
-    "spmv/octets.cu": ("DMMA", lambda defines: True),
+    "spmv/row_blocks.cu": ("DMMA", lambda defines: True),
     "dense/gemm_tensor_f64.cu": ("DMMA", lambda defines: True),
     "dense/gemm_tensor_half.cu": ("HMMA", lambda defines: True),
 }

@@ -1,20 +1,20 @@
 // Y = alpha A X + beta Y for a matrix in slices and an X of several columns: one warp multiplies one slice by a
-// panel of COLUMNS columns, and then by the next panel that is its own.
+// column block of COLUMNS columns, and then by the next column block that is its own.
 //
 // Lane l loads slot l of a step, as in slices.cu, where the arrays of a plan are described. Then LANES lanes,
 // a group, share the slots that they loaded: slot by slot, each of them reads PACK neighbouring columns of the
 // slot's row of X at a time, so that a group reads a run of LANES * PACK columns at once, and adds them to sums
 // of its own: of each of the group's slots and each of the lane's COLUMNS / LANES columns. Column
-// (i LANES + q) PACK + w of a panel is number i PACK + w in lane q of every group. With LANES 1 no lane
+// (i LANES + q) PACK + w of a column block is number i PACK + w in lane q of every group. With LANES 1 no lane
 // needs what another has loaded, and neighbouring lanes read neighbouring rows.
 //
 // Launch: one dimension, blocks of DASP_THREADS threads; `parts` blocks that follow each other multiply the same
-//     slices, panel t in part t % parts. The arrays of the plan are read before the kernels that come earlier
+//     slices, column block t in part t % parts. The arrays of the plan are read before the kernels that come earlier
 //     in the stream have ended.
 // x: element (i, j) of X (n, columns) lies i x_row bytes and j x_column elements behind it; y of Y (m, columns)
 //     i y_row + j y_column elements. With LANES or PACK above 1, x_column is 1; with PACK each run of PACK columns
 //     is aligned to its size; with Y_PACK the same of y.
-// zeros: a row of zeros as long as a panel, aligned to 16 bytes: what lanes read for a pad.
+// zeros: a row of zeros as long as a column block, aligned to 16 bytes: what lanes read for a pad.
 // first, last: the columns of this launch, first <= j < last; with WHOLE a multiple of COLUMNS of them.
 // partials (segments, columns): of each segment, row by row, and each column; dasp_segments_columns adds them.
 //
@@ -28,7 +28,7 @@
 // A lane without a column reads what the first lane of its group does, if it has one load of a row: that then depends on
 // nothing but the row.
 #define DASP_FILLED (DASP_WHOLE || DASP_COLUMNS == DASP_LANES * DASP_PACK)
-#include "panels.cuh"
+#include "column_blocks.cuh"
 
 using SegmentOffset = Index;
 #include "segments.cuh"
@@ -208,7 +208,7 @@ struct Sums {
     }
 
     // Adds a chunk slot by slot, AT_ONCE loads before their products. FULL: it has no pads.
-    template <bool FULL> __device__ __forceinline__ void add(const Chunk& chunk, const XPanel& panel)
+    template <bool FULL> __device__ __forceinline__ void add(const Chunk& chunk, const XBlock& block)
     {
         const int group = lane_id() / LANES * SLOTS;
         Pack<X, PACK> b[TOGETHER][STEPS][PACKS];
@@ -221,7 +221,7 @@ struct Sums {
                     Index column[STEPS];
                     chunk.columns(group + slot + j, column);
 #pragma unroll
-                    for (int k = first; k < first + AT_ONCE && k < STEPS; ++k) panel.load<FULL>(column[k], b[j][k]);
+                    for (int k = first; k < first + AT_ONCE && k < STEPS; ++k) block.load<FULL>(column[k], b[j][k]);
                 }
                 if (LANES > 1) __syncwarp();  // else the compiler moves products before loads, which then wait
 #pragma unroll
@@ -279,13 +279,13 @@ struct Sums {
                 of[0][v] = sums[0];
             }
         }
-        __syncthreads();  // else the next panel's overwrite what is still read
+        __syncthreads();  // else the next column block's overwrite what is still read
     }
 };
 
 // Adds a slice to the sums. `loaded`: the step from which on the chunk was loaded last, -1 if it never was.
 __device__ __forceinline__ void add_slice(Sums& sums, Chunk& chunk, int& loaded, const Slices& slices,
-                                          const uint4& header, const XPanel& panel)
+                                          const uint4& header, const XBlock& block)
 {
     const int steps = steps_of(header), full = full_of(header);
 #pragma unroll 1
@@ -294,14 +294,14 @@ __device__ __forceinline__ void add_slice(Sums& sums, Chunk& chunk, int& loaded,
         if (loaded != first) chunk.load(slices, header, first);
         loaded = first;
         if (first + STEPS <= full)
-            sums.add<true>(chunk, panel);
+            sums.add<true>(chunk, block);
         else
-            sums.add<false>(chunk, panel);
+            sums.add<false>(chunk, block);
     }
 }
 
 // Writes the rows of a slice; `row` is the caller's row of the slice's row l in lane l, PAD if there is none.
-__device__ __forceinline__ void store_rows(const Sums& sums, int shift, Index row, const YPanel& panel)
+__device__ __forceinline__ void store_rows(const Sums& sums, int shift, Index row, const YBlock& block)
 {
     const int group = share() * SLOTS_OF_WARP + lane_id() / LANES * SLOTS;
     const int held = SLOTS >> shift > 0 ? SLOTS >> shift : 1;
@@ -310,7 +310,7 @@ __device__ __forceinline__ void store_rows(const Sums& sums, int shift, Index ro
     for (int r = 0; r < SLOTS; ++r)
         if (r < held) {
             const Index i = __shfl_sync(ALL_LANES, row, (group >> shift) + r);
-            if (first && i >= 0) panel.store(i, sums.of[r]);
+            if (first && i >= 0) block.store(i, sums.of[r]);
         }
 }
 
@@ -352,11 +352,11 @@ dasp_slices_columns(const uint4* __restrict__ headers, const Index* __restrict__
         const int column = start + lane_id() % LANES * PACK, left = last - column;
         const int shown = DASP_WHOLE || !DASP_FILLED || left > 0 ? column : start;
         Sums sums;
-        add_slice(sums, chunk, loaded, slices, header, XPanel{x + shown * x_column, zeros, x_column, x_row, left});
+        add_slice(sums, chunk, loaded, slices, header, XBlock{x + shown * x_column, zeros, x_column, x_row, left});
         wait_for_earlier_kernels();  // a slice of empty rows has not waited yet
         sums.add_neighbours(shift, room);
         if (s >= segments) {
-            store_rows(sums, shift, row, YPanel{y + column * y_column, y_column, y_row, left, alpha, beta});
+            store_rows(sums, shift, row, YBlock{y + column * y_column, y_column, y_row, left, alpha, beta});
         } else if (threadIdx.x % (32 * SHARE) < LANES) {
             Sum* const to = partials + (long long)header.y * columns + column;
 #pragma unroll

@@ -15,7 +15,7 @@ import pytest
 from dasp import Policy, SpMatrix
 from dasp.formats import product_cuda as product
 from dasp.formats.plan import diagonal_rows
-from dasp.formats.sell.cuda import beside, column_blocks, columns, dotted, octets
+from dasp.formats.sell.cuda import column_blocks, columns, dotted, row_blocks
 from dasp.formats.sell.cuda import product as of_slices
 from dasp.formats.sell.cuda import vector as by_vector
 from dasp.formats.sell.cuda.column_blocks import BLOCKS
@@ -463,7 +463,7 @@ PLANS = {
     "empty": lambda: (from_lengths([0] * 7, 4), "sell"),
     "every category": lambda: (from_lengths([*LENGTHS, 700, 0], 100), "dasp"),
     "short rows": lambda: (from_lengths([1, 3, 2, 2, 4] * 9, 30), "dasp"),
-    "octets": lambda: (entries_of(generate("fem3:3")), "sell"),
+    "row blocks": lambda: (entries_of(generate("fem3:3")), "sell"),
     "a grid": lambda: (entries_of(generate("poisson3d:6")), "sell"),
 }
 """Matrices, and policies that they are planned by."""
@@ -527,7 +527,7 @@ def test_columns_keep_to_the_memory_that_they_were_given(gpu, dtype, names, coun
     assert np.isnan(gpu.get(room)).all()
 
 
-@pytest.mark.parametrize("name", ["cut", "octets", "every category"])
+@pytest.mark.parametrize("name", ["cut", "row blocks", "every category"])
 def test_memory_that_products_took_goes_to_nobody_who_would_not_wait_for_them(gpu, name):
     """CuPy's pool gives it to who comes next on the stream that it was taken on; others wait for nothing."""
     matrix, policy = PLANS[name]()
@@ -551,7 +551,7 @@ def test_a_launch_is_told_of_no_memory_that_was_given_back(gpu, matrix):
         launch(gpu.stream, short.data.ptr, y.data.ptr, 1.0, 0.0)
 
 
-# ---- octets --------------------------------------------------------------------------------------
+# ---- row blocks --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -574,7 +574,7 @@ def test_rows_with_the_same_columns_are_multiplied_by_eights(gpu, eights, k):
         gpu.launches.clear()
         y = gpu.get(planned @ gpu.put(x))
         kernels = {kernel for _, kernel, _ in gpu.launches}
-        assert kernels == {"dasp_octets" if planned is a else "dasp_slices_columns"}
+        assert kernels == {"dasp_row_blocks" if planned is a else "dasp_slices_columns"}
         for j in range(k):
             assert_close(y[:, j], csr, x[:, j])
     assert a.nbytes > before
@@ -590,7 +590,7 @@ def test_fewer_columns_and_other_types_come_in_slices(gpu, eights):
         assert {kernel for _, kernel, _ in gpu.launches} == {"dasp_slices_columns"}
 
 
-def test_values_written_in_place_reach_octets(gpu, eights):
+def test_values_written_in_place_reach_row_blocks(gpu, eights):
     csr, a, _ = eights
     x = np.random.default_rng(0).standard_normal((csr.shape[1], 16))
     a @ gpu.put(x)
@@ -605,7 +605,7 @@ def test_values_written_in_place_reach_octets(gpu, eights):
 
 @pytest.fixture
 def overwritten(gpu, eights, monkeypatch):
-    """Gives a matrix with octets other values in place, and returns it and its CSR of then."""
+    """Gives a matrix with row blocks other values in place, and returns it and its CSR of then."""
 
     def overwrite():
         csr, a, _ = eights
@@ -625,7 +625,7 @@ def overwritten(gpu, eights, monkeypatch):
     return overwrite
 
 
-def test_no_octets_are_made_of_values_that_a_graph_overwrites(gpu, overwritten):
+def test_no_row_blocks_are_made_of_values_that_a_graph_overwrites(gpu, overwritten):
     """It was captured before there were any, so that it would leave them as they are."""
     gpu.graphs[gpu.stream] = 1, 0x100
     a, _ = overwritten()
@@ -639,41 +639,41 @@ def test_no_octets_are_made_of_values_that_a_graph_overwrites(gpu, overwritten):
 def test_values_written_in_place_have_come_before_a_product_may_start_early(
     gpu, eights, overwritten, monkeypatch, captured
 ):
-    """What waits for all before it stands behind the last kernel that writes, the one that fills octets."""
+    """The kernel that waits for all before it follows the last one that writes, which fills row blocks."""
     eights[1] @ gpu.put(np.ones((eights[1].shape[1], 16)))
-    fill = beside.Beside.follow
+    fill = row_blocks.LazyRowBlocks.follow
 
     def marked(*given):
         fill(*given)
-        gpu.launches.append((gpu.stream, "octets", 0))
+        gpu.launches.append((gpu.stream, "row blocks", 0))
 
-    monkeypatch.setattr(beside.Beside, "follow", marked)
+    monkeypatch.setattr(row_blocks.LazyRowBlocks, "follow", marked)
     if captured:
         gpu.graphs[gpu.stream] = 1, 0x100
     overwritten()
-    assert [entry for _, entry, _ in gpu.launches[-2:]] == ["octets", "dasp_settle"]
+    assert [entry for _, entry, _ in gpu.launches[-2:]] == ["row blocks", "dasp_settle"]
     assert gpu.launches[-1][0] == gpu.stream
 
 
-def test_octets_are_made_once_wanted_by_enough_columns(gpu, eights, monkeypatch):
+def test_row_blocks_are_made_once_wanted_by_enough_columns(gpu, eights, monkeypatch):
     _, a, _ = eights
-    quads = octets.build(beside.primitives(0), a.plan, 0)[0]
-    asked = ((16, a.nnz / (quads + 1)), (8, a.nnz / (quads - 1)))
-    monkeypatch.setattr(beside, "BLOCKS", dataclasses.replace(BLOCKS, octet_entries=asked))
-    for k, kernel in ((8, "dasp_slices_columns"), (16, "dasp_octets"), (8, "dasp_slices_columns")):
+    tiles = row_blocks.build(row_blocks.primitives(0), a.plan, 0)[0]
+    asked = ((16, a.nnz / (tiles + 1)), (8, a.nnz / (tiles - 1)))
+    monkeypatch.setattr(row_blocks, "BLOCKS", dataclasses.replace(BLOCKS, tile_entries=asked))
+    for k, kernel in ((8, "dasp_slices_columns"), (16, "dasp_row_blocks"), (8, "dasp_slices_columns")):
         gpu.launches.clear()
         a @ gpu.put(np.ones((a.shape[1], k)))
         assert {name for _, name, _ in gpu.launches} == {kernel}
     assert a._product.nbytes > 0
 
 
-def test_where_memory_is_short_of_octets_slices_multiply(gpu, eights, monkeypatch):
+def test_where_memory_is_short_of_row_blocks_slices_multiply(gpu, eights, monkeypatch):
     csr, a, _ = eights
 
     def fails(*_):
         raise MemoryError
 
-    monkeypatch.setattr(octets, "build", fails)
+    monkeypatch.setattr(row_blocks, "build", fails)
     x = np.random.default_rng(0).standard_normal((csr.shape[1], 16))
     y = gpu.get(a @ gpu.put(x))
     assert {kernel for _, kernel, _ in gpu.launches} == {"dasp_slices_columns"}

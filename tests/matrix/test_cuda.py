@@ -57,7 +57,7 @@ def test_a_matrix_may_be_dropped_while_its_product_is_on_its_way(cupy, skewed):
         A = SpMatrix.from_scipy(csr, device="cuda")
         B = SpMatrix.from_scipy(skewed, policy=SPLIT[1], device="cuda")
         want, out = (A @ x).get(), cupy.empty((csr.shape[0], 16))
-        assert A._product.nbytes  # octets, that were made for the product
+        assert A._product.nbytes  # row blocks, which were made for the product
         late((1,), (1,), (np.int64(cycles),))
         A.matvec(x, out=out)
         del A

@@ -22,7 +22,7 @@ from dasp.formats import device_cuda as backend
 from dasp.formats import kernel_cuda
 from dasp.formats import product_cuda as product
 from dasp.formats.plan import arrays_of
-from dasp.formats.sell.cuda import beside, columns
+from dasp.formats.sell.cuda import columns, row_blocks
 from dasp.formats.sell.cuda import product as sell
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.runtime.cuda import driver as _driver
@@ -124,12 +124,12 @@ class Gpu:
         settling = partial(self._kernel, kernel_cuda.SETTLE, {}, {})
         monkeypatch.setattr(product, "compile_settling", settling)
         monkeypatch.setattr(product, "_shared", product._shared.__wrapped__)  # of this stand-in alone
-        monkeypatch.setattr(columns, "compiled", self._compile_columns)
+        monkeypatch.setattr(columns, "compile_block", self._compile_block)
         monkeypatch.setattr(product, "compile_diagonal", self._compile_diagonal)
-        monkeypatch.setattr(columns, "transposing", self._compile_transposing)
+        monkeypatch.setattr(columns, "compile_transpose", self._compile_transposing)
         monkeypatch.setattr(columns, "on_host", self.get)
         monkeypatch.setattr(columns, "zero_row", cache(columns.zero_row.__wrapped__))
-        monkeypatch.setattr(beside, "primitives", lambda number: Primitives(_Packing(self)))
+        monkeypatch.setattr(row_blocks, "primitives", lambda number: Primitives(_Packing(self)))
         for module in (_driver, _launch, scratch):
             monkeypatch.setattr(module, "driver", lambda: self)
         runtime = SimpleNamespace(
@@ -185,8 +185,9 @@ class Gpu:
         constants = kernel_cuda.diagonal_defines(kernel, plan, kinds)
         return self._kernel(kernel.SIGNATURE, constants, kernel.types(plan) | kinds.types)
 
-    def _compile_columns(self, kernels: Any, signature: Any, plan: Any, kinds: Any, panel: Any) -> Any:
-        return self._kernel(signature, kernels.defines(plan, kinds, panel), kernels.types(plan, kinds))
+    def _compile_block(self, signature: Any, plan: Any, kinds: Any, block: Any) -> Any:
+        types = row_blocks.types if signature is row_blocks.SIGNATURE else columns.types
+        return self._kernel(signature, columns.defines(plan, kinds, block), types(plan, kinds))
 
     def _compile_transposing(self, item: int, width: int, to_rows: bool) -> Any:
         constants = {"DASP_BYTES": str(item), "DASP_COLUMNS": str(width), "DASP_TO_ROWS": str(int(to_rows))}
@@ -280,7 +281,7 @@ def _declared(p: Any, array: Any, parts: int, told: Any) -> Any:
 
 
 class _Packing:
-    """Stands for `dasp.runtime.cuda.device.CudaDevice` where octets are made."""
+    """Stands for `dasp.runtime.cuda.device.CudaDevice` where row blocks are made."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu

@@ -10,9 +10,10 @@ import pytest
 from dasp import Policy, SpMatrix, formats
 from dasp.formats import kernel_cuda as cuda
 from dasp.formats.sell.cuda import columns as several
-from dasp.formats.sell.cuda import octets
+from dasp.formats.sell.cuda import row_blocks
 from dasp.formats.sell.cuda.column_blocks import BLOCKS, MOST_ROW, BlockTable, find_layout
 from dasp.formats.sell.cuda.primitives import Primitives
+from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.runtime.cuda.scratch import ABSENT, new_scratch
 from dasp.runtime.dtypes import arithmetic, into, real_type
 from tests.simt import compile_kernels, poisoned
@@ -93,12 +94,12 @@ def emulate_columns(
     """
     kernels, kinds, k = several.SLICES, into(plan.dtype, x.dtype, y.dtype), x.shape[1]
     x_at, y_at = (find_layout(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-    most = octets.most(table, plan, kinds, k)
-    if most >= 1 and octets.serve(plan, kinds, x_at):
-        _, found = octets.build(Primitives(PackingDevice()), plan, most)
+    most = row_blocks.most_tiles(table, plan, kinds, k)
+    if most >= 1 and row_blocks.serve(plan, kinds, x_at):
+        _, found = row_blocks.build(Primitives(PackingDevice()), plan, most)
         kernels = kernels if found is None else found.kernels()
     known = kernels.types(plan, kinds)
-    partials = poisoned(np.full((kernels.partials(plan), k), np.nan, kinds.sum))
+    partials = poisoned(np.full((plan.pattern.segments, k), np.nan, kinds.sum))
     scale = kinds.sum.type(alpha), kinds.sum.type(beta)
     read, written = ((a if a.base is None else a.base).reshape(-1, order="A") for a in (x, y))
     target = poisoned(written) if beta == 0 else written
@@ -106,23 +107,23 @@ def emulate_columns(
     strides = np.int64(x_at.column), np.int64(y_at.column), *rows
 
     def launch(signature: Any, block: Any, arguments: Any, blocks: int, varying: Any, *values: Any) -> None:
-        module = compile_kernels(signature.source, kernels.defines(plan, kinds, block))
+        module = compile_kernels(signature.source, several.defines(plan, kinds, block))
         given = signature.ordered(known, arguments, varying)
         given[-len(varying) :] = values
         if blocks:
             module.launch(signature.entry, grid=blocks, block=block.threads, args=given)
 
     zeros = np.zeros(MOST_ROW // x.itemsize, x.dtype)
-    passes = kernels.passes(table, plan, k, kinds, x_at, y_at, lambda: kernels.sectors(plan, np.asarray))
+    passes = kernels.passes(table, plan, k, kinds, x_at, y_at, lambda: read_sectors(plan))
     for first, columns, block in passes:
         values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
         arguments, count = kernels.arguments(plan, zeros, parts), kernels.blocks(plan, block, parts)
         launch(kernels.signature, block, arguments, count, several.VARYING, *values)
-    if kernels.partials(plan):
+    if plan.pattern.segments:
         values = target, partials, strides[1], strides[3], np.int32(k), *scale
-        arguments, block = kernels.finish_arguments(plan), passes[0].block
-        count = kernels.finish_blocks(plan, block, k)
-        launch(kernels.finish, block, arguments, count, several.FINISH_VARYING, *values)
+        arguments, block = several.finish_arguments(plan), passes[0].block
+        count = several.finish_blocks(plan, block, k)
+        launch(several.FINISH, block, arguments, count, several.FINISH_VARYING, *values)
 
 
 def _emulated(matrix: Any, x: Any, policy: Policy | None, y: Any, alpha: complex, beta: complex) -> Any:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from dasp import Policy, SpMatrix, set_num_threads
 from dasp.formats.cost import H200
 from dasp.formats.plan import WARP
-from dasp.formats.sell.cpu.panels import panels_of
+from dasp.formats.sell.cpu.column_blocks import cut_columns
 from dasp.formats.sell.cpu.product import Product
 from dasp.formats.sell.cuda import columns as cuda
-from dasp.formats.sell.cuda import octets
+from dasp.formats.sell.cuda import row_blocks
 from dasp.formats.sell.cuda.column_blocks import (
     BLOCKS,
     Gathering,
@@ -268,7 +268,7 @@ def test_complex_columns_with_alpha_and_beta(order, alpha, beta):
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_out_may_hold_nan_if_it_is_not_read(beta):
-    """In columns that two panels share, and in those that only one has."""
+    """In columns that two blocks share, and in those that only one has."""
     matrix = from_lengths([70, 3, 129] + [5] * 40 + [0, 0], 300)
     planned = SpMatrix.from_scipy(matrix, policy=SPLIT, device="cpu")
     for k in (3, 7, 33):
@@ -278,12 +278,12 @@ def test_out_may_hold_nan_if_it_is_not_read(beta):
 
 @pytest.mark.parametrize("k", range(2, 100))
 @pytest.mark.parametrize("item", [4, 8, 16])
-def test_panels_on_a_cpu_cover_every_column_once(k, item):
-    panels = panels_of(k, item)
-    assert [j for one in panels for j in range(one.begin + one.done, one.begin + one.columns)] == list(
+def test_column_blocks_on_a_cpu_cover_every_column_once(k, item):
+    blocks = cut_columns(k, item)
+    assert [j for one in blocks for j in range(one.begin + one.done, one.begin + one.columns)] == list(
         range(k)
     )
-    for one in panels:
+    for one in blocks:
         assert one.begin >= 0
         assert 0 <= one.done < one.columns
         assert one.columns in (2, 4, 8, 16, 32)
@@ -546,15 +546,15 @@ def test_sectors_of_what_a_step_reads():
     assert read_sectors(plan_of(from_lengths([500], 600), Policy(format="sell", steps=2))) == 1
 
 
-# ---- octets --------------------------------------------------------------------------------------
+# ---- row blocks --------------------------------------------------------------------------------------
 
 EVER = ((1, 1e-9),)
-EIGHTS = dataclasses.replace(BLOCKS, octet_entries=EVER, narrow_octet_entries=EVER)
-"""Multiplies in octets whatever can be."""
+EIGHTS = dataclasses.replace(BLOCKS, tile_entries=EVER, narrow_tile_entries=EVER)
+"""Multiplies in row blocks whatever can be."""
 
 
-def in_octets(matrix, x, alpha=1.0, beta=0.0, y=None, order="C", policy=None):
-    """Return alpha A X + beta y of a matrix in octets, from the emulator."""
+def in_row_blocks(matrix, x, alpha=1.0, beta=0.0, y=None, order="C", policy=None):
+    """Return alpha A X + beta y of a matrix in row blocks, from the emulator."""
     plan = plan_of(matrix, policy or Policy(format="sell", steps=32))
     out = np.full((matrix.shape[0], x.shape[1]), np.nan, x.dtype, order=order) if y is None else y.copy("K")
     emulate_columns(plan, x, out, alpha, beta, table=EIGHTS)
@@ -570,17 +570,17 @@ def in_octets(matrix, x, alpha=1.0, beta=0.0, y=None, order="C", policy=None):
     st.sampled_from([0.0, 0.7]),
     st.sampled_from([np.float64, np.float32]),
 )
-def test_octets_are_within_the_bound_of_every_row(matrix, k, order, alpha, beta, dtype):
+def test_row_blocks_are_within_the_bound_of_every_row(matrix, k, order, alpha, beta, dtype):
     matrix = matrix.astype(dtype)
     x = columns(matrix.shape[1], k, dtype=dtype)
     y = columns(matrix.shape[0], k, 2, dtype=dtype, order=order)
-    got = in_octets(matrix, x, dtype(alpha), dtype(beta), y)
+    got = in_row_blocks(matrix, x, dtype(alpha), dtype(beta), y)
     assert_columns_close(got, matrix, x, dtype(alpha), dtype(beta), y)
 
 
 @pytest.mark.parametrize("values", ["equal", "bytes", "few", "halves", "singles", "plain"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_octets_of_every_coding(values, dtype):
+def test_row_blocks_of_every_coding(values, dtype):
     matrix = from_lengths([7, 3, 0, 12] + [5] * 40 + [0, 0, 1], 60)
     rng = np.random.default_rng(3)
     kinds = {
@@ -593,7 +593,7 @@ def test_octets_of_every_coding(values, dtype):
     }
     matrix.data = kinds[values](matrix.nnz).astype(dtype)
     x = columns(60, 16, dtype=dtype)
-    assert_columns_close(in_octets(matrix.astype(dtype), x), matrix.astype(dtype), x)
+    assert_columns_close(in_row_blocks(matrix.astype(dtype), x), matrix.astype(dtype), x)
 
 
 @settings(max_examples=15)
@@ -602,15 +602,15 @@ def test_octets_of_every_coding(values, dtype):
     st.data(),
     st.sampled_from([np.float64, np.float32]),
 )
-def test_octets_keep_nans_to_the_rows_that_use_them(matrix, data, dtype):
+def test_row_blocks_keep_nans_to_the_rows_that_use_them(matrix, data, dtype):
     if 0 in matrix.shape:
         return
     matrix, x = matrix.astype(dtype), columns(matrix.shape[1], 16, dtype=dtype)
-    clean = in_octets(matrix, x)
+    clean = in_row_blocks(matrix, x)
     for _ in range(data.draw(st.integers(1, 3))):
         i, j = data.draw(st.integers(0, matrix.shape[1] - 1)), data.draw(st.integers(0, 15))
         x[i, j] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
-    got = in_octets(matrix, x)
+    got = in_row_blocks(matrix, x)
     spoilt = np.zeros(got.shape, bool)
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     for j in range(16):
@@ -621,7 +621,7 @@ def test_octets_keep_nans_to_the_rows_that_use_them(matrix, data, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_octets_of_wide_integers_give_the_same_bits(dtype):
+def test_row_blocks_of_wide_integers_give_the_same_bits(dtype):
     matrix = from_lengths([7, 3, 0, 12] + [5] * 40, 60).astype(dtype)
     plan, x = plan_of(matrix, Policy(format="sell")), columns(60, 16, dtype=dtype)
     results = []
@@ -654,39 +654,39 @@ def offsets_of(matrix):
 @pytest.mark.parametrize("shape", [(4, 5, 6), (5, 7, 9), (2, 5, 8), (9, 12), (8, 5)])
 def test_a_grid_is_known_by_its_offsets(shape, far):
     plane = int(np.prod(shape[-2:]))
-    assert octets.grid_of(offsets_of(lattice(shape, far)), int(np.prod(shape))) == (shape[-1], plane)
+    assert row_blocks.find_grid(offsets_of(lattice(shape, far)), int(np.prod(shape))) == (shape[-1], plane)
 
 
 def test_what_is_no_grid_keeps_the_order_of_its_rows():
     box = offsets_of(lattice((5, 6, 7), 3))
-    assert octets.grid_of(box, 211) == (0, 0)  # no whole number of planes
-    assert octets.grid_of([frozenset()] * 4, 4) == (0, 0)
-    assert octets.grid_of([frozenset({1, 2, 3, 40})] * 16, 400) == (40, 400)
-    assert octets.grid_of([frozenset({2, 40})] * 16, 400) == (0, 0)  # nothing along a line
-    assert octets.grid_of([frozenset({1})] * 16, 400) == (0, 0)  # one line
-    assert octets.grid_of([frozenset({1, 5, 25, 125})] * 16, 625) == (0, 0)  # four dimensions
+    assert row_blocks.find_grid(box, 211) == (0, 0)  # no whole number of planes
+    assert row_blocks.find_grid([frozenset()] * 4, 4) == (0, 0)
+    assert row_blocks.find_grid([frozenset({1, 2, 3, 40})] * 16, 400) == (40, 400)
+    assert row_blocks.find_grid([frozenset({2, 40})] * 16, 400) == (0, 0)  # nothing along a line
+    assert row_blocks.find_grid([frozenset({1})] * 16, 400) == (0, 0)  # one line
+    assert row_blocks.find_grid([frozenset({1, 5, 25, 125})] * 16, 625) == (0, 0)  # four dimensions
     other = [frozenset({1, 20}), frozenset({1, 21})]
-    assert octets.grid_of(other * 8, 400) == (0, 0)  # rows that have different columns
+    assert row_blocks.find_grid(other * 8, 400) == (0, 0)  # rows that have different columns
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("shape", [(4, 5, 6), (5, 7, 9), (11, 13), (1, 16, 3)])
-def test_octets_of_a_grid_are_boxes(shape, dtype):
+def test_row_blocks_of_a_grid_are_boxes(shape, dtype):
     matrix = lattice(shape, 3).astype(dtype)
     x = columns(matrix.shape[1], 16, dtype=dtype)
-    assert_columns_close(in_octets(matrix, x), matrix, x)
+    assert_columns_close(in_row_blocks(matrix, x), matrix, x)
 
 
-def test_boxes_of_a_grid_have_fewer_quads_and_every_row_once():
+def test_boxes_of_a_grid_have_fewer_tiles_and_every_row_once():
     matrix = lattice((6, 8, 10), 3)
     plan, on = plan_of(matrix, Policy(format="sell", steps=32)), Primitives(PackingDevice())
-    count, boxes = octets.build(on, plan, 1e9)
+    count, boxes = row_blocks.build(on, plan, 1e9)
     assert sorted(boxes.rows.tolist()) == list(range(480))
     mixed = matrix[np.random.default_rng(0).permutation(480)]
-    assert count < octets.build(on, plan_of(mixed, Policy(format="sell", steps=32)), 1e9)[0] / 2
+    assert count < row_blocks.build(on, plan_of(mixed, Policy(format="sell", steps=32)), 1e9)[0] / 2
     lines = sum(-(-len(np.unique(matrix[i : i + 8].indices)) // 4) for i in range(0, 480, 8))
     assert count < 0.85 * lines
-    assert boxes.quads == count
+    assert boxes.tiles == count
 
 
 @pytest.mark.parametrize("model", ["stencil27:16", "fem1:15"])
@@ -694,11 +694,11 @@ def test_a_grid_is_found_whatever_its_size_and_elements(model):
     """Rows at equal distances would all begin a line of 16; tetrahedra reach to one side."""
     matrix = generate(model)
     made_of, plan = Primitives(PackingDevice()), plan_of(matrix, Policy(format="sell"))
-    sample, n = octets.sampled(made_of.device, plan, made_of.unpack_codes(plan)), int(model[-2:])
-    assert octets.grid_of(sample, n**3) == (n, n * n)
+    sample, n = row_blocks.sample_offsets(made_of.device, plan, made_of.unpack_codes(plan)), int(model[-2:])
+    assert row_blocks.find_grid(sample, n**3) == (n, n * n)
 
 
 def test_several_unknowns_of_a_point_are_no_points_of_a_grid():
     made_of, plan = Primitives(PackingDevice()), plan_of(generate("fem3:6"), Policy(format="sell"))
-    sample = octets.sampled(made_of.device, plan, made_of.unpack_codes(plan))
-    assert octets.grid_of(sample, 3 * 6**3) == (0, 0)
+    sample = row_blocks.sample_offsets(made_of.device, plan, made_of.unpack_codes(plan))
+    assert row_blocks.find_grid(sample, 3 * 6**3) == (0, 0)

@@ -21,6 +21,7 @@ from dasp.formats.sell.layout import Cut
 from dasp.formats.sell.cuda.pack import segments, slice_statistics
 from dasp.formats.sell.cuda.pack.work import Work
 from dasp.formats.sell.cuda.primitives import Primitives
+from dasp.formats.sell.layout import Cut
 from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code, shape_fields
 from dasp.models import generate
 from dasp.runtime import check as _check

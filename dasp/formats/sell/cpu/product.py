@@ -8,7 +8,7 @@ import numpy as np
 
 from dasp.formats import product_cpu
 from dasp.formats.plan import WARP, Plan
-from dasp.formats.sell.cpu.panels import Panel, panels_of, product_of_panel, span_of
+from dasp.formats.sell.cpu.column_blocks import ColumnRange, cut_columns, product_of_columns, span_of
 from dasp.formats.sell.cpu.slices import product_of_slices
 from dasp.formats.sell.cpu.unpack import diagonal
 from dasp.formats.sell.pattern import Coding, shape_fields
@@ -81,25 +81,30 @@ class Product(product_cpu.Product):
     def multiply_rows(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
         """Set Y = alpha A X + beta Y; see `dasp.formats.product_cpu.Product.multiply_rows`."""
         spans = span_of(x), span_of(y)
-        for panel in panels_of(y.shape[1], y.itemsize):
-            self._multiply_panel(panel, (x, y), spans, alpha, beta)
+        for block in cut_columns(y.shape[1], y.itemsize):
+            self._multiply_block(block, (x, y), spans, alpha, beta)
 
-    def _multiply_panel(
-        self, panel: Panel, arrays: tuple[Vector, Vector], spans: tuple[Vector, Vector], alpha: Any, beta: Any
+    def _multiply_block(
+        self,
+        block: ColumnRange,
+        arrays: tuple[Vector, Vector],
+        spans: tuple[Vector, Vector],
+        alpha: Any,
+        beta: Any,
     ) -> None:
-        """Multiply by a panel of X's columns, and leave those that are done."""
+        """Multiply by a block of X's columns, and leave those that are done."""
         (x, y), shared = arrays, team()
-        seconds = self._seconds * panel.columns / COLUMNS_AT_ONCE
+        seconds = self._seconds * block.columns / COLUMNS_AT_ONCE
         parts = min(_threads.get_num_threads(), shared.most) if seconds > LEAST_SECONDS else 1
-        rest = y.shape[1] - panel.begin - panel.columns
-        mine = [span[panel.begin : len(span) - rest] for span in spans]
-        key = parts, x.dtype, y.dtype, *panel[1:], x.strides[0], y.strides[0]
-        job = self._jobs.get(key) or self._prepare_panel(key, [len(span) for span in mine])
-        partials = np.empty((self._pattern.segments, panel.columns), y.dtype)
+        rest = y.shape[1] - block.begin - block.columns
+        mine = [span[block.begin : len(span) - rest] for span in spans]
+        key = parts, x.dtype, y.dtype, *block[1:], x.strides[0], y.strides[0]
+        job = self._jobs.get(key) or self._prepare_block(key, [len(span) for span in mine])
+        partials = np.empty((self._pattern.segments, block.columns), y.dtype)
         shared.multiply(parts, job, seconds, partials.reshape(-1), *mine, alpha, beta)
         if self._pattern.segments:
-            columns = y[:, panel.begin : panel.begin + panel.columns]
-            self._store_long(partials, panel.done, columns, alpha, beta)
+            columns = y[:, block.begin : block.begin + block.columns]
+            self._store_long(partials, block.done, columns, alpha, beta)
 
     def _store_long(self, partials: Vector, done: int, y: Vector, alpha: Any, beta: Any) -> None:
         """Set the rows that come in segments."""
@@ -120,12 +125,12 @@ class Product(product_cpu.Product):
         )
         return job
 
-    def _prepare_panel(self, key: tuple[Any, ...], sizes: list[int]) -> Job:
-        """Compile and keep the job for so many parts, a panel, two types, and rows so many bytes apart."""
+    def _prepare_block(self, key: tuple[Any, ...], sizes: list[int]) -> Job:
+        """Compile and keep the job for `parts` threads, a column block, two types, and strides of rows."""
         pattern, (parts, x, total, columns, done, *strides) = self._pattern, key
         apart = (stride // kind.itemsize for stride, kind in zip(strides, (x, total), strict=True))
         job = self._jobs[key] = Job(
-            product_of_panel(columns, *self._types(), x, total),
+            product_of_columns(columns, *self._types(), x, total),
             self._cuts(parts),
             (columns * pattern.segments, *sizes),
             **self._arrays(),

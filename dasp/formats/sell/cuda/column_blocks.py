@@ -117,19 +117,19 @@ class BlockTable:
         Where the columns of X lie beside each other.
     f_order : tuple of Rule
         Where each column of X lies in one run.
-    octets : tuple of Rule
-        Where rows are multiplied by eights, on tensor cores; steps are quads.
-    octet_entries, narrow_octet_entries : tuple of (columns, entries a quad)
-        From so many columns on, how full the 32 slots of a quad must be for rows to be multiplied by eights:
+    row_blocks : tuple of Rule
+        Where rows are multiplied by eights, on tensor cores; steps are tiles.
+    tile_entries, narrow_tile_entries : tuple of (columns, entries a tile)
+        From so many columns on, how full the 32 slots of a tile must be for rows to be multiplied by eights:
         rows of X read once for several of A, against slots without an entry. The second for numbers of less
         than 8 bytes.
     """
 
     c_order: tuple[Rule, ...]
     f_order: tuple[Rule, ...]
-    octets: tuple[Rule, ...]
-    octet_entries: tuple[tuple[int, float], ...]
-    narrow_octet_entries: tuple[tuple[int, float], ...]
+    row_blocks: tuple[Rule, ...]
+    tile_entries: tuple[tuple[int, float], ...]
+    narrow_tile_entries: tuple[tuple[int, float], ...]
 
 
 BLOCKS = BlockTable(
@@ -149,15 +149,15 @@ BLOCKS = BlockTable(
         Rule(16, 16, 8, 8, 64),
     ),
     f_order=(Rule(128, 128, 4, 16, 128), Rule(64, 64, 4, 16, 96), Rule(32, 32, 8, 16, 96)),
-    octets=(
+    row_blocks=(
         Rule(256, 32, 2, 2, 64, where="wide", warps=8),
         Rule(128, 16, 4, 4, 72, where="wide"),
         Rule(128, 16, 3, 3, 72, where="narrow"),
         Rule(64, 8, 4, 4, 56, where="wide"),
         Rule(64, 8, 4, 4, 64, where="narrow"),
     ),
-    octet_entries=((16, 6.0), (8, 8.5)),
-    narrow_octet_entries=((32, 10.0), (16, 8.5)),
+    tile_entries=((16, 6.0), (8, 8.5)),
+    narrow_tile_entries=((32, 10.0), (16, 8.5)),
 )
 
 

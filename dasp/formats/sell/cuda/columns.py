@@ -116,53 +116,38 @@ SHORT_ROW = 64
 """Bytes of a row up to which a copy has a power of two of them."""
 
 MOST_WRITTEN = 8, 4
-"""Columns of Y, at most, that products of slices write as they lie where those of X are turned into rows:
+"""Columns of Y, at most, that products of slices write as they lie where those of X are transposed to rows:
 where slices have the matrix's rows in their order, and where not."""
 
 
 class Kernels(NamedTuple):
-    """How plans of one format are multiplied by several columns.
+    """How a plan is multiplied by several columns: in slices, or in row blocks.
 
     Attributes
     ----------
-    signature, finish : Signature
-        Of the product, and of what adds the segments of long rows.
-    defines, types : callable
-        Constants and types of the source: (plan, kinds, block), and (plan, kinds).
+    signature : Signature
+    types : callable
+        (plan, kinds) -> the types of the source.
     passes : callable
-        (table, plan, columns, kinds, x, y, sectors) -> the launches, of type `Pass`; sectors() is what
-        `pays_to_transpose` asks for.
-    warps, partials : callable
-        How many warps a plan needs, and how many segments it has.
-    arguments, finish_arguments : callable
-        (plan, zeros, parts), and (plan): arguments but those that come with each product.
-    long_rows : callable
-        How many rows come in segments.
-    sectors : callable
-        (plan, on_host) -> what `pays_to_transpose` asks for, as `read_sectors` counts it.
+        (table, plan, columns, kinds, x, y, sectors) -> the launches, of type `Pass`; sectors() is the number
+        that `pays_to_transpose` takes.
+    warps : callable
+        (plan, block) -> how many warps a column block needs.
+    arguments : callable
+        (plan, zeros, parts) -> the arguments but those that come with each product.
     """
 
     signature: Signature
-    finish: Signature
-    defines: Callable[[Plan, Arithmetic, ColumnBlock], dict[str, str]]
     types: Callable[[Plan, Arithmetic], dict[str, np.dtype[Any]]]
     passes: Callable[
         [BlockTable, Plan, int, Arithmetic, Layout, Layout, Callable[[], float]], tuple[Pass, ...]
     ]
     warps: Callable[[Plan, ColumnBlock], int]
-    partials: Callable[[Plan], int]
     arguments: Callable[[Plan, Any, int], dict[str, Any]]
-    finish_arguments: Callable[[Plan], dict[str, Any]]
-    long_rows: Callable[[Plan], int]
-    sectors: Callable[[Plan, Callable[[Any], Any]], float]
 
     def blocks(self, plan: Plan, block: ColumnBlock, parts: int) -> int:
         """Return the blocks of a launch."""
         return int(ceil_div(self.warps(plan, block) * WARP, block.threads) * parts)
-
-    def finish_blocks(self, plan: Plan, block: ColumnBlock, columns: int) -> int:
-        """Return the blocks of the launch that ends a product with segments."""
-        return int(ceil_div(self.long_rows(plan) * columns * WARP, block.threads))
 
 
 def even_row(columns: int, item: int) -> int:
@@ -197,8 +182,13 @@ def arguments(plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
     return {name: taken[name] for name in taken if name not in others} | own
 
 
+def finish_blocks(plan: Plan, block: ColumnBlock, columns: int) -> int:
+    """Return the blocks of the launch that adds the segments of long rows."""
+    return int(ceil_div(len(plan.pattern.long_rows) * columns * WARP, block.threads))
+
+
 def finish_arguments(plan: Plan) -> dict[str, Any]:
-    """Return the arguments of the end of a product but those that come with each."""
+    """Return the arguments of that launch but those that come with each product."""
     pattern = plan.pattern
     return {
         "long_rows": pattern.long_rows,
@@ -225,16 +215,10 @@ Others = Callable[[Arithmetic, int, Layout], Kernels | None]
 
 SLICES = Kernels(
     signature=SIGNATURE,
-    finish=FINISH,
-    defines=defines,
     types=types,
     passes=passes_of,
     warps=lambda plan, block: vector.warps(plan) * block.share,
-    partials=vector.partials,
     arguments=arguments,
-    finish_arguments=finish_arguments,
-    long_rows=lambda plan: len(plan.pattern.long_rows),
-    sectors=read_sectors,
 )
 
 
@@ -245,19 +229,17 @@ class Columns:
     ----------
     plan : Plan
         With CuPy's arrays on the current device.
-    kernels : Kernels
-        Of the plan's format.
     overlaps : bool
         Whether a launch may begin before the one before it has ended.
     others : callable, optional
         (kinds, columns, x) -> kernels that are faster for such a product, if any.
     """
 
-    def __init__(self, plan: Plan, kernels: Kernels, overlaps: bool, others: Others | None = None) -> None:
+    def __init__(self, plan: Plan, overlaps: bool, others: Others | None = None) -> None:
         import cupy
 
-        self._cupy, self._plan, self._kernels, self._overlaps = cupy, plan, kernels, overlaps
-        self._others, self._segments = others, kernels.partials(plan)
+        self._cupy, self._plan, self._overlaps, self._others = cupy, plan, overlaps, others
+        self._segments = vector.partials(plan)
         self._read: float | None = None
         self._most_written = MOST_WRITTEN[len(plan.pattern.rows) > 0]
         self._lock = threading.Lock()
@@ -287,12 +269,12 @@ class Columns:
         stream = self._cupy.cuda.get_current_stream().ptr
         captured = self._cupy.cuda.runtime.streamIsCapturing(stream)
         with in_pool(self._cupy) if captured else _HERE:
-            taken, x_layout = self._placed(x, kinds.x)
+            taken, x_layout = self._place(x, kinds.x)
             if self._is_transposed(taken, x_layout):
                 columns, column_layout = taken, x_layout
                 taken, x_layout = self._new_rows(columns)
                 self._transpose(columns, column_layout, taken, True)
-            result, y_layout = self._placed(y, kinds.y)
+            result, y_layout = self._place(y, kinds.y)
             written, written_layout = result, y_layout
             if not adds and y.shape[1] > self._most_written and self._is_transposed(taken, y_layout):
                 written, written_layout = self._new_rows(result)
@@ -312,14 +294,14 @@ class Columns:
         return layout.column != 1 and pays_to_transpose(self._plan, self._sectors(), x.shape[1] * x.itemsize)
 
     def _sectors(self) -> float:
-        """Return what `pays_to_transpose` asks for."""
+        """Return the number of sectors that `pays_to_transpose` takes."""
         if self._read is None:
             with on_stream(self._cupy.cuda.Stream(non_blocking=True)):  # the caller's may be captured
-                self._read = self._kernels.sectors(self._plan, on_host)
+                self._read = read_sectors(self._plan, on_host)
         return self._read
 
-    def _placed(self, array: Any, dtype: np.dtype[Any]) -> tuple[Any, Layout]:
-        """Return an array as the kernels take it, itself or a copy in C order, and where it lies."""
+    def _place(self, array: Any, dtype: np.dtype[Any]) -> tuple[Any, Layout]:
+        """Return an array as the kernels take it, itself or a copy in C order, and its layout."""
         layout = _layout(array)
         if layout is None or array.dtype != dtype:
             plain = self._cupy.ascontiguousarray(array, dtype)
@@ -328,7 +310,7 @@ class Columns:
         return array, layout
 
     def _new_rows(self, like: Any) -> tuple[Any, Layout]:
-        """Return a new array in even rows for the numbers of another one, and where it lies."""
+        """Return a new array in even rows for the numbers of another one, and its layout."""
         count, k = like.shape
         array = self._cupy.empty((count, even_row(k, like.itemsize)), like.dtype)
         return array, cast(Layout, _layout(array))
@@ -339,7 +321,7 @@ class Columns:
         width = min(TILE_COLUMNS, 1 << (wide - 1).bit_length())
         launch = self._transposing.get((item, width, to_rows))
         if launch is None:
-            kernel = transposing(item, width, to_rows)
+            kernel = compile_transpose(item, width, to_rows)
             launch = Launch(kernel, TRANSPOSE, {"Word": word(item)}, {}, TRANSPOSE.names)
             self._transposing[item, width, to_rows] = launch
         pieces = ceil_div(wide, width)
@@ -387,7 +369,7 @@ class Columns:
         with self._lock:
             if key in self._prepared:
                 return self._prepared[key]
-            kernels = (self._others and self._others(kinds, k, x)) or self._kernels
+            kernels = (self._others and self._others(kinds, k, x)) or SLICES
             known = kernels.types(plan, kinds)
             passes, finish = [], None
             row = zero_row(self._cupy.cuda.Device().id)
@@ -395,7 +377,7 @@ class Columns:
             for one in kernels.passes(BLOCKS, plan, k, kinds, x, y, self._sectors):
                 count = ceil_div(one.columns, one.block.columns)
                 parts = choose_parts(plan.pattern.choice.model, kernels.warps(plan, one.block), count)
-                kernel = compiled(kernels, kernels.signature, plan, kinds, one.block)
+                kernel = compile_block(kernels.signature, plan, kinds, one.block)
                 launch = Launch(
                     kernel,
                     kernels.signature,
@@ -410,12 +392,12 @@ class Columns:
             if self._segments:
                 block = passes[0][0].block
                 finish = Launch(
-                    compiled(kernels, kernels.finish, plan, kinds, block),
-                    kernels.finish,
+                    compile_block(FINISH, plan, kinds, block),
+                    FINISH,
                     known,
-                    kernels.finish_arguments(plan),
+                    finish_arguments(plan),
                     FINISH_VARYING,
-                    blocks=kernels.finish_blocks(plan, block, k),
+                    blocks=finish_blocks(plan, block, k),
                     threads=block.threads,
                     overlaps=self._overlaps,
                 )
@@ -438,11 +420,9 @@ def zero_row(number: int) -> Any:
     return row
 
 
-def compiled(
-    kernels: Kernels, signature: Signature, plan: Plan, kinds: Arithmetic, block: ColumnBlock
-) -> Any:
-    """Return a kernel, compiled for the current device."""
-    constants = kernels.defines(plan, kinds, block)
+def compile_block(signature: Signature, plan: Plan, kinds: Arithmetic, block: ColumnBlock) -> Any:
+    """Return a kernel for a column block, compiled for the current device."""
+    constants = defines(plan, kinds, block)
     return _source.load(signature.source, constants).get_function(signature.entry)
 
 
@@ -456,7 +436,7 @@ def word(item: int) -> np.dtype[Any]:
     return np.dtype(f"u{item}" if item <= 8 else f"V{item}")
 
 
-def transposing(item: int, width: int, to_rows: bool) -> Any:
+def compile_transpose(item: int, width: int, to_rows: bool) -> Any:
     """Return the kernel that transposes numbers of so many bytes, compiled for the current device."""
     constants = {"DASP_BYTES": str(item), "DASP_COLUMNS": str(width), "DASP_TO_ROWS": str(int(to_rows))}
     return _source.load(TRANSPOSE.source, constants).get_function(TRANSPOSE.entry)

@@ -12,7 +12,7 @@ import numpy as np
 from dasp.formats import product_cuda
 from dasp.formats.kernel_cuda import TENSOR_CORES, compile_product, numbers, types
 from dasp.formats.plan import Plan
-from dasp.formats.sell.cuda import beside, columns, diagonal, dotted, vector
+from dasp.formats.sell.cuda import columns, diagonal, dotted, row_blocks, vector
 from dasp.formats.sell.cuda.primitives import primitives
 from dasp.runtime.cuda.launch import Launch
 from dasp.runtime.dtypes import Arithmetic, into
@@ -26,7 +26,7 @@ class Product(product_cuda.Product):
 
     kernel = vector
     diagonal_kernel = diagonal
-    MADE_LATER = "_beside", "_columns", "_diagonal"
+    MADE_LATER = "_row_blocks", "_columns", "_diagonal"
 
     def _begin(self) -> None:
         """Be a product that has launched nothing yet."""
@@ -41,15 +41,16 @@ class Product(product_cuda.Product):
     # the same time all get what one of them made.
 
     @cached_property
-    def _beside(self) -> beside.Beside | None:
-        """Octets, where tensor cores multiply by them."""
-        return self._one_of("_beside", beside.Beside(self.plan) if self._capability >= TENSOR_CORES else None)
+    def _row_blocks(self) -> row_blocks.LazyRowBlocks | None:
+        """The row blocks, or None if there are no tensor cores to multiply by them."""
+        has_cores = self._capability >= TENSOR_CORES
+        return self._one_of("_row_blocks", row_blocks.LazyRowBlocks(self.plan) if has_cores else None)
 
     @cached_property
     def _columns(self) -> columns.Columns:
         """Products of slices by several columns."""
-        others = None if self._beside is None else self._beside.kernels
-        made = columns.Columns(self.plan, columns.SLICES, self._overlaps, others)
+        others = None if self._row_blocks is None else self._row_blocks.kernels
+        made = columns.Columns(self.plan, self._overlaps, others)
         return self._one_of("_columns", made)
 
     def _one_of(self, name: str, made: T) -> T:
@@ -89,19 +90,19 @@ class Product(product_cuda.Product):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what products have made beside the plan."""
-        return 0 if self._beside is None else self._beside.nbytes
+        """Bytes that products have stored beside the plan."""
+        return 0 if self._row_blocks is None else self._row_blocks.nbytes
 
     def follow(self) -> None:
         """Take over values that were written into the plan, on CuPy's current stream."""
         with self._here():
             stream = self._current_stream().ptr
             captured = self._is_capturing(stream)
-            if self._beside is not None and (captured or self._beside.nbytes):
+            if self._row_blocks is not None and (captured or self._row_blocks.nbytes):
                 # What is taken and given back inside a capture is memory of the graph, and nobody else's.
                 cuda = self._cupy.cuda
                 with cuda.using_allocator(cuda.malloc_async) if captured else nullcontext():
-                    self._beside.follow(captured)
+                    self._row_blocks.follow(captured)
             self._settle(stream)
 
     def _find_diagonal(self, k: int, first: int, count: int) -> Any | None:

@@ -1,13 +1,13 @@
-// A panel of columns: where a warp reads it of X and writes it of Y, as each of its lanes sees it.
+// A column block of columns: where a warp reads it of X and writes it of Y, as each of its lanes sees it.
 //
-// LANES lanes, a group, share the COLUMNS columns of a panel: column (i LANES + q) PACK + w is number i PACK + w in
+// LANES lanes, a group, share the COLUMNS columns of a column block: column (i LANES + q) PACK + w is number i PACK + w in
 // lane q of every group, so that a group reads a run of LANES * PACK columns at once.
 #pragma once
 
 #include "tile.cuh"
 
 #ifndef DASP_COLUMNS
-#error "define DASP_COLUMNS: columns of a panel, 1 to 32, a power of two unless DASP_LANES is 1"
+#error "define DASP_COLUMNS: columns of a column block, 1 to 32, a power of two unless DASP_LANES is 1"
 #endif
 #ifndef DASP_LANES
 #error "define DASP_LANES: lanes that share a slot, a power of two, at most DASP_COLUMNS"
@@ -19,7 +19,7 @@
 #error "define DASP_Y_PACK: columns of Y in one store, 1 or DASP_PACK"
 #endif
 #ifndef DASP_WHOLE
-#error "define DASP_WHOLE: 1 if every panel has all its columns"
+#error "define DASP_WHOLE: 1 if every column block has all its columns"
 #endif
 #ifndef DASP_NEAR
 #error "define DASP_NEAR: whether columns of X lie beside each other for certain"
@@ -82,9 +82,9 @@ __device__ __forceinline__ unsigned long long bytes_to(int i, int row)
 }
 __device__ __forceinline__ unsigned long long bytes_to(long long i, int row) { return i * row; }
 
-// A panel of X: where this lane reads it, bytes from a row to the next, and how many columns it has from the lane's
+// A column block of X: where this lane reads it, bytes from a row to the next, and how many columns it has from the lane's
 // first one on. `zeros` is what it reads for a pad.
-struct XPanel {
+struct XBlock {
     const X* x;
     const X* zeros;
     long long column;
@@ -123,8 +123,8 @@ struct XPanel {
     }
 };
 
-// A panel of Y: where this lane writes it, and how many columns it has from the lane's first one on.
-struct YPanel {
+// A column block of Y: where this lane writes it, and how many columns it has from the lane's first one on.
+struct YBlock {
     Y* y;
     long long column;
     int row;

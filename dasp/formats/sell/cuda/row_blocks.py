@@ -1,13 +1,13 @@
-"""A matrix in octets on a GPU: rows that have much the same columns, multiplied by several columns at once on
-tensor cores.
+"""A matrix in blocks of eight rows on a GPU, multiplied by several columns at once on tensor cores.
 
-An octet is eight rows that follow each other, and a quad four of the columns in which any of them has an
-entry: one tile of `mma.m8n8k4`. kernels/spmv/octets.cu says how they are stored and multiplied. They are made
-from a plan of slices, beside it.
+It pays where neighbouring rows have much the same columns. A row block has eight rows, and a tile is four of
+the columns in which any of them has an entry: one operand of `mma.m8n8k4`. kernels/spmv/row_blocks.cu says
+how they are stored and multiplied. They are made from a plan of slices, once a product wants them.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from dasp.formats.plan import WARP, Array, Plan
 from dasp.formats.sell.cuda import columns
 from dasp.formats.sell.cuda.column_blocks import (
+    BLOCKS,
     NUMBER_BYTES,
     BlockTable,
     ColumnBlock,
@@ -24,54 +25,59 @@ from dasp.formats.sell.cuda.column_blocks import (
     choose_rule,
 )
 from dasp.formats.sell.cuda.columns import Kernels
+from dasp.formats.sell.cuda.primitives import primitives
 from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import C_NAMES, Arithmetic, bits_type
 from dasp.runtime.integers import ceil_div
 
 ROWS, COLUMNS = 8, 4
-"""Of a quad."""
+"""Of a tile."""
 
 LANES = 8
-"""That read a row of X together; columns of X that a quad is multiplied by at once."""
+"""That read a row of X together; columns of X that a tile is multiplied by at once."""
 
 FILL_THREADS = 512
-"""Threads of a block that makes octets, `ROWS` for each of them."""
+"""Threads of a block of the kernels that make row blocks, `ROWS` for each of these."""
 
 BEHIND = 8
 """Quads behind the last one, at least, that lanes may load: those of a loop's next turn."""
 
+NEVER = 2**63
+"""Tiles with which no product is faster."""
+
 COUNT_TYPE = np.dtype(np.uint64)
-"""Of numbers of quads."""
+"""Of numbers of tiles."""
 
 TYPES = np.float32, np.float64
 """Of X and of sums."""
 
 COUNT = Signature(
-    "spmv/octets_fill.cu",
-    "dasp_count_quads",
+    "spmv/row_blocks_fill.cu",
+    "dasp_count_tiles",
     """
     const long long*  indptr   [rows + 1]
     const Index*      indices
     long long         rows
-    long long         octets
+    long long         row_blocks
     long long         line
     long long         plane
-    Index*            places   [8 * octets]
-    Count*            starts   [octets + 1]
+    Index*            places   [8 * row_blocks]
+    Count*            starts   [row_blocks + 1]
     Count*            totals   [2]
     """,
 )
 
 FILL = Signature(
-    "spmv/octets_fill.cu",
-    "dasp_fill_quads",
+    "spmv/row_blocks_fill.cu",
+    "dasp_fill_tiles",
     """
     const long long*  indptr
     const Index*      indices
     const Code*       codes
-    const Index*      places   [8 * octets]
-    long long         octets
-    const Count*      starts   [octets + 1]
+    const Index*      places   [8 * row_blocks]
+    long long         row_blocks
+    const Count*      starts   [row_blocks + 1]
     Index*            columns
     unsigned*         masks
     Code*             values
@@ -79,7 +85,7 @@ FILL = Signature(
 )
 
 SAMPLE = Signature(
-    "spmv/octets_fill.cu",
+    "spmv/row_blocks_fill.cu",
     "dasp_sample_offsets",
     """
     const long long*  indptr
@@ -98,8 +104,8 @@ MOST_REACH = 4
 """Points along a line that a row of a grid reaches; more are unknowns of one point."""
 
 SIGNATURE = Signature(
-    "spmv/octets.cu",
-    "dasp_octets",
+    "spmv/row_blocks.cu",
+    "dasp_row_blocks",
     f"""
     const unsigned long long*  starts  [count + 1]
     const Index*     columns_of
@@ -114,16 +120,74 @@ SIGNATURE = Signature(
 )
 
 
-class Octets(NamedTuple):
-    """A matrix in octets; see kernels/spmv/octets.cu.
+class LazyRowBlocks:
+    """The row blocks of a plan of slices, made once a product wants them.
+
+    Parameters
+    ----------
+    plan : Plan
+        With CuPy's arrays on the current device.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        import cupy
+
+        self._cupy, self._plan = cupy, plan
+        self._lock = threading.Lock()
+        self._found: RowBlocks | None = None
+        self._tiles: int | None = None
+
+    def kernels(self, kinds: Arithmetic, k: int, x: Layout) -> Kernels | None:
+        """Return how a product by k columns of X is made in row blocks; None where slices are faster.
+
+        They are made when they are first wanted, if there is memory for them.
+        """
+        most = most_tiles(BLOCKS, self._plan, kinds, k)
+        if most < 1 or not serve(self._plan, kinds, x):
+            return None
+        with self._lock:
+            if self._tiles is None or (self._found is None and self._tiles <= most):
+                current = self._cupy.cuda.get_current_stream()
+                captured = self._cupy.cuda.runtime.streamIsCapturing(current.ptr)
+                # On the caller's: it may write new values, and memory taken on it goes to no other stream.
+                chosen = self._cupy.cuda.Stream(non_blocking=True) if captured else current
+                with on_stream(chosen) as stream:
+                    self._tiles, self._found = self._build(most)
+                    stream.synchronize()
+            tiles, found = self._tiles, self._found
+        return None if found is None or tiles > most else found.kernels()
+
+    def _build(self, most: float) -> tuple[int, RowBlocks | None]:
+        """Return how many tiles there are, `NEVER` if memory is short of them, and the row blocks."""
+        try:
+            return build(primitives(self._cupy.cuda.Device().id), self._plan, most)
+        except MemoryError:
+            return NEVER, None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the row blocks."""
+        return 0 if self._found is None else self._found.nbytes
+
+    def follow(self, captured: bool) -> None:
+        """Take over values that were written into the plan, on the current stream, which may be captured."""
+        if self._found is not None:
+            made_of = primitives(self._cupy.cuda.Device().id)
+            fill(made_of.device, self._plan, made_of.unpack_codes(self._plan), self._found)
+        elif captured:
+            self._tiles = NEVER  # the graph would leave what is made later behind
+
+
+class RowBlocks(NamedTuple):
+    """A matrix in row blocks; see kernels/spmv/row_blocks.cu.
 
     Attributes
     ----------
-    starts : Array, shape (octets + 1,), uint64
-    columns : Array, shape (4 (quads + BEHIND),), the plan's index type
-    masks : Array, shape (quads + BEHIND,), uint32
-    values : Array, shape (32 (quads + BEHIND),), codes of the plan; empty where it stores none
-    rows : Array, shape (8 octets,), the plan's index type
+    starts : Array, shape (row blocks + 1,), uint64
+    columns : Array, shape (4 (tiles + BEHIND),), the plan's index type
+    masks : Array, shape (tiles + BEHIND,), uint32
+    values : Array, shape (32 (tiles + BEHIND),), codes of the plan; empty where it stores none
+    rows : Array, shape (8 row blocks,), the plan's index type
         Which row stands where; -1 behind the last.
     """
 
@@ -134,7 +198,7 @@ class Octets(NamedTuple):
     rows: Array
 
     @property
-    def quads(self) -> int:
+    def tiles(self) -> int:
         """How many there are."""
         return len(self.masks) - BEHIND
 
@@ -144,11 +208,10 @@ class Octets(NamedTuple):
         return sum(int(array.nbytes) for array in self)
 
     def kernels(self) -> Kernels:
-        """Return how they are multiplied."""
+        """Return how a product is made in them."""
         return columns.SLICES._replace(
             signature=SIGNATURE,
-            types=lambda plan, kinds: columns.types(plan, kinds) | {"Count": COUNT_TYPE},
-            long_rows=lambda plan: 0,
+            types=types,
             passes=lambda table, plan, k, kinds, x, y, sectors: choose_passes(table, k, kinds, x, y),
             warps=lambda plan, block: len(self.starts) - 1,
             arguments=self.arguments,
@@ -162,10 +225,15 @@ class Octets(NamedTuple):
         return own | sizes | {"table": plan.values.table, "zeros": zeros}
 
 
-def serve(plan: Plan, kinds: Arithmetic, x: Layout) -> bool:
-    """Return True if octets can stand for a plan of slices in a product.
+def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
+    """Return what the source's own names of types stand for."""
+    return columns.types(plan, kinds) | {"Count": COUNT_TYPE}
 
-    Not where rows are cut: eight lanes go through the entries of eight rows one by one to make an octet.
+
+def serve(plan: Plan, kinds: Arithmetic, x: Layout) -> bool:
+    """Return True if row blocks can stand for a plan of slices in a product.
+
+    Not where rows are cut: eight lanes go through the entries of eight rows one by one to make a row block.
     """
     return (
         x.column == 1
@@ -178,15 +246,15 @@ def serve(plan: Plan, kinds: Arithmetic, x: Layout) -> bool:
     )
 
 
-def most(table: BlockTable, plan: Plan, kinds: Arithmetic, k: int) -> float:
-    """Return the quads up to which k columns are multiplied faster in octets than in slices."""
+def most_tiles(table: BlockTable, plan: Plan, kinds: Arithmetic, k: int) -> float:
+    """Return the tiles up to which k columns are multiplied faster in row blocks than in slices."""
     wide = kinds.x.itemsize >= NUMBER_BYTES
-    known = table.octet_entries if wide else table.narrow_octet_entries
+    known = table.tile_entries if wide else table.narrow_tile_entries
     return next((plan.nnz / entries for columns, entries in known if k >= columns), 0.0)
 
 
-def build(made_of: Any, plan: Plan, most: float) -> tuple[int, Octets | None]:
-    """Return how many quads the matrix of a plan takes, and it in octets, unless there are more than `most`.
+def build(made_of: Any, plan: Plan, most: float) -> tuple[int, RowBlocks | None]:
+    """Return how many tiles the matrix of a plan takes, and its row blocks if these are at most `most`.
 
     Parameters
     ----------
@@ -194,14 +262,14 @@ def build(made_of: Any, plan: Plan, most: float) -> tuple[int, Octets | None]:
         Of `dasp.formats.sell.cuda.primitives`, where the plan's arrays lie. The count and some offsets are
         read back.
     plan : Plan
-        Of slices, that octets serve.
+        Of slices, for which `serve` is true.
     most : float
     """
     on, entries = made_of.device, made_of.unpack_codes(plan)
-    octets = ceil_div(plan.shape[0], ROWS)
-    starts, totals = on.empty(octets + 1, COUNT_TYPE), on.zeroed(2)
-    rows = on.empty(ROWS * octets, plan.pattern.index_dtype)
-    line, plane = grid_of(sampled(on, plan, entries), plan.shape[0])
+    row_blocks = ceil_div(plan.shape[0], ROWS)
+    starts, totals = on.empty(row_blocks + 1, COUNT_TYPE), on.zeroed(2)
+    rows = on.empty(ROWS * row_blocks, plan.pattern.index_dtype)
+    line, plane = find_grid(sample_offsets(on, plan, entries), plan.shape[0])
     grid = {"line": line, "plane": plane, "places": rows}
     _launch(on, COUNT, plan, entries, **grid, starts=starts, totals=on.part(totals, 0, 2))
     (count,) = on.read(totals, 1, 1)
@@ -210,7 +278,7 @@ def build(made_of: Any, plan: Plan, most: float) -> tuple[int, Octets | None]:
     there = count + BEHIND
     stored = 0 if entries[2] is None else WARP * there
     columns, masks = on.zeros(COLUMNS * there, plan.pattern.index_dtype), on.zeros(there, np.uint32)
-    made = Octets(starts, columns, masks, on.zeros(stored, plan.values.codes.dtype), rows)
+    made = RowBlocks(starts, columns, masks, on.zeros(stored, plan.values.codes.dtype), rows)
     fill(on, plan, entries, made)
     return count, made
 
@@ -222,7 +290,7 @@ def choose_passes(
     item, passes, first = kinds.x.itemsize, [], 0
     words = frozenset(["wide" if item >= NUMBER_BYTES else "narrow"])
     while first < columns:
-        rule, width, count = choose_rule(table.octets, columns - first, item, columns + WARP, words)
+        rule, width, count = choose_rule(table.row_blocks, columns - first, item, columns + WARP, words)
         passes.append(Pass(first, count, _make_block(rule, width, count, x, y)))
         first += count
     return tuple(passes)
@@ -244,14 +312,14 @@ def _make_block(rule: Rule, width: int, columns: int, x: Layout, y: Layout) -> C
     )
 
 
-def fill(on: Any, plan: Plan, entries: tuple[Any, ...], octets: Octets) -> None:
-    """Write the entries of a plan into its octets."""
-    values = None if entries[2] is None else octets.values
-    made = {"starts": octets.starts, "columns": octets.columns, "masks": octets.masks, "values": values}
-    _launch(on, FILL, plan, entries, places=octets.rows, **made)
+def fill(on: Any, plan: Plan, entries: tuple[Any, ...], to: RowBlocks) -> None:
+    """Write the entries of a plan into its row blocks."""
+    values = None if entries[2] is None else to.values
+    made = {"starts": to.starts, "columns": to.columns, "masks": to.masks, "values": values}
+    _launch(on, FILL, plan, entries, places=to.rows, **made)
 
 
-def sampled(on: Any, plan: Plan, entries: tuple[Any, ...]) -> list[frozenset[int]]:
+def sample_offsets(on: Any, plan: Plan, entries: tuple[Any, ...]) -> list[frozenset[int]]:
     """Return how far behind the diagonal the entries of some rows lie, one set a row."""
     count = min(SAMPLED_ROWS, plan.shape[0])
     words = on.zeroed(count * SAMPLED_ENTRIES)
@@ -261,7 +329,7 @@ def sampled(on: Any, plan: Plan, entries: tuple[Any, ...]) -> list[frozenset[int
     return [frozenset(map(int, row[row > 0])) for row in found]
 
 
-def grid_of(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
+def find_grid(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
     """Return the rows of a line and of a plane of the grid whose points are the rows; 0, 0 if there is none.
 
     Parameters
@@ -295,14 +363,14 @@ def grid_of(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
 
 
 def _launch(on: Any, signature: Signature, plan: Plan, entries: tuple[Any, ...], **more: Any) -> None:
-    """Launch a kernel that makes octets of a plan's entries, `ROWS` threads for each."""
+    """Launch a kernel that makes row blocks of a plan's entries, `ROWS` threads for each."""
     index, code = plan.pattern.index_dtype, bits_type(plan.values.codes.dtype)
-    octets = ceil_div(plan.shape[0], ROWS)
+    row_blocks = ceil_div(plan.shape[0], ROWS)
     constants = {"DASP_START": "long long", "DASP_COLUMN": C_NAMES[index], "DASP_INDEX": C_NAMES[index]}
     constants |= {"DASP_CODE_BYTES": str(code.itemsize)}
     given = dict(zip(("indptr", "indices", "codes"), entries, strict=True)) | more
-    given |= {"rows": plan.shape[0], "octets": octets}
+    given |= {"rows": plan.shape[0], "row_blocks": row_blocks}
     given |= {name: given[name].view(code) for name in ("codes", "values") if given.get(name) is not None}
     compiled = on.kernel(signature, constants, {"Index": index, "Code": code, "Count": COUNT_TYPE})
     words = {name: value if type(value) is int else on.word(value) for name, value in given.items()}
-    compiled((ceil_div(octets * ROWS, FILL_THREADS), 1), FILL_THREADS, words)
+    compiled((ceil_div(row_blocks * ROWS, FILL_THREADS), 1), FILL_THREADS, words)

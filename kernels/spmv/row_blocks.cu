@@ -1,23 +1,23 @@
 // Y = alpha A X + beta Y on tensor cores, where rows near each other have entries in the same columns: one warp
-// multiplies one octet, 8 rows, by a panel of COLUMNS columns, and then by the next panel that is its own.
+// multiplies one row block, 8 rows, by a column block of COLUMNS columns, and then by the next one that is its own.
 //
-// An octet's columns are those in which any of its rows has an entry, by fours: a quad, a tile of 8 x 4. So a row of X
-// is read once for all rows of the octet. Slots of a quad without an entry hold the code 0, and columns that fill the
-// last quad repeat the one before them. A NaN or an infinite number of X times such a slot gives NaN, so sums that are
-// not finite are summed again, entry by entry.
+// The columns of a row block are those in which any of its rows has an entry, by fours: a tile is 8 x 4 slots. So a row
+// of X is read once for all rows of the block. Slots of a tile without an entry hold the code 0, and columns that fill
+// the last tile repeat the one before them. A NaN or an infinite number of X times such a slot gives NaN, so sums that
+// are not finite are summed again, entry by entry.
 //
-// Lane l holds slot (l / 4, l % 4) of a quad. It reads PACK neighbouring columns of the quad's row l / 8 of X at a time,
+// Lane l holds slot (l / 4, l % 4) of a tile. It reads PACK neighbouring columns of the tile's row l / 8 of X at a time,
 // l % 8 in each run of 8 PACK columns, so that 8 lanes that are served together read one line; then lanes exchange what
-// they read, and lane l has row l % 4 and place l / 4 in the run. Transposed, X comes first in the product (mma_m16n8k4),
-// for its tile may be taller than that of A's rows: lane l has the sums of rows 2 (l % 4) and the next one of the octet, in
-// the columns that stand in place l / 4 of each run.
+// they read, and lane l has row l % 4 and place l / 4 in the run. Transposed, X comes first in the product
+// (mma_m16n8k4), for its tile may be taller than that of A's rows: lane l has the sums of rows 2 (l % 4) and the next
+// one of the row block, in the columns that stand in place l / 4 of each run.
 //
 // Launch: one dimension, blocks of DASP_THREADS threads; `parts` blocks that follow each other multiply the same
-//     octets, panel t in part t % parts. The arrays of the octets are read before the kernels that come earlier
-//     in the stream have ended.
-// starts (octets + 1): first quad of each, and the number of all. columns (4 quads), masks (quads): bit 4 r + c if
-//     row r has an entry in column c. values (32 quads): as the matrix's type or coded (DASP_CODING); table. Lanes
-//     read up to QUADS quads behind the last one. rows (8 octets): the row of each, PAD behind the last.
+//     row blocks, column block t in part t % parts. The arrays of the row blocks are read before the kernels that come
+//     earlier in the stream have ended.
+// starts (row blocks + 1): first tile of each, and the number of all. columns (4 tiles), masks (tiles): bit 4 r + c if
+//     row r has an entry in column c. values (32 tiles): as the matrix's type or coded (DASP_CODING); table. Lanes
+//     read up to TILES tiles behind the last one. rows (8 row blocks): the row of each, PAD behind the last.
 // x, y, zeros, x_row, y_column, y_row, first, last: see slices_columns.cu; columns of X lie beside each other, and
 //     the parameters that other products by several columns take besides are not used.
 //
@@ -28,52 +28,52 @@
 
 #define DASP_NEAR 1
 #define DASP_FILLED DASP_WHOLE
-#include "panels.cuh"
+#include "column_blocks.cuh"
 
 #ifndef DASP_STEPS
-#error "define DASP_STEPS: quads whose rows of X are loaded before the first is multiplied"
+#error "define DASP_STEPS: tiles whose rows of X are loaded before the first is multiplied"
 #endif
 
-constexpr int QUADS = DASP_STEPS;
+constexpr int TILES = DASP_STEPS;
 
 static_assert(LANES == 8, "a load of a warp reads 8 PACK columns of each of four rows");
 
-struct Octets {
+struct RowBlocks {
     const Index* columns;
     const unsigned* masks;
     Slices slices;
 };
 
-// Where a lane finds its slots of the next QUADS quads.
+// Where a lane finds its slots of the next TILES tiles.
 struct Place {
     const Index* columns;
     const Code* codes;
     const unsigned* masks;
 
-    __device__ __forceinline__ Place(const Octets& octets, long long quad)
-        : columns(octets.columns + 4 * quad + lane_id() / 8), codes(octets.slices.values + 32 * quad + lane_id()),
-          masks(octets.masks + quad)
+    __device__ __forceinline__ Place(const RowBlocks& rows, long long tile)
+        : columns(rows.columns + 4 * tile + lane_id() / 8), codes(rows.slices.values + 32 * tile + lane_id()),
+          masks(rows.masks + tile)
     {
     }
     __device__ __forceinline__ void advance()
     {
-        columns += 4 * QUADS;
-        codes += 32 * QUADS;
-        masks += QUADS;
+        columns += 4 * TILES;
+        codes += 32 * TILES;
+        masks += TILES;
     }
 };
 
-// This lane's slots of QUADS quads, of which some may be another octet's. What a value stands for is found when it is
+// This lane's slots of TILES tiles, of which some may be another row block's. What a value stands for is found when it is
 // multiplied: no load is waited for before.
 struct Slots {
-    Index column[QUADS];
-    Code code[QUADS];
-    unsigned mask[CODED ? QUADS : 1];
+    Index column[TILES];
+    Code code[TILES];
+    unsigned mask[CODED ? TILES : 1];
 
     __device__ __forceinline__ void load(const Place& place)
     {
 #pragma unroll
-        for (int q = 0; q < QUADS; ++q) {
+        for (int q = 0; q < TILES; ++q) {
             column[q] = load_cached(place.columns + 4 * q);
             code[q] = load_code(place.codes + 32 * q);
             if (CODED) mask[q] = load_cached(place.masks + q);
@@ -102,7 +102,7 @@ __device__ __forceinline__ Pack<X, PACK> exchanged(const Pack<X, PACK>& read, in
 struct Sums {
     double of[OWN][2] = {};  // of this lane's columns and rows 2 (l % 4) + v
 
-    // Adds a quad. X stands first on tensor cores, transposed: its columns by sixteens.
+    // Adds a tile. X stands first on tensor cores, transposed: its columns by sixteens.
     __device__ __forceinline__ void add(double a, const Pack<X, PACK> (&read)[PACKS], int source)
     {
         double b[OWN];
@@ -119,37 +119,37 @@ struct Sums {
             for (int v = 0; v < OWN; v += 2) mma_m16n8k4(of[v], of[v + 1], b[v], b[v + 1], a);
     }
 
-    // Adds quads, the slots of the next ones loaded before the products of these.
-    __device__ __forceinline__ void add(const Octets& octets, long long quad, long long last, const XPanel& panel)
+    // Adds tiles, the slots of the next ones loaded before the products of these.
+    __device__ __forceinline__ void add(const RowBlocks& rows, long long tile, long long last, const XBlock& block)
     {
-        Place place(octets, quad);
+        Place place(rows, tile);
         Slots slots;
         slots.load(place);
-        int left = int(last - quad), source = 8 * (lane_id() % 4) + lane_id() / 4;
-        const Value* const table = octets.slices.table;
+        int left = int(last - tile), source = 8 * (lane_id() % 4) + lane_id() / 4;
+        const Value* const table = rows.slices.table;
         wait_for_earlier_kernels();
 #ifndef DASP_SIMT
-        asm volatile("" : "+r"(source));  // else the compiler finds it anew for each quad
+        asm volatile("" : "+r"(source));  // else the compiler finds it anew for each tile
 #endif
 #pragma unroll 1
-        for (; left > QUADS; left -= QUADS) {
-            Pack<X, PACK> b[QUADS][PACKS];
+        for (; left > TILES; left -= TILES) {
+            Pack<X, PACK> b[TILES][PACKS];
 #pragma unroll
-            for (int q = 0; q < QUADS; ++q) panel.load<true>(slots.column[q], b[q]);
+            for (int q = 0; q < TILES; ++q) block.load<true>(slots.column[q], b[q]);
             place.advance();
             Slots next;
             next.load(place);
             __syncwarp();  // else the compiler moves products before loads, which then wait
 #pragma unroll
-            for (int q = 0; q < QUADS; ++q) add(slots.value(q, table), b[q], source);
+            for (int q = 0; q < TILES; ++q) add(slots.value(q, table), b[q], source);
             slots = next;
         }
-        Pack<X, PACK> b[QUADS][PACKS] = {};  // its own, and set: else the loop has more instructions
+        Pack<X, PACK> b[TILES][PACKS] = {};  // its own, and set: else the loop has more instructions
 #pragma unroll
-        for (int q = 0; q < QUADS; ++q)
-            if (q < left) panel.load<true>(slots.column[q], b[q]);
+        for (int q = 0; q < TILES; ++q)
+            if (q < left) block.load<true>(slots.column[q], b[q]);
 #pragma unroll
-        for (int q = 0; q < QUADS; ++q)
+        for (int q = 0; q < TILES; ++q)
             if (q < left) add(slots.value(q, table), b[q], source);
     }
 
@@ -162,22 +162,22 @@ struct Sums {
     }
 
     // Adds entries alone, one by one.
-    __device__ __forceinline__ void add_entries(const Octets& octets, long long quad, long long last,
-                                                const XPanel& panel)
+    __device__ __forceinline__ void add_entries(const RowBlocks& rows, long long tile, long long last,
+                                                const XBlock& block)
     {
 #pragma unroll 1
-        for (long long slot = 4 * quad; slot < 4 * last; ++slot) {
-            const unsigned mask = load_cached(octets.masks + slot / 4);
-            const X* const b = panel.at(load_cached(octets.columns + slot));
+        for (long long slot = 4 * tile; slot < 4 * last; ++slot) {
+            const unsigned mask = load_cached(rows.masks + slot / 4);
+            const X* const b = block.at(load_cached(rows.columns + slot));
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 const int here = 4 * (2 * (lane_id() % 4) + r) + int(slot % 4);
                 if (!(mask >> here & 1)) continue;
-                const double a = convert<double>(load_value(octets.slices, 32 * (slot / 4) + here));
+                const double a = convert<double>(load_value(rows.slices, 32 * (slot / 4) + here));
 #pragma unroll
                 for (int v = 0; v < OWN; ++v) {
                     const int column = v / PACK * LANES * PACK + v % PACK;
-                    if (DASP_WHOLE || column < panel.columns)
+                    if (DASP_WHOLE || column < block.columns)
                         of[v][r] = fma(a, convert<double>(load_plain(b + column)), of[v][r]);
                 }
             }
@@ -196,28 +196,28 @@ struct Sums {
 };
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS, 65536 / DASP_REGISTERS / DASP_THREADS)
-dasp_octets(const unsigned long long* __restrict__ starts, const Index* __restrict__ columns_of,
+dasp_row_blocks(const unsigned long long* __restrict__ starts, const Index* __restrict__ columns_of,
             const unsigned* __restrict__ masks, const Code* __restrict__ values, const Value* __restrict__ table,
             const Index* __restrict__ rows, const X* zeros, long long count, int parts, const X* x, Y* y, Sum* partials,
             long long x_column, long long y_column, int x_row, int y_row, int first, int last, int columns, Sum alpha,
             Sum beta)
 {
-    const long long octet = (blockIdx.x / parts * (long long)blockDim.x + threadIdx.x) / 32;
-    if (octet >= count) return;
-    const long long begin = load_cached(starts + octet), end = load_cached(starts + octet + 1);
-    const Octets octets{columns_of, masks, {nullptr, nullptr, values, table}};
-    const Index* const mine = rows + 8 * octet + 2 * (lane_id() % 4);
+    const long long row_block = (blockIdx.x / parts * (long long)blockDim.x + threadIdx.x) / 32;
+    if (row_block >= count) return;
+    const long long begin = load_cached(starts + row_block), end = load_cached(starts + row_block + 1);
+    const RowBlocks blocks{columns_of, masks, {nullptr, nullptr, values, table}};
+    const Index* const mine = rows + 8 * row_block + 2 * (lane_id() % 4);
     const Index row[2] = {load_cached(mine), load_cached(mine + 1)};
     const int in_x = lane_id() % 8 * PACK, in_y = lane_id() / 4 * PACK;
 #pragma unroll 1
     for (int start = first + int(blockIdx.x % parts) * COLUMNS; start < last; start += parts * COLUMNS) {
         const int left = last - start;
         Sums sums;
-        sums.add(octets, begin, end, XPanel{x + start + in_x, zeros, x_column, x_row, left - in_x});
-        wait_for_earlier_kernels();  // an octet of empty rows has not waited yet
+        sums.add(blocks, begin, end, XBlock{x + start + in_x, zeros, x_column, x_row, left - in_x});
+        wait_for_earlier_kernels();  // a row block of empty rows has not waited yet
         if (__any_sync(ALL_LANES, !sums.are_finite())) {
             Sums others;
-            others.add_entries(octets, begin, end, XPanel{x + start + in_y, zeros, x_column, x_row, left - in_y});
+            others.add_entries(blocks, begin, end, XBlock{x + start + in_y, zeros, x_column, x_row, left - in_y});
             sums.replace(others);
         }
 #pragma unroll
@@ -226,7 +226,7 @@ dasp_octets(const unsigned long long* __restrict__ starts, const Index* __restri
             Sum sum[OWN];
 #pragma unroll
             for (int v = 0; v < OWN; ++v) sum[v] = convert<Sum>(sums.of[v][r]);
-            if (row[r] >= 0) YPanel{y + column * y_column, y_column, y_row, left - in_y, alpha, beta}.store(row[r], sum);
+            if (row[r] >= 0) YBlock{y + column * y_column, y_column, y_row, left - in_y, alpha, beta}.store(row[r], sum);
         }
     }
 }

@@ -1,14 +1,14 @@
-// A matrix in octets, as octets.cu reads it, from CSR: 8 lanes merge the columns of 8 rows.
+// A matrix in row blocks, as row_blocks.cu reads it, from CSR: 8 lanes merge the columns of 8 rows.
 //
 // Each turn takes the least column that any row begins with, and the first entry of every row that begins with it. So
 // entries of one row keep their order, whether their columns rise or not, and equal ones stay apart.
 //
-// Launch: one dimension, blocks of 512 threads, and at least 8 threads for each octet.
+// Launch: one dimension, blocks of 512 threads, and at least 8 threads for each row block.
 // indptr (rows + 1), indices (nnz), codes (nnz), or null where values are not stored.
-// places (8 octets): the row of each lane of each octet; dasp_count_quads makes them.
-// starts (octets + 1): first quad of each octet, and how many there are; dasp_count_quads makes them.
-// totals (2): 0 before; blocks that have counted, and then the quads of all.
-// columns (4 quads), masks (quads), values (32 quads), 0 before: see octets.cu.
+// places (8 row blocks): the row of each lane of each row block; dasp_count_tiles makes them.
+// starts (row blocks + 1): first tile of each row block, and how many there are; dasp_count_tiles makes them.
+// totals (2): 0 before; blocks that have counted, and then the tiles of all.
+// columns (4 tiles), masks (tiles), values (32 tiles), 0 before: see row_blocks.cu.
 
 #include "../pack/codes.cuh"
 #include "../pack/pack.cuh"
@@ -49,8 +49,8 @@ __device__ __forceinline__ long long row_at(long long position, long long line, 
     return (2 * z + in_box / lines) * plane + (2 * y + in_box % lines) * line + x;
 }
 
-// The least of a number over the 8 lanes of an octet, in each of them.
-__device__ __forceinline__ long long least_of_octet(long long number)
+// The least of a number over the 8 lanes of a row block, in each of them.
+__device__ __forceinline__ long long least_of_rows(long long number)
 {
 #pragma unroll
     for (int flip = 1; flip < ROWS; flip *= 2) number = min(number, from_other_lane(number, flip));
@@ -58,56 +58,56 @@ __device__ __forceinline__ long long least_of_octet(long long number)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-dasp_count_quads(const long long* __restrict__ indptr, const Index* __restrict__ indices, long long rows,
-                 long long octets, long long line, long long plane, Index* places, Count* starts, Count* totals)
+dasp_count_tiles(const long long* __restrict__ indptr, const Index* __restrict__ indices, long long rows,
+                 long long row_blocks, long long line, long long plane, Index* places, Count* starts, Count* totals)
 {
-    const long long thread = blockIdx.x * (long long)THREADS + threadIdx.x, octet = thread / ROWS;
+    const long long thread = blockIdx.x * (long long)THREADS + threadIdx.x, row_block = thread / ROWS;
     __shared__ Count sums[THREADS / WARP + 1];
     const long long mine = row_at(thread, line, plane, rows);
-    if (octet < octets) places[thread] = Index(mine);
+    if (row_block < row_blocks) places[thread] = Index(mine);
     Row row(indptr, indices, mine);
     Count columns = 0;
     for (;;) {
-        const long long column = least_of_octet(row.column);
+        const long long column = least_of_rows(row.column);
         if (!__any_sync(ALL_LANES, column != NONE)) break;
         columns += column != NONE;
         if (column != NONE && row.column == column) row.advance();
     }
-    if (thread % ROWS == 0 && octet < octets) starts[octet] = (columns + 3) / 4;
+    if (thread % ROWS == 0 && row_block < row_blocks) starts[row_block] = (columns + 3) / 4;
     if (!is_last_block(totals, gridDim.x)) return;
-    block_scan(starts, octets, sums);
-    if (threadIdx.x == 0) totals[1] = starts[octets];
+    block_scan(starts, row_blocks, sums);
+    if (threadIdx.x == 0) totals[1] = starts[row_blocks];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-dasp_fill_quads(const long long* __restrict__ indptr, const Index* __restrict__ indices,
-                const Code* __restrict__ codes, const Index* __restrict__ places, long long octets,
+dasp_fill_tiles(const long long* __restrict__ indptr, const Index* __restrict__ indices,
+                const Code* __restrict__ codes, const Index* __restrict__ places, long long row_blocks,
                 const Count* __restrict__ starts, Index* columns, unsigned* masks, Code* values)
 {
-    const long long thread = blockIdx.x * (long long)THREADS + threadIdx.x, octet = thread / ROWS;
+    const long long thread = blockIdx.x * (long long)THREADS + threadIdx.x, row_block = thread / ROWS;
     const int r = int(thread % ROWS);
-    Row row(indptr, indices, octet < octets ? (long long)places[thread] : -1);
-    long long quad = octet < octets ? (long long)starts[octet] : 0, column = NONE;
-    const long long end = octet < octets ? (long long)starts[octet + 1] : 0;
-    while (__any_sync(ALL_LANES, quad < end)) {
+    Row row(indptr, indices, row_block < row_blocks ? (long long)places[thread] : -1);
+    long long tile = row_block < row_blocks ? (long long)starts[row_block] : 0, column = NONE;
+    const long long end = row_block < row_blocks ? (long long)starts[row_block + 1] : 0;
+    while (__any_sync(ALL_LANES, tile < end)) {
         unsigned mask = 0;
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-            const long long least = least_of_octet(row.column);
+            const long long least = least_of_rows(row.column);
             if (least != NONE) {
                 column = least;
                 if (row.column == least) {
                     mask |= 1u << (4 * r + c);
-                    if (codes) values[32 * quad + 4 * r + c] = codes[row.next];
+                    if (codes) values[32 * tile + 4 * r + c] = codes[row.next];
                     row.advance();
                 }
             }
-            if (r == c && quad < end) columns[4 * quad + c] = Index(column);
+            if (r == c && tile < end) columns[4 * tile + c] = Index(column);
         }
 #pragma unroll
         for (int flip = 1; flip < ROWS; flip *= 2) mask |= from_other_lane(mask, flip);
-        if (r == 0 && quad < end) masks[quad] = mask;
-        ++quad;
+        if (r == 0 && tile < end) masks[tile] = mask;
+        ++tile;
     }
 }
 

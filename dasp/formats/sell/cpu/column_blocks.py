@@ -1,0 +1,333 @@
+"""The product of slices by several columns on a CPU: rows of X, and of sums, in vector registers.
+
+In C order an entry meets a run of neighbouring numbers, a row of X. So a few lanes of a slice walk its steps
+together, for a block of columns whose sums stay in registers; what they read of the plan lies in the nearest
+cache for the lanes that follow. Each width of a block is a function of its own, compiled when it is first
+needed. The columns that are left over make a smaller block, which ends where the columns end and may begin
+among those that are done: those it does not store.
+
+Sums are added in the order of the product by a vector, so that a column's bits are those of that product.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic as _intrinsic
+
+from dasp.formats.plan import WARP
+from dasp.formats.sell.cpu.emitter import FIRST_LEVEL, WORD_LANES
+from dasp.formats.sell.cpu.rows import RowEmitter, Rows, bytes_of_real
+from dasp.formats.sell.cpu.slices import of_plan
+from dasp.formats.sell.pattern import shape_fields
+from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.emitter import I64, is_null, prefetch_run
+from dasp.runtime.cpu.job import SharedFunction
+
+intrinsic: Any = _intrinsic
+Vector = np.ndarray[Any, Any]
+_shape_fields = jit()(shape_fields)
+
+WIDEST = 32
+"""Columns of the widest block; the others are its halves, down to 2."""
+
+ROW_BYTES = 256
+"""Of sums that a lane keeps in registers, at most: eight registers of AVX2."""
+
+SUMS_BYTES = 1024
+"""Of sums in registers at a time: half of those of AVX-512."""
+
+WIDTHS = 0, 8, 16, 32
+"""Bits of a delta, by the `Width` of a slice."""
+
+
+class ColumnRange(NamedTuple):
+    """The columns of X that a column block multiplies.
+
+    Attributes
+    ----------
+    begin, columns : int
+        The first one, and how many: a power of two.
+    done : int
+        How many of them, the leading ones, are done before.
+    """
+
+    begin: int
+    columns: int
+    done: int
+
+
+@functools.cache
+def cut_columns(columns: int, item: int) -> tuple[ColumnRange, ...]:
+    """Cut 2 columns and more, of numbers of `item` bytes, into blocks.
+
+    Examples
+    --------
+    >>> [tuple(block) for block in cut_columns(37, 8)]
+    [(0, 32, 0), (32, 4, 0), (35, 2, 1)]
+    """
+    blocks, start = [], 0
+    while start < columns:
+        width = min(WIDEST, ROW_BYTES // item)
+        while width > columns - start and width > 2:
+            width //= 2
+        begin = min(start, columns - width)
+        blocks.append(ColumnRange(begin, width, start - begin))
+        start = begin + width
+    return tuple(blocks)
+
+
+def span_of(array: Vector) -> Vector:
+    """Return the memory from the first to the last element of a matrix whose rows lie in one run each."""
+    if array.flags.c_contiguous:
+        return array.reshape(-1)
+    rows, columns = array.shape
+    size = (rows - 1) * (array.strides[0] // array.itemsize) + columns if rows else 0
+    writable = array.flags.writeable
+    return np.lib.stride_tricks.as_strided(array, (size,), (array.itemsize,), writeable=writable)
+
+
+@intrinsic(prefer_literal=True)
+def place_for_sums(typing_context, scale, columns):
+    """Return a pointer to the sums of a column block for 32 lanes, on the stack."""
+    count = WARP * int(columns.literal_value)
+
+    def generate(context, builder, signature, arguments):
+        place = cgutils.alloca_once(builder, arguments[0].type.pointee, size=count)
+        place.align = 64
+        return place
+
+    return scale(scale, columns), generate
+
+
+@intrinsic
+def at(typing_context, pointer, place):
+    """Return a pointer so many items further."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.gep(arguments[0], [arguments[1]])
+
+    return pointer(pointer, types.int64), generate
+
+
+@intrinsic(prefer_literal=True)
+def _sum_lanes(
+    typing_context,
+    columns,
+    sums,
+    width,
+    groups,
+    step,
+    steps,
+    full,
+    block,
+    row,
+    deltas,
+    bases,
+    values,
+    table,
+    x,
+):
+    """Set `sums` to what each lane of the first `groups` of a slice adds up in a column block.
+
+    Parameters
+    ----------
+    columns : constant
+        Of the block.
+    sums : pointer to `columns` numbers for each lane
+    width : int64
+        The `Width` of the slice.
+    groups : int64
+        Of `WORD_LANES` lanes each.
+    step, steps, full : int64
+        Of the slice: its first step, how many, and how many leading ones without pads.
+    block : int64
+        Bytes before the slice's deltas.
+    row : int64
+        Numbers from a row of X to the next.
+    deltas, bases, values, table, x : pointers
+        x: of the block's first column.
+    """
+    count = int(columns.literal_value)
+    coded = types.none if values == types.voidptr else values.dtype
+
+    def generate(context, builder, signature, arguments):
+        _, sums, width, groups, step, steps, full, block, row, *pointers = arguments
+        rows = Rows(builder, sums.type.pointee, count)
+        together = min(WORD_LANES, SUMS_BYTES // (rows.kind.count * bytes_of_real(rows.real)))
+
+        def of_width(number: int) -> None:
+            bits = WIDTHS[number]
+            delta = builder.udiv(block, ir.Constant(I64, max(bits // 8, 1)))
+            with cgutils.for_range(builder, groups) as loop:
+                group = builder.mul(loop.index, ir.Constant(I64, WORD_LANES))
+                for first in range(0, WORD_LANES, together):
+                    mine = range(first, first + together)
+                    kinds = bits, coded, rows.real, rows.parts, count, mine
+                    emitter = RowEmitter(builder, *kinds, *pointers)
+                    places = step, delta, group, row
+                    end = full if bits else steps
+                    totals = emitter.loop(ir.Constant(I64, 0), end, emitter.zeros(), places, False)
+                    if bits:
+                        totals = emitter.loop(full, steps, totals, places, True)
+                    for lane, total in zip(mine, totals, strict=True):
+                        place = builder.mul(emitter.plus(group, lane), ir.Constant(I64, count))
+                        rows.store(total, builder.gep(sums, [place]))
+
+        _switch(builder, width, range(len(WIDTHS)), of_width)
+        return context.get_dummy_value()
+
+    whole = [types.int64] * 7
+    return types.void(columns, sums, *whole, deltas, bases, values, table, x), generate
+
+
+def _switch(
+    builder: ir.IRBuilder, selector: ir.Value, cases: Iterable[int], emit: Callable[[int], None]
+) -> None:
+    """Emit `emit(case)` for each number that the selector may be, and go on behind them."""
+    cases = list(cases)
+    blocks = [builder.append_basic_block(f"case.{case}") for case in cases]
+    after = builder.append_basic_block("cases.after")
+    switch = builder.switch(selector, after)
+    for case, block in zip(cases, blocks, strict=True):
+        switch.add_case(ir.Constant(selector.type, case), block)
+        builder.position_at_end(block)
+        emit(case)
+        builder.branch(after)
+    builder.position_at_end(after)
+
+
+@intrinsic(prefer_literal=True)
+def add_neighbours(typing_context, columns, sums, lanes):
+    """Add every two neighbours of twice so many lanes."""
+
+    def generate(context, builder, signature, arguments):
+        _, sums, lanes = arguments
+        count = int(columns.literal_value)
+        rows = Rows(builder, sums.type.pointee, count)
+        with cgutils.for_range(builder, lanes) as loop:
+            to = builder.mul(loop.index, ir.Constant(I64, count))
+            one = builder.gep(sums, [builder.mul(to, ir.Constant(I64, 2))])
+            other = builder.gep(one, [ir.Constant(I64, count)])
+            rows.store(builder.fadd(rows.load(one), rows.load(other)), builder.gep(sums, [to]))
+        return context.get_dummy_value()
+
+    return types.void(columns, sums, types.int64), generate
+
+
+@intrinsic(prefer_literal=True)
+def copy_row(typing_context, columns, sums, to):
+    """Write a row of sums somewhere else."""
+
+    def generate(context, builder, signature, arguments):
+        _, sums, to = arguments
+        rows = Rows(builder, sums.type.pointee, int(columns.literal_value))
+        rows.store(rows.load(sums), to)
+        return context.get_dummy_value()
+
+    return types.void(columns, sums, to), generate
+
+
+@intrinsic(prefer_literal=True)
+def scale_row(typing_context, columns, sums, alpha, y):
+    """Write alpha times a row of sums to y."""
+
+    def generate(context, builder, signature, arguments):
+        _, sums, alpha, y = arguments
+        rows = Rows(builder, sums.type.pointee, int(columns.literal_value))
+        rows.store(rows.scaled(alpha, rows.load(sums)), y)
+        return context.get_dummy_value()
+
+    return types.void(columns, sums, alpha, y), generate
+
+
+@intrinsic(prefer_literal=True)
+def _expect_row(typing_context, columns, y):
+    """Ask for a row of y that is written soon: a row that lies in no cache would be waited for."""
+
+    def generate(context, builder, signature, arguments):
+        rows = Rows(builder, arguments[1].type.pointee, int(columns.literal_value))
+        prefetch_run(
+            builder, arguments[1], 0, rows.kind.count * bytes_of_real(rows.real), FIRST_LEVEL, writes=True
+        )
+        return context.get_dummy_value()
+
+    return types.void(columns, y), generate
+
+
+@intrinsic(prefer_literal=True)
+def update_row(typing_context, columns, sums, alpha, beta, done, y):
+    """Write alpha times a row of sums, plus beta times y unless beta is 0, to y but for `done` columns."""
+
+    def generate(context, builder, signature, arguments):
+        _, sums, alpha, beta, done, y = arguments
+        rows = Rows(builder, sums.type.pointee, int(columns.literal_value))
+        before, total = rows.load(y), rows.scaled(alpha, rows.load(sums))
+        both = builder.fadd(total, rows.scaled(beta, before))
+        total = builder.select(rows.is_zero(beta), total, both)
+        rows.store(builder.select(rows.is_below(done), before, total), y)
+        return context.get_dummy_value()
+
+    return types.void(columns, sums, alpha, beta, types.int64, y), generate
+
+
+def _function_of(columns: int) -> Callable[..., None]:
+    """Return the product by a block of so many columns, to be compiled."""
+
+    def _multiply_columns(
+        first, last, headers, bases, deltas, values, table, rows, counts, done, partials, x, y, scale
+    ):
+        """Multiply slices `first` to `last`.
+
+        Every array comes as a pointer. `rows` is null if position p is row p; `counts` holds positions,
+        segments, and the numbers from one row to the next of X and of Y, which begin at the block's first
+        column; `scale` alpha and beta.
+        """
+        sums = place_for_sums(scale, columns)
+        positions, segments, x_row, y_row = counts[0], counts[1], counts[2], counts[3]
+        alpha, beta = scale[0], scale[1]
+        for s in range(first, last):
+            step = np.int64(headers[4 * s])
+            steps, full, shift, width = _shape_fields(np.int64(headers[4 * s + 3]))
+            block = WARP * np.int64(headers[4 * s + 2])
+            position = np.int64(headers[4 * s + 1])
+            count = 1 if s < segments else min(WARP >> shift, positions - position)
+            lanes = count << shift
+            groups = (lanes + WORD_LANES - 1) // WORD_LANES
+            _sum_lanes(
+                columns, sums, width, groups, step, steps, full, block, x_row, deltas, bases, values, table, x
+            )
+            for _ in range(shift):
+                lanes >>= 1
+                add_neighbours(columns, sums, lanes)
+            if s < segments:
+                copy_row(columns, sums, at(partials, position * columns))
+            elif beta == 0 and done == 0:
+                for row in range(count):
+                    mine = position + row if is_null(rows) else np.int64(rows[position + row])
+                    scale_row(columns, at(sums, row * columns), alpha, at(y, mine * y_row))
+                    later = position + count + row
+                    if later < positions:
+                        mine = later if is_null(rows) else np.int64(rows[later])
+                        _expect_row(columns, at(y, mine * y_row))
+            else:
+                for row in range(count):
+                    mine = position + row if is_null(rows) else np.int64(rows[position + row])
+                    update_row(columns, at(sums, row * columns), alpha, beta, done, at(y, mine * y_row))
+
+    return _multiply_columns
+
+
+@functools.cache
+def product_of_columns(
+    columns: int, values: Any, table: Any, index: Any, x: Any, total: Any
+) -> SharedFunction:
+    """Compile the product by so many columns for these types; see `product_of_slices`."""
+    arguments = of_plan(values, table, index) | {"counts": np.int64, "done": int}
+    return SharedFunction(_function_of(columns), arguments, total, x)
