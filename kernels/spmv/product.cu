@@ -7,7 +7,7 @@
 // of one section, or 32 empty rows. The arrays and their pads are described where each part is multiplied: long.cuh,
 // medium.cuh, short.cuh. x (n) is read through the cache and everything else is streamed past it.
 // y (m) is written once for every row, in the caller's order. Equal inputs give equal bits: every sum has
-// a fixed order, and there are no atomics.
+// a fixed order, and there are no atomic sums.
 
 #include "long.cuh"
 #include "medium.cuh"

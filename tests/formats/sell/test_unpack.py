@@ -16,7 +16,7 @@ from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Plan, csr_of_slots, diagonal_rows, slots_of_entries
 from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu
-from dasp.formats.sell.cpu import unpacking
+from dasp.formats.sell.cpu import unpack as unpacking
 from dasp.formats.sell.cuda import diagonal as cuda
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.pattern import BITS_8, Choice, Coding, Pattern, Values, shape_word
