@@ -17,7 +17,6 @@ from dasp.formats.plan import nbytes
 from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cpu.values import holds
-from dasp.formats.sell.layout import Cut
 from dasp.formats.sell.cuda.pack import segments, slice_statistics
 from dasp.formats.sell.cuda.pack.work import Work
 from dasp.formats.sell.cuda.primitives import Primitives
