@@ -50,7 +50,7 @@ METHODS = {
     "lsqr": Method(takes_preconditioner=False, is_shared=False),
     "lsmr": Method(takes_preconditioner=False, is_shared=False),
 }
-"""The methods for one right-hand side."""
+"""The methods that solve A x = b for one right-hand side; `block_cg` wants several, and `lobpcg` none."""
 
 
 def solve(method: str, A: Any, b: Any, M: Any = None, **options: Any) -> tuple[Any, Stats]:

@@ -225,7 +225,6 @@ def tune(
                         f"{dtype} {size} {rung.name}: {found[1]:.1f} us of {line['microseconds']}; {found[0]}"
                     )
                     _write(path, table)
-    settings.forget()
     return table
 
 

@@ -417,9 +417,17 @@ def matrix(real, address, rows, columns, row_step, column_step):
     return np.ndarray((rows, columns), real, memory, -low, (row_step * item, column_step * item))
 
 
+def forget():
+    """Read the table of tile sizes again at the next product."""
+    from dasp.dense.gemm import cuda, product, settings
+
+    for cached in (settings._table, settings.entry, cuda._prepare, product._decide):
+        cached.cache_clear()
+
+
 @pytest.fixture
 def fake_gpu(monkeypatch):
-    from dasp.dense.gemm import cuda, settings
+    from dasp.dense.gemm import cuda
     from dasp.runtime import arrays as _arrays
 
     def make(values):
@@ -441,9 +449,9 @@ def fake_gpu(monkeypatch):
     monkeypatch.setattr(cuda, "_name_of", lambda device: "no such GPU")
     monkeypatch.setattr(cuda, "_capability", lambda device: (9, 0))
     monkeypatch.setattr(cuda, "processors", lambda device: 132)
-    settings.forget()
+    forget()
     yield make
-    settings.forget()
+    forget()
 
 
 ORDERS = st.sampled_from(["C", "F", "gaps", "backwards"])
@@ -581,7 +589,6 @@ def write_table(path, lines, machine="no such GPU"):
 
 def test_a_users_table_goes_first(fake_gpu, monkeypatch, tmp_path):
     from dasp.dense import explain
-    from dasp.dense.gemm import settings
 
     winner = dict(bm=64, bn=64, bk=16, tm=4, tn=8, wm=32, wn=32, stages=3, parts=2)
     times = {"split": 3.0, "vendor": 4.0}
@@ -589,7 +596,7 @@ def test_a_users_table_goes_first(fake_gpu, monkeypatch, tmp_path):
     lines["1024"] = {"kernel": "vendor", "settings": {}}
     write_table(tmp_path / "table.json", lines)
     monkeypatch.setenv("DASP_TUNED", str(tmp_path / "table.json"))
-    settings.forget()
+    forget()
     split = BY_NAME["split"]
     assert split.find("float32", (256, 256, 256), "no such GPU", 132) == Setting(**winner)
     assert split.find("float32", (4000, 4000, 2), "no such GPU", 132).parts == 1
@@ -603,7 +610,6 @@ def test_a_users_table_goes_first(fake_gpu, monkeypatch, tmp_path):
 def test_a_kernel_whose_last_turn_is_nearly_empty_gives_way(fake_gpu, monkeypatch, tmp_path):
     """132 multiprocessors, tiles of 128 x 128: 11 x 12 fill one turn of them, 11 x 13 leave most idle."""
     from dasp.dense import explain
-    from dasp.dense.gemm import settings
 
     tiles = dict(bm=128, bn=128, bk=8, tm=8, tn=8, wm=64, wn=32, parts=1)
     assert Setting(**tiles).busy(11 * 128, 12 * 128, 132) == 1
@@ -611,7 +617,7 @@ def test_a_kernel_whose_last_turn_is_nearly_empty_gives_way(fake_gpu, monkeypatc
     line = {"kernel": "split", "microseconds": {"split": 10.0, "vendor": 10.5}, "settings": {"split": tiles}}
     write_table(tmp_path / "table.json", {"2048": line})
     monkeypatch.setenv("DASP_TUNED", str(tmp_path / "table.json"))
-    settings.forget()
+    forget()
     whole = explain((22 * 128, 2048), (2048, 12 * 128), device="cuda")
     assert whole.kernel == "split"
     partly = explain((22 * 128, 2048), (2048, 13 * 128), device="cuda")

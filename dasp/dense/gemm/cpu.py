@@ -425,44 +425,29 @@ def _run_blas(product: Product) -> None:
 
 
 def _loops(name: str, summary: str, loops: Loops) -> Kernel:
-    return Kernel(name, summary, REAL, run=functools.partial(_run_loops, loops))
+    return Kernel(name, summary, REAL, functools.partial(_run_loops, loops))
 
 
+# fmt: off
 LADDER: tuple[Kernel, ...] = (
-    _loops(
-        "dot", "One dot product of a row of A and a column of B per result, summed in memory.", _multiply_dot
-    ),
-    _loops(
-        "square",
-        "4 x 4 results at a time: each element of A and B that is loaded serves four.",
-        _multiply_square,
-    ),
+    _loops("dot", "One dot product of a row of A and a column of B per result, summed in memory.",
+           _multiply_dot),
+    _loops("square", "4 x 4 results at a time: each element of A and B that is loaded serves four.",
+           _multiply_square),
     _loops("registers", "The 16 sums in registers: C is written once, not k times.", _multiply_registers),
-    _loops(
-        "vectorised",
-        "Four rows of C gain multiples of a row of B: contiguous, so whole vectors.",
-        _multiply_vectorised,
-    ),
+    _loops("vectorised", "Four rows of C gain multiples of a row of B: contiguous, so whole vectors.",
+           _multiply_vectorised),
     _loops("blocked", "128 rows of 4 KiB of B at a time stay in the second-level cache.", _multiply_blocked),
-    _loops(
-        "packed",
-        "Blocks of A and B are copied to lie in a row; four rows of B for each pass over C.",
-        _multiply_packed,
-    ),
-    Kernel(
-        "wide",
-        "A 4 x 2-vector micro-kernel at the host's full vector width, sums in registers.",
-        REAL,
-        run=_run_wide,
-    ),
-    Kernel(
-        "aligned",
-        "The largest micro-tile the registers hold, cache-line aligned panels, packing by vectors.",
-        REAL,
-        run=functools.partial(_run_packed, _aligned),
-    ),
-    Kernel("goto", "GEPP and GEBP: panels for three levels of cache, several threads.", REAL, run=_run_goto),
+    _loops("packed", "Blocks of A and B are copied to lie in a row; four rows of B for each pass over C.",
+           _multiply_packed),
+    Kernel("wide", "A 4 x 2-vector micro-kernel at the host's full vector width, sums in registers.", REAL,
+           _run_wide),
+    Kernel("aligned",
+           "The largest micro-tile the registers hold, cache-line aligned panels, packing by vectors.", REAL,
+           functools.partial(_run_packed, _aligned)),
+    Kernel("goto", "GEPP and GEBP: panels for three levels of cache, several threads.", REAL, _run_goto),
 )
+# fmt: on
 
 
 VENDOR = Kernel("vendor", "NumPy's matmul, which calls the BLAS that NumPy was built with.", REAL, _run_blas)

@@ -12,7 +12,7 @@ from dasp.dense.gemm import cublas_cuda
 from dasp.dense.gemm.ladder import HALF, REAL, Kernel, Product
 from dasp.dense.gemm.launch_cuda import Prepared
 from dasp.dense.gemm.rungs_cuda import ARRAYS, BY_NAME, ITEM, LAST, RUNGS, Layout, Rung, launches
-from dasp.dense.gemm.settings import entry, remembered
+from dasp.dense.gemm.settings import entry
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime.integers import round_up
@@ -123,7 +123,7 @@ def run(rung: Rung, product: Product) -> None:
         del sums  # while this allocator is the current one
 
 
-@remembered
+@functools.lru_cache(maxsize=4096)
 def _prepare(
     rung: Rung,
     device: int,

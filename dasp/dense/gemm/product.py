@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dasp.dense.gemm import settings
 from dasp.dense.gemm.ladder import Backend, Kernel, Product
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
@@ -85,12 +84,13 @@ def gemm(
         raise TypeError(f"kernel is {_check.kind_of(kernel)}; the name of a kernel is needed")
     a, b = _arrays.operand("a", a), _arrays.operand("b", b)
     c = None if c is None else _arrays.operand("c", c)
-    backend = _backend_of(a=a, b=b, c=c, out=out)
+    place = _place_of(a=a, b=b, c=c, out=out)
+    backend = _backend(place)
     alpha, beta = _real("alpha", alpha, a.dtype), _real("beta", beta, a.dtype)
     with backend.using(a, b, c, out) as device:
         like_c = None if c is None else (c.dtype, c.shape)
         question = kernel, bool(trans_a), bool(trans_b), a.dtype, a.shape, b.dtype, b.shape, like_c
-        rung, shape = _decide(backend, device, *question)
+        rung, shape = _decide(place, device, *question)
         if c is None and beta != 0:
             raise ValueError(f"beta is {beta:g} and c is None; give c, or beta=0")
         addend = c if beta != 0 else None
@@ -193,13 +193,13 @@ def _backend(device: str) -> Backend:
     return module  # type: ignore[no-any-return]
 
 
-def _backend_of(**arrays: Any) -> Backend:
-    """Return the backend of the device that all the arrays are on."""
+def _place_of(**arrays: Any) -> str:
+    """Return the kind of device that all the arrays are on."""
     places = {name: "cuda" if _arrays.is_cupy(x) else "cpu" for name, x in arrays.items() if x is not None}
     for name, place in places.items():
         if place != places["a"]:
             raise TypeError(f"a is on the {places['a']} and {name} on the {place}; move one of them")
-    return _backend(places["a"])
+    return places["a"]
 
 
 def _real(name: str, value: Any, dtype: np.dtype[Any]) -> float:
@@ -219,9 +219,9 @@ def _real(name: str, value: Any, dtype: np.dtype[Any]) -> float:
     return number
 
 
-@settings.remembered
+@functools.lru_cache(maxsize=4096)
 def _decide(
-    backend: Backend,
+    place: str,
     device: int,
     kernel: str,
     trans_a: bool,
@@ -233,6 +233,7 @@ def _decide(
     like_c: tuple[np.dtype[Any], tuple[int, ...]] | None,
 ) -> tuple[Kernel, tuple[int, int]]:
     """Check what does not depend on the arrays' memory; return the rung, and the shape of the product."""
+    backend = _backend(place)
     _check_dtype("a's dtype", dtype.name if dtype.isnative else dtype.str, backend)
     m, k = _matrix("a", a_shape, trans_a)
     inner, n = _matrix("b", b_shape, trans_b)

@@ -10,30 +10,13 @@ import functools
 import json
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from dasp.runtime.integers import ceil_div
 
 SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
-P = ParamSpec("P")
-R = TypeVar("R")
-_caches: list[Callable[[], None]] = []
-
-
-def remembered(function: Callable[P, R]) -> Callable[P, R]:
-    """Keep a function's answers, which may depend on the table, until `forget`."""
-    cached = functools.lru_cache(maxsize=4096)(function)
-    _caches.append(cached.cache_clear)
-    return cached  # type: ignore[return-value]
-
-
-def forget() -> None:
-    """Read the tables again at the next product."""
-    for clear in _caches:
-        clear()
 
 
 @dataclass(frozen=True)
@@ -94,7 +77,7 @@ class Entry:
 
 
 def nearest(known: list[int], sizes: tuple[int, int, int]) -> int:
-    """The size class nearest to the cube root of m n k, in ratio."""
+    """Return the size class nearest to the cube root of m n k, in ratio."""
     side = max(1.0, float(sizes[0]) * sizes[1] * sizes[2]) ** (1 / 3)
     return min(known, key=lambda size: abs(math.log(size / side)))
 
@@ -108,14 +91,14 @@ def user_table() -> Path:
     return root / "dasp" / "tuned.json"
 
 
-@remembered
+@functools.cache
 def _table() -> dict[str, Any]:
     path = user_table()
     table: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     return table
 
 
-@remembered
+@functools.lru_cache(maxsize=4096)
 def entry(gpu: str, dtype: str, sizes: tuple[int, int, int]) -> Entry | None:
     """Return the table's line for a product, or None where this GPU and dtype have none."""
     dtypes = _table().get(gpu, {})
