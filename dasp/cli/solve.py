@@ -83,18 +83,27 @@ def add_command(subparsers: Subparsers) -> None:
 
 
 def _compile(
-    method: str, precond: str, block: int, matrix: csr_array, policy: Policy | None, device: str
+    arguments: argparse.Namespace,
+    method: str,
+    matrix: csr_array,
+    b: NDArray[np.inexact],
+    policy: Policy | None,
 ) -> None:
     """Plan and solve with some of the rows, so that no time below holds what a process compiles first."""
     rows = leading_rows(matrix)
     square = rows[:, : rows.shape[0]]
-    small = SpMatrix.from_scipy(square, policy=policy, device=device)
+    small = SpMatrix.from_scipy(square, policy=policy, device=arguments.device)
     # A fault of some of the rows need not be one of all; if it is, the full solve reports it.
     M = None
     with suppress(ValueError):
-        M = preconditioner(precond, square, small, block)
+        M = preconditioner(arguments.precond, square, small, arguments.block)
     with suppress(ValueError):
-        solve(method, small, np.ones(small.shape[0], small.dtype), M, maxiter=1)
+        solve(method, small, _as_solved(np.ones(small.shape[0], b.dtype), small), M, maxiter=1)
+
+
+def _as_solved(b: NDArray[np.inexact], planned: SpMatrix) -> NDArray[np.inexact]:
+    """Return b in the type of the matrix, or a complex one that holds both."""
+    return b.astype(np.result_type(planned.dtype, np.complex64) if b.dtype.kind == "c" else planned.dtype)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -106,13 +115,13 @@ def _run(arguments: argparse.Namespace) -> int:
     matrix = load_matrix(arguments.matrix, seed=seed)
     check_shape(arguments.matrix, matrix.shape)
     method = arguments.method or ("cg" if looks_positive_definite(matrix) else "bicgstab")
-    _compile(method, arguments.precond, arguments.block, matrix, policy, arguments.device)
+    b = right_hand_side(arguments.rhs, matrix.shape[0], seed)
+    _compile(arguments, method, matrix, b, policy)
     began = time.perf_counter()
     planned = SpMatrix.from_scipy(matrix, policy=policy, device=arguments.device)
     planning = time.perf_counter() - began
     rtol = tolerance(arguments, planned.dtype)
-    b = right_hand_side(arguments.rhs, matrix.shape[0], seed)
-    b = b.astype(np.result_type(planned.dtype, np.complex64) if b.dtype.kind == "c" else planned.dtype)
+    b = _as_solved(b, planned)
     title = method if arguments.precond == "none" else f"{method} with {arguments.precond}"
     if not arguments.json:
         announce(arguments, matrix.shape[0], matrix.nnz, planned.device, title, rtol)
@@ -187,6 +196,7 @@ def _plain(
     matrix: csr_array, planned: SpMatrix, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int
 ) -> Outcome:
     """Solve by our own method without a preconditioner."""
+    solve(method, planned, b, rtol=rtol, maxiter=1)  # compiles
     x, stats = solve(method, planned, b, rtol=rtol, maxiter=maxiter)
     return _outcome(f"dasp {method}", matrix, x, b, rtol, stats.iterations, 0.0, stats.seconds, stats.reason)
 

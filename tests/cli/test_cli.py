@@ -234,6 +234,27 @@ def test_a_comparison_gives_every_blas_one_thread(
     assert list(dict.fromkeys(seen)) == ["preconditioner", "solve", "compare"]
 
 
+def test_what_a_solve_compiles_is_compiled_before_it_is_timed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    types: list[str] = []
+    real = systems.solve
+
+    def look(method: str, A: Any, b: Any, *given: Any, **options: Any) -> Any:
+        types.append(b.dtype.name)
+        return real(method, A, b, *given, **options)
+
+    monkeypatch.setattr(solve, "solve", look)
+    np.save(tmp_path / "b.npy", np.full(16, 1j))
+    for rhs, dtype in (("ones", "float64"), (str(tmp_path / "b.npy"), "complex128")):
+        types.clear()
+        assert run(capsys, "solve", "poisson2d:4", *CPU, "--rhs", rhs)[0] == 0
+        assert types == [dtype] * 2
+    types.clear()
+    assert run(capsys, "solve", "poisson2d:4", *CPU, "--precond", "jacobi", "--compare")[0] == 0
+    assert types == ["float64"] * 4  # with a preconditioner and without, each compiled first
+
+
 def test_a_blas_has_one_thread() -> None:
     threadpoolctl = pytest.importorskip("threadpoolctl")
     limit, said = systems.one_blas_thread()
