@@ -164,15 +164,19 @@ def load_all(wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
         Names and constants, as `load` takes them. What does not compile is left to `load` to say.
     """
     cupy = _import_cupy()
-    device = cupy.cuda.Device()
-    for flags in dict.fromkeys(options(name) for name, _ in wanted):
+    device, number = cupy.cuda.Device(), cupy.cuda.runtime.getDevice()
+    keys = {(number, name, *sorted(defines.items())): (name, defines) for name, defines in wanted}
+    missing = [each for key, each in keys.items() if key not in _modules]
+    if len(missing) < 2:
+        return
+    for flags in dict.fromkeys(options(name) for name, _ in missing):
         _introduce(cupy, flags)
 
     def load_one(name: str, defines: Mapping[str, str]) -> None:
         with device, contextlib.suppress(RuntimeError):
             load(name, defines)
 
-    _threads.run([partial(load_one, *each) for each in wanted])
+    _threads.run([partial(load_one, *each) for each in missing])
 
 
 def _introduce(cupy: Any, flags: tuple[str, ...]) -> None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 
 import numpy as np
 
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.graph import in_turn
 from dasp.runtime.cuda.launch import Signature
-from dasp.solvers.cuda.passes import UNGUARDED, UNLESS_LIMIT, WHILE_RUNNING, PassText, launch_pass
+from dasp.solvers.cuda.passes import (
+    UNGUARDED,
+    UNLESS_LIMIT,
+    WHILE_RUNNING,
+    PassText,
+    compile_passes,
+    launch_pass,
+)
 from dasp.solvers.cuda.protocols import Array, PassSpace
 from dasp.solvers.cuda.trace import CARRIED, COUNT, SLOTS, Multiplication, Pass, Slots, Trace
 from dasp.solvers.cuda.vectors import CudaVectors
@@ -80,6 +88,9 @@ class CudaLoop:
         self._length = space.turn(rows, max(map(len, made)), costly=costly)
         if self._captured:
             self._run_once(traces)
+        texts = [self._write(trace, WHILE_RUNNING) for trace in phases]
+        texts += [self._write(trace, UNGUARDED) for trace in begun.values()]
+        compile_passes(self._on, chain.from_iterable(texts))
         self._phases = [
             self._program(trace, k, 1 - k, WHILE_RUNNING, left=1 - k) for k, trace in enumerate(phases)
         ]
@@ -223,6 +234,16 @@ class CudaLoop:
 
         return self._trace(function, self._leaving)
 
+    def _write(self, trace: Trace, guard: int) -> list[PassText]:
+        """Return the text of each pass of a trace."""
+        texts = []
+        for k, entry in enumerate(trace.passes):
+            carried = len(self._slots) if k == 0 and guard == WHILE_RUNNING else 0
+            threads = self._space.threads(entry.vectors.n)
+            text = PassText(entry, self._space.dtype, guard=guard, carried=carried, threads=threads)
+            texts.append(text)
+        return texts
+
     def _program(
         self, trace: Trace, source: int, target: int, guard: int, left: int | None = None
     ) -> Callable[[], None]:
@@ -231,6 +252,7 @@ class CudaLoop:
         `left` is the buffer of the sums that the last pass leaves to the next iteration, if it does.
         """
         steps: list[Callable[[], None]] = []
+        texts = iter(self._write(trace, guard))
         combine, sums, blocks, first = self._space.combine, self._totals[source % 2], 0, True
         for entry in trace.entries:
             if not isinstance(entry, Pass):
@@ -238,16 +260,13 @@ class CudaLoop:
                 if isinstance(entry, Multiplication) and entry.sums is not None:
                     steps += combine(entry.sums, entry.sums)
                 continue
-            carried = len(self._slots) if first and guard == WHILE_RUNNING else 0
             mine = self._space.blocks(entry.vectors.n)
             lasting = self._leaving and left is not None and entry is trace.passes[-1]
             out = self._left[left or 0] if lasting else self._take(max(1, len(entry.dots) * mine))
-            how = {"guard": guard, "carried": carried, "threads": self._space.threads(entry.vectors.n)}
-            text = PassText(entry, self._space.dtype, **how)
             blocks = mine if first else blocks
             scalars = self._scalars[source], self._scalars[target]
-            step = launch_pass(self._space, entry, text, scalars, (sums, blocks, out), self._history)
-            steps.append(step)
+            sizes = sums, blocks, out
+            steps.append(launch_pass(self._space, entry, next(texts), scalars, sizes, self._history))
             blocks = mine
             sums = self._totals[left or 0] if lasting else out
             if entry.dots:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import TABLE
 from dasp.solvers.cuda.protocols import Array, PassSpace
 from dasp.solvers.cuda.trace import Pass
 from dasp.solvers.space import Update
+
+SOURCE = "solve/fused.cu"
 
 THREADS = 256
 """Threads of a block of a pass."""
@@ -141,7 +144,12 @@ def _accesses(given: Pass) -> tuple[list[str], list[str]]:
 @cache
 def _signature(vectors: str) -> Signature:
     """Return the signature of a pass whose vectors are declared so."""
-    return Signature("solve/fused.cu", "dasp_fused", vectors + PASS)
+    return Signature(SOURCE, "dasp_fused", vectors + PASS)
+
+
+def compile_passes(on: CudaDevice, texts: Iterable[PassText]) -> None:
+    """Compile passes beside each other, because each takes a tenth of a second where none was kept."""
+    on.load_all([(SOURCE, text.defines) for text in texts])
 
 
 def scalar_defines(dtype: np.dtype[Any], threads: int) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,15 @@ from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.integers import ceil_div
 from dasp.solvers.cuda.arnoldi import CudaArnoldi
 from dasp.solvers.cuda.loop import CudaLoop
-from dasp.solvers.cuda.passes import PACK_BYTES, THREADS, UNGUARDED, PassText, launch_pass, scalar_defines
+from dasp.solvers.cuda.passes import (
+    PACK_BYTES,
+    THREADS,
+    UNGUARDED,
+    PassText,
+    compile_passes,
+    launch_pass,
+    scalar_defines,
+)
 from dasp.solvers.cuda.protocols import Array
 from dasp.solvers.cuda.trace import Multiplication, Pass, Slots, Trace
 from dasp.solvers.cuda.vectors import CudaVectors
@@ -86,26 +95,29 @@ class CudaSpace:
         """Trace a function; return what launches its passes and makes its products."""
         trace = self.trace = Trace(Slots())
         function()
-        none = self.on.zeros(1, np.float64)
-        steps = [
-            self._constant_pass(entry, none) if isinstance(entry, Pass) else entry for entry in trace.entries
-        ]
+        texts = [self._write(one) for one in trace.passes]
+        compile_passes(self.on, texts)
+        passes = map(partial(self._constant_pass, self.on.zeros(1, np.float64)), trace.passes, texts)
+        steps = [next(passes) if isinstance(entry, Pass) else entry for entry in trace.entries]
         self.trace = Trace(Slots())  # the space would keep what the trace has, until the collector comes
         return in_turn(steps)
 
-    def _constant_pass(self, given: Pass, none: Array) -> Callable[[], None]:
-        """Return the launch of a pass without dot products, whose coefficients lie in an array of its own.
+    def _write(self, given: Pass) -> PassText:
+        """Return the text of a pass without dot products, which reads its coefficients from an array.
 
         So passes that differ in nothing else are one kernel.
         """
-        values = np.array([0.0, *map(float, given.coefficients.values())])
-        scalars = self.on.zeros(len(values), np.float64)
-        self.on.upload(scalars, values)
         for slot, name in enumerate(given.coefficients, 1):
             given.inputs.append(f"const double t{slot} = in[{slot}];")
             given.scalars.append(f"const Real c_{name} = Real(t{slot});")
         threads = self.threads(given.vectors.n)
-        text = PassText(given, self.dtype, guard=UNGUARDED, carried=0, threads=threads)
+        return PassText(given, self.dtype, guard=UNGUARDED, carried=0, threads=threads)
+
+    def _constant_pass(self, none: Array, given: Pass, text: PassText) -> Callable[[], None]:
+        """Return the launch of a pass with its coefficients in an array of its own."""
+        values = np.array([0.0, *map(float, given.coefficients.values())])
+        scalars = self.on.zeros(len(values), np.float64)
+        self.on.upload(scalars, values)
         return launch_pass(self, given, text, (scalars, none), (none, 0, none), none)
 
     def threads(self, n: int) -> int:
