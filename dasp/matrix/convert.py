@@ -15,17 +15,11 @@ from dasp.matrix.entries import Compressed, Coordinates, take_coordinates, take_
 from dasp.matrix.planning import Request, find_row_order
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
-from dasp.runtime import foreign as _foreign
 from dasp.runtime.memory import BYTES_PER_ROW, refuse_oversize
 from dasp.runtime.types import ArrayLike
 
 Entries = tuple[Csr, Array | None]
 """A matrix, and the place in which each of its entries came in; None if they came row by row."""
-
-
-def from_other_library(A: Any) -> Any:
-    """Return a matrix of PyTorch, JAX and the like as one of SciPy, NumPy or CuPy; others as they are."""
-    return _foreign.as_matrix(A) if _foreign.is_one(A) else A
 
 
 def to_csr(A: Any, shape: tuple[int, int] | None, request: Request) -> Entries:

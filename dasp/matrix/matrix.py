@@ -13,6 +13,7 @@ from dasp.matrix.device import find_device
 from dasp.matrix.planning import Request
 from dasp.matrix.policy import Policy
 from dasp.matrix.transpose import Shared
+from dasp.runtime import foreign as _foreign
 from dasp.runtime.types import ArrayLike
 
 
@@ -75,7 +76,7 @@ class SpMatrix(Arithmetic):
         policy: Policy | None = None,
     ) -> None:
         """Plan a matrix of any kind, or take a plan to a device; see the class."""
-        A = convert.from_other_library(A)
+        A = _foreign.as_matrix(A) if _foreign.is_one(A) else A
         request = Request.make(device, policy, A)
         if isinstance(A, SpMatrix):
             A = A.to_device(request.device).copy().plan if policy is None else A.to_scipy()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from dasp import formats
@@ -77,11 +76,6 @@ class Policy:
         self.options()
 
     @classmethod
-    def auto(cls, **choices: Any) -> Policy:
-        """Return the default: every choice left to the matrix and the device, but for those of `choices`."""
-        return cls(**choices)
-
-    @classmethod
     def dasp(cls, **thresholds: Any) -> Policy:
         """Return the format of Lu and Liu, SC '23, with its thresholds unless others are given."""
         return cls(format="dasp", **thresholds)
@@ -114,11 +108,11 @@ class Policy:
             As the class does.
         """
         packs = owner or formats.find(formats.names()[0] if self.format == "auto" else self.format)
-        given = {name: value for name in _choices(Policy)[1:] if (value := getattr(self, name)) is not None}
-        known = _choices(packs.options)
+        given = {name: value for name, value in vars(self).items() if name != "format" and value is not None}
+        known = _choices_of(packs)
         for name in given:
             if name not in known and owner is None:
-                home = next(each for each in map(formats.find, formats.names()) if _has(each, name)).name
+                home = next(home for home in formats.names() if name in _choices_of(formats.find(home)))
                 raise ValueError(
                     f"{name} is {given[name]!r} and format is {self.format!r}; {name} is a choice of "
                     f"{home!r}; pass format={home!r} or leave it out"
@@ -126,11 +120,6 @@ class Policy:
         return packs.options(**{name: value for name, value in given.items() if name in known})
 
 
-def _has(format: Format, choice: str) -> bool:
-    return choice in _choices(format.options)
-
-
-@cache
-def _choices(options: type) -> tuple[str, ...]:
-    """Return the names of the fields of a dataclass."""
-    return tuple(field.name for field in dataclasses.fields(options))
+def _choices_of(format: Format) -> set[str]:
+    """Return the names of the choices that a format has."""
+    return {field.name for field in dataclasses.fields(format.options)}
