@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+from scipy.sparse import sparray, spmatrix
 
 from dasp.formats import devices
 from dasp.formats.csr.matrix import Csr
@@ -73,7 +74,7 @@ def from_tuple(A: tuple[Any, ...], shape: tuple[int, int] | None, request: Reque
     return from_coo(data, (row, col), shape, request)
 
 
-def from_scipy(A: Any, request: Request) -> Entries:
+def from_scipy(A: sparray | spmatrix, request: Request) -> Entries:
     """Convert a SciPy sparse matrix; see `dasp.SpMatrix.from_scipy`."""
     if not scipy.sparse.issparse(A):
         planned = hasattr(A, "to_scipy")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import sparray, spmatrix
 
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.arrays import Vector, index, values
+from dasp.runtime.types import ArrayLike
 
 
 class Compressed(NamedTuple):
@@ -30,7 +32,9 @@ class Coordinates(NamedTuple):
     data: Vector
 
 
-def take_coordinates(shape: tuple[int, int], data: Any, rows: Any, columns: Any) -> Coordinates:
+def take_coordinates(
+    shape: tuple[int, int], data: ArrayLike, rows: ArrayLike, columns: ArrayLike
+) -> Coordinates:
     """Return a matrix that is given by its entries, valid for its shape.
 
     Parameters
@@ -51,7 +55,7 @@ def take_coordinates(shape: tuple[int, int], data: Any, rows: Any, columns: Any)
     return Coordinates(row, column, taken[0])
 
 
-def take_dense(name: str, given: Any) -> Vector:
+def take_dense(name: str, given: ArrayLike) -> Vector:
     """Return an array-like of two dimensions as `take` does."""
     array = _arrays.take(name, given)
     if array.ndim != 2:
@@ -60,7 +64,7 @@ def take_dense(name: str, given: Any) -> Vector:
     return array
 
 
-def take_sparse(matrix: Any, checks: bool = True) -> Compressed | Coordinates:
+def take_sparse(matrix: sparray | spmatrix, checks: bool = True) -> Compressed | Coordinates:
     """Return the arrays of a SciPy sparse matrix of any format, checked before SciPy converts it.
 
     SciPy's conversions read and write where the arrays of a matrix tell them to, and a caller may have
@@ -94,12 +98,12 @@ def take_sparse(matrix: Any, checks: bool = True) -> Compressed | Coordinates:
     return _csr(matrix, checks) if reader is _csr else reader(matrix)
 
 
-def _csr(matrix: Any, checks: bool = True) -> Compressed:
+def _csr(matrix: sparray | spmatrix, checks: bool = True) -> Compressed:
     return _compressed("CSR", matrix, matrix.shape, values("A.data", matrix.data), checks)
 
 
 def _compressed(
-    kind: str, matrix: Any, shape: tuple[int, int], data: Vector, checks: bool = True
+    kind: str, matrix: sparray | spmatrix, shape: tuple[int, int], data: Vector, checks: bool = True
 ) -> Compressed:
     """Take in indptr and indices; what lies behind the last entry is room that SciPy keeps."""
     indptr, indices = index("A.indptr", matrix.indptr), index("A.indices", matrix.indices)
@@ -111,7 +115,7 @@ def _compressed(
     return Compressed(indptr, indices, data)
 
 
-def _convert(matrix: Any, arrays: tuple[Vector, ...]) -> Compressed:
+def _convert(matrix: sparray | spmatrix, arrays: tuple[Vector, ...]) -> Compressed:
     """Let SciPy convert a matrix of the same class, made anew of arrays that were checked.
 
     It moves halves, which it has not, as their bits.
@@ -122,12 +126,12 @@ def _convert(matrix: Any, arrays: tuple[Vector, ...]) -> Compressed:
     return Compressed(csr.indptr, csr.indices, csr.data.view(data.dtype))
 
 
-def _csc(matrix: Any) -> Compressed:
+def _csc(matrix: sparray | spmatrix) -> Compressed:
     indptr, indices, data = _compressed("CSC", matrix, matrix.shape[::-1], values("A.data", matrix.data))
     return _convert(matrix, (data, indices, indptr))
 
 
-def _bsr(matrix: Any) -> Compressed:
+def _bsr(matrix: sparray | spmatrix) -> Compressed:
     data = values("A.data", matrix.data, 3)
     (m, n), (height, width) = matrix.shape, data.shape[1:]
     if not height or not width or m % height or n % width:
@@ -136,7 +140,7 @@ def _bsr(matrix: Any) -> Compressed:
     return _convert(matrix, (data, indices, indptr))
 
 
-def _dia(matrix: Any) -> Compressed:
+def _dia(matrix: sparray | spmatrix) -> Compressed:
     data, offsets = values("A.data", matrix.data, 2), index("A.offsets", matrix.offsets)
     different = len(np.unique(offsets))
     if not len(data) == len(offsets) == different:
@@ -149,11 +153,11 @@ def _dia(matrix: Any) -> Compressed:
     return _convert(matrix, (data[inside], offsets[inside]))
 
 
-def _coo(matrix: Any) -> Coordinates:
+def _coo(matrix: sparray | spmatrix) -> Coordinates:
     return take_coordinates(matrix.shape, matrix.data, *matrix.coords)
 
 
-def _dok(matrix: Any) -> Coordinates:
+def _dok(matrix: sparray | spmatrix) -> Coordinates:
     try:
         keys = np.array(list(matrix.keys())).reshape(-1, 2)
         data = np.fromiter(matrix.values(), matrix.dtype, len(keys))
@@ -166,7 +170,7 @@ def _dok(matrix: Any) -> Coordinates:
     return take_coordinates(matrix.shape, data, keys[:, 0], keys[:, 1])
 
 
-def _lil(matrix: Any) -> Compressed:
+def _lil(matrix: sparray | spmatrix) -> Compressed:
     m, n = matrix.shape
     try:
         lengths, others = ([len(row) for row in lists] for lists in (matrix.rows, matrix.data))
@@ -184,7 +188,7 @@ def _lil(matrix: Any) -> Compressed:
     return Compressed(indptr, indices, data)
 
 
-_READERS: dict[str, Callable[[Any], Compressed | Coordinates]] = {
+_READERS: dict[str, Callable[[sparray | spmatrix], Compressed | Coordinates]] = {
     "csr": _csr,
     "csc": _csc,
     "bsr": _bsr,

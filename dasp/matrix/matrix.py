@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Self
 
+from scipy.sparse import sparray, spmatrix
+
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array, Plan
 from dasp.matrix import convert, planning
@@ -94,7 +96,7 @@ class SpMatrix(Arithmetic):
         return planned
 
     @classmethod
-    def from_scipy(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
+    def from_scipy(cls, A: sparray | spmatrix, *, policy: Policy | None = None, device: str = "auto") -> Self:
         """Plan a SciPy sparse matrix.
 
         Parameters
@@ -153,7 +155,7 @@ class SpMatrix(Arithmetic):
         return cls._pack(*convert.from_cupy(A, request), request)
 
     @classmethod
-    def from_dense(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
+    def from_dense(cls, A: ArrayLike, *, policy: Policy | None = None, device: str = "auto") -> Self:
         """Plan the entries of a dense matrix that are not zero.
 
         Parameters
