@@ -1,4 +1,4 @@
-"""The kernels of a format on a GPU: what a format tells of them, and how they are compiled."""
+"""The kernels of a format on a GPU: their description by the format, and their compilation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TENSOR_CORES = 80
 
 
 class Kernel(Protocol):
-    """The product of a format by a vector: a module that says how its kernel is compiled and launched."""
+    """The product of a format by a vector: a module that tells how its kernel is compiled and launched."""
 
     SIGNATURE: Signature
     """Source, entry point and parameters; the last are those of `VARYING`."""
@@ -52,7 +52,7 @@ class Kernel(Protocol):
         """Return the constants that a product by vectors of the plan's own type adds."""
 
     def types(self, plan: Plan, /) -> dict[str, np.dtype[Any]]:
-        """Return what the source's own names of types stand for."""
+        """Return the types that the source names."""
 
     def warps(self, plan: Plan, /) -> int:
         """Return how many warps a product needs."""
@@ -84,7 +84,7 @@ class DiagonalKernel(Protocol):
         """Return the compile-time constants that the format adds."""
 
     def types(self, plan: Plan, /) -> dict[str, np.dtype[Any]]:
-        """Return what the source's own names of types stand for."""
+        """Return the types that the source names."""
 
     def arguments(self, plan: Plan, /) -> dict[str, Any]:
         """Return the kernel's arguments but those that come with each diagonal."""
@@ -114,7 +114,7 @@ def defines(kernel: Kernel, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
 
 
 def types(kernel: Kernel, plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
-    """Return what the kernel's own names of types stand for."""
+    """Return the types that the kernel's source names."""
     return kernel.types(plan) | kinds.types | {"Bits": np.dtype(f"u{real_type(kinds.sum).itemsize}")}
 
 

@@ -34,7 +34,7 @@ class Product:
     """
 
     several = False
-    """Whether the format multiplies several columns at once; else one is multiplied after the other."""
+    """True if the format multiplies several columns at once; else one is multiplied after the other."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -86,7 +86,7 @@ class Product:
         return result
 
     def take_values(self, data: Any, slots: Any) -> bool:
-        """Leave values to what asks whether their coding holds them: that takes longer than a call."""
+        """Return False: leave values to the slower way, which looks whether their coding holds them."""
         return False
 
     def multiply(self, x: Vector, y: Vector, alpha: complex, beta: complex) -> None:
@@ -96,8 +96,8 @@ class Product:
                 self.multiply(x[:, k], y[:, k], alpha, beta)
             return
         total = sum_type(y.dtype)
-        read = _read_only(_taken(x, into(self.plan.dtype, x.dtype, total).x))
-        result = _taken(y, total)
+        read = _read_only(_convert(x, into(self.plan.dtype, x.dtype, total).x))
+        result = _convert(y, total)
         multiply = self.multiply_vector if x.ndim == 1 else self._multiply_matrix
         multiply(read, result, total.type(alpha), total.type(beta))
         if y.dtype != total:
@@ -143,12 +143,12 @@ def _rows_for(columns: Vector) -> Vector:
 
 
 def _in_rows(array: Vector) -> bool:
-    """Whether each row of a matrix lies in one run of memory, behind the row before it."""
+    """Return True if each row of a matrix lies in one run of memory, behind the row before it."""
     row, column = array.strides
     return array.flags.c_contiguous or (column == array.itemsize and row >= 0 and row % column == 0)
 
 
-def _taken(array: Vector, kind: np.dtype[Any]) -> Vector:
+def _convert(array: Vector, kind: np.dtype[Any]) -> Vector:
     """Return an array aligned, of a type that holds it, its rows or columns in runs: itself or a copy."""
     runs = array.flags.forc or (array.ndim == 2 and (_in_rows(array) or _in_rows(array.T)))
     if array.dtype == kind and array.flags.aligned and runs:
@@ -159,7 +159,7 @@ def _taken(array: Vector, kind: np.dtype[Any]) -> Vector:
 
 
 def _is_plain(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> bool:
-    """Whether this is a writable NumPy array, aligned and contiguous, of just this shape and type, if any."""
+    """Return True if this is a writable NumPy array, aligned and contiguous, of this shape and type."""
     plain: bool = (
         type(array) is np.ndarray and array.dtype is dtype and array.shape == shape and array.flags.carray
     )

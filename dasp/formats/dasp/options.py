@@ -1,4 +1,4 @@
-"""What a user may choose of the format of the paper."""
+"""The options of the format of the paper."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class RegularPart:
 
 @dataclass(frozen=True, eq=False)
 class IrregularPart:
-    """What the tiles leave of the medium rows, as CSR in the order of the medium rows; no pads.
+    """The entries of medium rows that no tile holds, as CSR in the order of the medium rows; no pads.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ class ShortPart:
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """Where the entries of a matrix lie in the format of the paper.
+    """The places of a matrix's entries in the format of the paper.
 
     Attributes
     ----------

@@ -101,15 +101,15 @@ def _compared(builder: ir.IRBuilder, vectors: list[Any], differ: int) -> list[An
     """Return vectors where the lesser of two numbers whose places differ in these bits comes first."""
     across, inside = differ // LANES, differ % LANES
     high, found = 1 << inside.bit_length() >> 1, list(vectors)
-    turned = [lane ^ inside for lane in range(LANES)]
+    mirrored = [lane ^ inside for lane in range(LANES)]
     for k in range(len(vectors)):
         if k ^ across < k or k ^ across >= len(vectors):
             continue
-        other = _shuffled(builder, vectors[k ^ across], vectors[k], turned)
+        other = _shuffled(builder, vectors[k ^ across], vectors[k], mirrored)
         less = builder.icmp_unsigned("<", vectors[k], other)
         least, most = builder.select(less, vectors[k], other), builder.select(less, other, vectors[k])
         if across:
-            found[k], found[k ^ across] = least, _shuffled(builder, most, most, turned)
+            found[k], found[k ^ across] = least, _shuffled(builder, most, most, mirrored)
         else:
             lanes = (lane + LANES * bool(lane & high) for lane in range(LANES))
             found[k] = _shuffled(builder, least, most, lanes)

@@ -17,22 +17,22 @@ from dasp.runtime.memory import new_array
 Vector = np.ndarray[Any, Any]
 
 AHEAD = np.uint64(32)
-"""How many entries before its turn the memory for one is asked for: stores wait for each other."""
+"""Entries by which the memory for one is prefetched before its turn: stores wait for each other."""
 
 COUNTED = 4
 """Entries for each column from which on threads count columns of their own."""
 
 
 def transpose(csr: Csr) -> tuple[Csr, Vector] | None:
-    """See `Operations`: a stable counting sort, linear in m + n + nnz; each thread turns a range of rows."""
+    """See `Operations`: a stable counting sort, linear in m + n + nnz; each thread moves a range of rows."""
     (m, n), indptr, indices, data = csr
     if _is_its_own(csr):
         return None
     count, bits = len(indices), bits_type(data.dtype)
     place = narrowest(count)
     rows, order = new_array(count, indices.dtype), new_array(count, place)
-    turned = Csr((n, m), np.empty(n + 1, np.int64), rows, new_array(count, data.dtype))
-    arrays = indptr, indices, data.view(bits), rows, order, turned.data.view(bits)
+    transposed = Csr((n, m), np.empty(n + 1, np.int64), rows, new_array(count, data.dtype))
+    arrays = indptr, indices, data.view(bits), rows, order, transposed.data.view(bits)
     shared = count if count >= COUNTED * n else 0  # else one thread is done before columns are counted twice
 
     def count_columns(begin: int, end: int) -> tuple[int, Vector]:
@@ -42,14 +42,14 @@ def transpose(csr: Csr) -> tuple[Csr, Vector] | None:
 
     begins, counts = zip(*over_ranges(m, shared, count_columns), strict=True)
     cursors = np.stack(counts) if len(counts) > 1 else counts[0].reshape(1, n)
-    _start_columns(cursors, turned.indptr)
+    _start_columns(cursors, transposed.indptr)
     own = dict(zip(begins, cursors, strict=True))
-    over_ranges(m, shared, lambda begin, end: _turn(*arrays, own[begin], begin, end))
-    return turned, order
+    over_ranges(m, shared, lambda begin, end: _move_entries(*arrays, own[begin], begin, end))
+    return transposed, order
 
 
 def _is_its_own(csr: Csr) -> bool:
-    """Whether a matrix has the entries of its transpose in the same order, bit for bit.
+    """Return True if a matrix has the entries of its transpose in the same order, bit for bit.
 
     Each thread looks for the entries of some rows among columns. A matrix without symmetry is soon known.
     """
@@ -101,7 +101,7 @@ def _find_row(indptr, indices, first, cursors):
 
 @_compile
 def _are_mirrored(indptr, indices, words, cursors, begin, end):
-    """Whether the entries of some rows stand across the diagonal, too, from the cursors on."""
+    """Return True if the entries of some rows stand across the diagonal, too, from the cursors on."""
     for row in range(begin, end):
         for entry in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
             column = np.uint64(indices[entry])
@@ -115,7 +115,7 @@ def _are_mirrored(indptr, indices, words, cursors, begin, end):
 
 
 @_compile
-def _turn(indptr, indices, bits, rows, order, turned, cursors, begin, end):
+def _move_entries(indptr, indices, bits, rows, order, transposed, cursors, begin, end):
     """Write row, number and value of each entry to where its column goes on."""
     last, one = np.uint64(indptr[end]), np.uint64(1)
     for row in range(begin, end):
@@ -124,8 +124,8 @@ def _turn(indptr, indices, bits, rows, order, turned, cursors, begin, end):
                 near = np.uint64(cursors[np.uint64(indices[entry + AHEAD])])
                 fetch(rows, near, one)
                 fetch(order, near, one)
-                fetch(turned, near, one)
+                fetch(transposed, near, one)
             column = np.uint64(indices[entry])
             place = np.uint64(cursors[column])
-            rows[place], order[place], turned[place] = row, entry, bits[entry]
+            rows[place], order[place], transposed[place] = row, entry, bits[entry]
             cursors[column] = place + one

@@ -1,4 +1,4 @@
-"""What the kernels in kernels/csr/ take."""
+"""Signatures of the kernels in kernels/csr/."""
 
 from __future__ import annotations
 

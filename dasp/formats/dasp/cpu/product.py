@@ -37,7 +37,7 @@ SERIAL_SLOTS = 150_000
 """Below this many slots, waking a second thread costs more than it saves."""
 
 ROW_SLOTS = 2
-"""What finding, reducing and storing one row costs, in slots; used to share rows among threads."""
+"""Cost of finding, reducing and storing a row, in slots; used to share rows among threads."""
 
 
 class Product(product_cpu.Product):

@@ -1,4 +1,4 @@
-"""What an entry of a plan in the format of the paper adds to a sum on a CPU, whatever the types of both."""
+"""The term that an entry of the format of the paper adds to a sum on a CPU, whatever the types of both."""
 
 from __future__ import annotations
 

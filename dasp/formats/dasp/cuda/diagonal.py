@@ -45,7 +45,7 @@ def defines(plan: Plan) -> dict[str, str]:
 
 
 def types(plan: Plan) -> dict[str, np.dtype[Any]]:
-    """Return what the source's own names of types stand for."""
+    """Return the types that the source names."""
     return vector.types(plan)
 
 

@@ -1,4 +1,4 @@
-"""The format of the paper on a GPU: what kernels/spmv/product.cu is compiled with, and what it takes."""
+"""The format of the paper on a GPU: constants and arguments of kernels/spmv/product.cu."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEDIUM = """
     const Value*   tail_values      [tail]
     long long      blocks
     """
-"""What kernels take of the rows in tiles, and of what is left of them."""
+"""Parameters of kernels for the rows in tiles and the entries that no tile holds."""
 
 SHORT = """
     const Index*   short_rows
@@ -38,7 +38,7 @@ SHORT = """
     const Index*   empty_rows       [empties]
     long long      empties
     """
-"""What they take of short rows, and of empty ones."""
+"""Parameters of kernels for short and empty rows."""
 
 SIGNATURE = Signature(
     "spmv/product.cu",
@@ -66,7 +66,7 @@ SIGNATURE = Signature(
 
 
 def traits(plan: Plan) -> tuple[Any, ...]:
-    """Return what decides the constants that the format adds."""
+    """Return the facts that decide the constants of the format."""
     return plan.pattern.index_dtype, plan.pattern.offset_dtype, plan.pattern.mma
 
 
@@ -82,7 +82,7 @@ def own_defines(plan: Plan) -> dict[str, str]:
 
 
 def types(plan: Plan) -> dict[str, np.dtype[Any]]:
-    """Return what the source's own names of types stand for."""
+    """Return the types that the source names."""
     return {"Index": plan.pattern.index_dtype, "Offset": plan.pattern.offset_dtype}
 
 

@@ -35,7 +35,7 @@ STEPS_AT_ONCE = 1 << 13
 
 def store_columns(csr: Csr, layout: Layout) -> tuple[Vector, Vector]:
     """Return the bases and deltas of `dasp.formats.sell.protocols.Primitives.store`."""
-    slices, runs, _ = layout.detail
+    slices, runs = layout.detail
     first_steps = layout.headers[:, 0].astype(np.int64)
     bases = np.empty(layout.steps, narrowest(max(csr.shape)))
     widths = np.empty(layout.slices, np.uint8)

@@ -76,7 +76,7 @@ class Emitter:
         return [ir.Constant(self.vector, [0.0] * self.lanes)] * (self.parts * WARP // self.lanes)
 
     def address(self, name: str, place: ir.Value) -> ir.Value:
-        """Where an item of an array lies; deltas come as bytes, whatever their width."""
+        """The address of an item of an array; deltas come as bytes, whatever their width."""
         if name == "deltas":
             place = self.builder.mul(place, ir.Constant(I64, self.bits // 8))
         return self.builder.gep(self.data[name], [place])
@@ -179,7 +179,7 @@ class Emitter:
         return parts
 
     def is_entry(self, place: ir.Value, count: int) -> ir.Value:
-        """Which of `count` slots hold an entry: those whose deltas have a bit that is not set."""
+        """The mask of the slots among `count` that hold an entry: a bit of their deltas is not set."""
         bits = self.bits
         deltas = ir.VectorType(ir.IntType(bits), count)
         pads = ir.Constant(deltas, [(1 << bits) - 1] * count)
@@ -201,7 +201,7 @@ class Emitter:
         return self.parted(pieces)
 
     def run(self, name: str, place: ir.Value) -> list[ir.Value]:
-        """The same of `lanes` numbers that follow each other."""
+        """The parts of `lanes` numbers of an array that follow each other."""
         kind = self.data[name].type.pointee
         if not isinstance(kind, ir.BaseStructType):
             return [self.widened(self.load(name, place, ir.VectorType(kind, self.lanes)))]

@@ -31,7 +31,7 @@ SIDE = 8
 
 
 @intrinsic(prefer_literal=True)
-def turn_rows(typing_context, source, starts, lane, after, count, target, slot):
+def transpose_rows(typing_context, source, starts, lane, after, count, target, slot):
     """Copy numbers of 8 rows to the steps of a slice.
 
     Parameters
@@ -79,7 +79,7 @@ def turn_rows(typing_context, source, starts, lane, after, count, target, slot):
 
 @intrinsic(prefer_literal=True)
 def copy_some(typing_context, source, first, count, target, slot):
-    """Copy a literal count of numbers; types as `turn_rows` takes them."""
+    """Copy a literal count of numbers; types as `transpose_rows` takes them."""
 
     def generate(context, builder, signature, arguments):
         source, first, _, target, slot = arguments
@@ -189,9 +189,9 @@ def copy_rows(numbers, starts, lengths, shift, full, slots):
             for lane in range(np.uint64(0), np.uint64(WARP), np.uint64(SIDE)):
                 slot = np.uint64(WARP) * after + lane
                 if after + np.uint64(SIDE) <= done:
-                    turn_rows(numbers, starts, lane, after, SIDE, slots, slot)
+                    transpose_rows(numbers, starts, lane, after, SIDE, slots, slot)
                 else:
-                    turn_rows(numbers, starts, lane, after, done - after, slots, slot)
+                    transpose_rows(numbers, starts, lane, after, done - after, slots, slot)
     elif shift == 1:
         _copy_full_steps(numbers, starts, shift, full, slots, 2)
     elif shift == 2:

@@ -26,7 +26,7 @@ class _Segments(NamedTuple):
         First segment of each long row.
     rows : numpy.ndarray, shape (segments,)
         The long row of each.
-    in_turn : numpy.ndarray, shape (segments,)
+    order : numpy.ndarray, shape (segments,)
         Segments in the order in which they are stored.
     runs : Runs
         In that order.
@@ -34,16 +34,15 @@ class _Segments(NamedTuple):
 
     offsets: Vector
     rows: Vector
-    in_turn: Vector
+    order: Vector
     runs: Runs
 
 
 class Placed(NamedTuple):
-    """The detail of a layout: slices and their runs, segments first, and the segments' order."""
+    """The detail of a layout: slices and their runs, segments first."""
 
     slices: Slices
     runs: Runs
-    in_turn: Vector
 
 
 def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None) -> Layout:
@@ -60,7 +59,7 @@ def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
     if len(segments.rows):
         runs, slices = _segments_first(segments, runs, slices)
     words = np.zeros((len(slices.steps), 4), np.uint32)
-    _write_headers(*slices, segments.in_turn, words)
+    _write_headers(*slices, segments.order, words)
     return Layout(
         positions=positions,
         segments=len(segments.rows),
@@ -73,7 +72,7 @@ def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
         long_rows=long_rows.astype(index),
         segment_offsets=segments.offsets.astype(index),
         segment_rows=segments.rows.astype(index),
-        detail=Placed(slices, runs, segments.in_turn),
+        detail=Placed(slices, runs),
     )
 
 
@@ -89,11 +88,11 @@ def _segments(csr: Csr, long_rows: Vector, cut: Cut, few: int) -> _Segments:
     begun = room[rows] * (np.arange(len(rows)) - offsets[rows])
     starts = csr.indptr[long_rows].astype(np.int64)[rows] + begun
     lengths = np.minimum(long[rows] - begun, room[rows])
-    in_turn = np.arange(len(rows))
+    order = np.arange(len(rows))
     if len(rows) > few:
         # Neighbours meet the same x, and when the last segment of a row comes, the others have been summed.
-        in_turn = np.argsort(csr.indices[starts], kind="stable")
-    return _Segments(offsets, rows, in_turn, Runs(starts[in_turn], lengths[in_turn]))
+        order = np.argsort(csr.indices[starts], kind="stable")
+    return _Segments(offsets, rows, order, Runs(starts[order], lengths[order]))
 
 
 def _segments_first(segments: _Segments, runs: Runs, slices: Slices) -> tuple[Runs, Slices]:
@@ -114,10 +113,10 @@ _shape_word = _compile(shape_word)
 
 
 @_compile
-def _write_headers(first_run, shifts, steps, full, in_turn, words):
+def _write_headers(first_run, shifts, steps, full, order, words):
     first_step = 0
     for s in range(len(steps)):
         words[s, 0] = first_step
-        words[s, 1] = in_turn[s] if s < len(in_turn) else first_run[s] - len(in_turn)
+        words[s, 1] = order[s] if s < len(order) else first_run[s] - len(order)
         words[s, 3] = _shape_word(steps[s], full[s], shifts[s], 0)
         first_step += steps[s]

@@ -22,10 +22,10 @@ from dasp.runtime.dtypes import TABLE, sum_type
 Vector = np.ndarray[Any, Any]
 
 SLICE_STEPS = 3
-"""What finding, reducing and storing a slice costs, in steps."""
+"""Cost of finding, reducing and storing a slice, in steps."""
 
 SLOT_SECONDS = 3e-10
-"""What a slot of a slice costs in the cache, about."""
+"""Seconds that a slot of a slice in the cache takes, about."""
 
 COLUMNS_AT_ONCE = 4
 """Columns that take about as long together as a vector does."""
@@ -146,7 +146,7 @@ class Product(product_cpu.Product):
         return cuts
 
     def _types(self) -> tuple[Any, ...]:
-        """Return what the compiled functions must know of the plan's types."""
+        """Return the types of the plan that its functions are compiled for."""
         coded = None if self._values.coding == Coding.EQUAL else bits_of_halves(self._values.codes).dtype
         return coded, self._table.dtype, self._pattern.index_dtype
 

@@ -197,13 +197,13 @@ class Rows:
         return builder.select(none, plain, whole)
 
     def is_zero(self, number: ir.Value) -> ir.Value:
-        """Whether a number is 0."""
+        """True if a number is 0."""
         parts = [number] if self.parts == 1 else cgutils.unpack_tuple(self.builder, number, 2)
         zeros = [self.builder.fcmp_ordered("==", part, ir.Constant(self.real, 0.0)) for part in parts]
         return functools.reduce(self.builder.and_, zeros)
 
     def is_below(self, column: ir.Value) -> ir.Value:
-        """Which items of a row belong to columns below this one."""
+        """The mask of the items of a row that belong to columns below this one."""
         builder, places = self.builder, ir.VectorType(I64, self.kind.count)
         once = builder.insert_element(ir.Constant(places, ir.Undefined), column, ir.Constant(I32, 0))
         own = ir.Constant(places, [item // self.parts for item in range(places.count)])

@@ -197,12 +197,12 @@ def _scaled_sums(builder: ir.IRBuilder, sums: ir.Value, alpha: ir.Value, parts: 
         scale = repeat(alpha)
         return [builder.fmul(scale, load(lane)) for lane in range(0, WARP, lanes)]
     factor = cgutils.unpack_tuple(builder, alpha, 2)
-    by_turns = ir.Constant(
+    alternating = ir.Constant(
         ir.VectorType(I32, 2 * lanes), [lane + part for lane in range(lanes) for part in (0, lanes)]
     )
     return [
         builder.shuffle_vector(
-            *scaled_parts(builder, factor, [load(lane), load(WARP + lane)], repeat), by_turns
+            *scaled_parts(builder, factor, [load(lane), load(WARP + lane)], repeat), alternating
         )
         for lane in range(0, WARP, lanes)
     ]

@@ -27,7 +27,7 @@ from dasp.runtime.memory import new_array
 Vector = np.ndarray[Any, Any]
 
 RUNS_AHEAD = 4
-"""How far ahead of its turn a run is asked for whose values are read out of order."""
+"""Runs by which one is prefetched before its turn, if its values are read out of order."""
 
 
 def store(
@@ -38,7 +38,7 @@ def store(
     codes, table = encode(csr.data, coding, order, survey.detail[2])
     stored = new_array(WARP * layout.steps if len(codes) else 0, codes.dtype)
     if len(stored):
-        slices, runs, _ = layout.detail
+        slices, runs = layout.detail
         _fill(codes, order, slices, layout.headers[:, 0].astype(np.int64), runs, stored)
     return Values(coding, stored, table), (layout.rows, layout.headers, bases, deltas)
 

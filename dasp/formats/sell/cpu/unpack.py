@@ -35,10 +35,10 @@ from dasp.runtime.memory import new_array
 Vector = np.ndarray[Any, Any]
 
 NO_ORDER = np.empty(0, np.int32)
-"""What stands for an order that is not there."""
+"""Stands for an order that is not there."""
 
 NO_COLUMN = -(1 << 62)
-"""What a lane without a row looks for."""
+"""The column that a lane without a row looks for."""
 
 
 def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
@@ -62,7 +62,7 @@ def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
 
 
 class Places(NamedTuple):
-    """Where the entries of a plan of slices go, row by row.
+    """The places of the entries of a plan of slices, row by row.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ def slots(plan: Plan) -> Places | Vector:
 
 
 def _places(pattern: Pattern, cursors: Vector, counts: Vector) -> Places:
-    """Return where the rows of a pattern go, of whose positions and segments `_start_rows` told."""
+    """Return the places of a pattern's rows, from the results of `_start_rows`."""
     headers, segments = pattern.headers.astype(np.int64), pattern.segments
     steps, full, shift, _ = shape_fields(headers[:, 3])
     first_run = headers[:, 1] + segments
@@ -292,7 +292,7 @@ def _find_columns(slices, bases, rows, k, first_row, found, pieces, begin, end):
 
 @_inline
 def _is_there(stored, at, wanted, base):
-    """Whether a lane of a step has the column that it wants, or a pad that looks like it."""
+    """Return True if a lane of a step has the column that it wants, or a pad that looks like it."""
     hits = np.int64(0)
     for lane in range(np.uint64(WARP)):
         hits |= np.int64(np.int64(stored[np.uint64(at) + lane]) == wanted[lane] - base)

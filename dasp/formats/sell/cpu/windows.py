@@ -1,4 +1,4 @@
-"""What sort windows would give, on the CPU: lengths are sorted, and rows only where a sample looks.
+"""The statistics of sort windows on the CPU: lengths are sorted, and rows only where a sample looks.
 
 Inside a window rows lie longest first, so their lengths are known from how often each occurs. Slices follow
 from lengths; what blocks of slices read asks for the rows themselves, in the places of the sample.
@@ -279,7 +279,7 @@ def _mark(entries, indices, sector_shift, seen, block):
 
 @_inline
 def _mark_hashed(entries, indices, sector_shift, seen, holds, block):
-    """The same, where sectors share places."""
+    """Mark sectors as `_mark` does, where they share places. Returns how many are new."""
     new = 0
     last = np.uint64(len(seen) - 1)
     for entry in entries:

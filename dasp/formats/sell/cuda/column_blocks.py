@@ -1,4 +1,4 @@
-"""How a product by several columns on a GPU cuts X into column blocks: two tables, and the choice.
+"""The column blocks into which a product on a GPU cuts X: two tables, and the choice.
 
 A column block is as many columns as a warp has registers for, so that the plan is read once for all of them.
 The blocks were measured on an H200, among rows of 16 to 256 bytes (benchmarks/lab_book.md).
@@ -46,18 +46,19 @@ OFTEN = 16.0
 bytes: half as many lines a load, against twice the slots."""
 
 CROWDED_READS = 5.0
-"""The same from which on no warps share one of many slices: each warp loads fewer steps of more slots."""
+"""Times that a row of X is read from which on no warps share one of many slices: each warp loads fewer steps
+of more slots."""
 
 COLUMN_BYTES = 10.0
-"""What a number of a column of X costs to gather, at least, where one of a row costs 8."""
+"""Least cost of gathering a number of a column of X, where one of a row costs 8."""
 
 COPY_PASSES, COPY_BYTES = 2.8, 25e6
-"""What it costs to transpose X and Y to rows, and Y back: passes over both, and the bytes that are moved in
-the time of the launches."""
+"""Cost of transposing X and Y to rows, and Y back: passes over both, and the bytes that are moved in the time
+of the launches."""
 
 
 class Layout(NamedTuple):
-    """Where a matrix of several columns lies in memory.
+    """The place of a matrix of several columns in memory.
 
     Attributes
     ----------
@@ -162,7 +163,7 @@ BLOCKS = BlockTable(
 
 
 class Gathering(NamedTuple):
-    """How the slices of a plan read X, by which column blocks are chosen.
+    """Facts about how the slices of a plan read X, by which column blocks are chosen.
 
     Attributes
     ----------
@@ -185,12 +186,12 @@ class Gathering(NamedTuple):
 
 
 class ColumnBlock(NamedTuple):
-    """How a kernel multiplies some columns at a time; see kernels/spmv/slices_columns.cu.
+    """The way in which a kernel multiplies some columns at a time; see kernels/spmv/slices_columns.cu.
 
     Attributes
     ----------
     columns, lanes, pack, y_pack, whole, steps, loads, registers, threads, share : int
-        What DASP_COLUMNS and the others of these names are defined as.
+        Values of DASP_COLUMNS and the other constants of these names.
     """
 
     columns: int

@@ -1,4 +1,4 @@
-"""The product by a matrix of several columns on a GPU: what is launched for which columns of which plan.
+"""The product by a matrix of several columns on a GPU, a launch for each column block.
 
 Columns are multiplied in column blocks, which column_blocks.py chooses: as many columns as a warp has
 registers for, so that the plan is read once for all of them. Where a row of X lies in one run of memory,
@@ -62,7 +62,7 @@ OF_BLOCK = """
     Sum                   alpha
     Sum                   beta
     """
-"""What every product by a column block takes last."""
+"""Last parameters of every product by a column block."""
 
 SIGNATURE = Signature(
     "spmv/slices_columns.cu",
@@ -121,7 +121,7 @@ where slices have the matrix's rows in their order, and where not."""
 
 
 class Kernels(NamedTuple):
-    """How a plan is multiplied by several columns: in slices, or in row blocks.
+    """The way in which a plan is multiplied by several columns: in slices, or in row blocks.
 
     Attributes
     ----------
@@ -169,7 +169,7 @@ def defines(plan: Plan, kinds: Arithmetic, block: ColumnBlock) -> dict[str, str]
 
 
 def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
-    """Return what the source's own names of types stand for."""
+    """Return the types that the source names."""
     known = vector.types(plan) | {"SegmentOffset": plan.pattern.index_dtype}
     return known | kinds.types
 

@@ -1,4 +1,4 @@
-"""What packing into slices is written in, on a GPU: `dasp.formats.sell.cuda.pack`, a module a step.
+"""The primitives of packing into slices on a GPU: `dasp.formats.sell.cuda.pack` has a module a step.
 
 `dasp.formats.sell.protocols.Primitives` says what each function returns. Nothing here names an array library:
 arrays and launches are the device's, which is a GPU with CuPy or, in the tests, the emulator with NumPy.
@@ -40,7 +40,7 @@ class Primitives:
 
     @property
     def device(self) -> CudaDevice:
-        """Where arrays lie."""
+        """The device on which arrays lie."""
         return self._on.device
 
     # ---- statistics ----------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Primitives:
         return unpack.unpack(self._on, plan)
 
     def unpack_codes(self, plan: Plan) -> tuple[Array, Array, Array | None]:
-        """Return what `unpack` does, with the values as they are stored; None if they are not."""
+        """Return the result of `unpack`, but values as they are stored; None for those that are not stored."""
         return unpack.unpack_codes(self._on, plan)
 
     def decode(self, values: Values, codes: Array | None, count: int, dtype: np.dtype[Any]) -> Array:

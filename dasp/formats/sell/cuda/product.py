@@ -29,12 +29,12 @@ class Product(product_cuda.Product):
     MADE_LATER = "_row_blocks", "_columns", "_diagonal"
 
     def _begin(self) -> None:
-        """Be a product that has launched nothing yet."""
+        """Make the product one that has launched nothing yet."""
         super()._begin()
         self._dotted: dict[tuple[Arithmetic, bool], tuple[Any, int]] = {}
 
     def _is_like(self, plan: Plan) -> bool:
-        """Whether the kernel of this product, as it is compiled, multiplies another plan of the pattern."""
+        """Return True if this product's kernel, as it is compiled, multiplies another plan of the pattern."""
         return super()._is_like(plan) and bool(plan.values.coding == self.plan.values.coding)
 
     # Both are made when they are first used: a plan takes long enough without them. Threads that use one at
@@ -54,7 +54,7 @@ class Product(product_cuda.Product):
         return self._one_of("_columns", made)
 
     def _one_of(self, name: str, made: T) -> T:
-        """Return what an attribute is, or what it becomes if it is not there yet."""
+        """Return the value of an attribute, which is `made` if it had none."""
         one: T = self.__dict__.setdefault(name, made)
         return one
 
@@ -123,7 +123,7 @@ class Product(product_cuda.Product):
     def prepare_with_dot(
         self, x: Any, y: Any, w: Any, *, square: bool = False, run: int = 0
     ) -> tuple[Callable[[], None], Any] | None:
-        """Return what sets y = A x and leaves sums that make up w'y; None where no kernel does so quickly.
+        """Return a call that sets y = A x and leaves sums that make up w'y; None if no kernel is quick at it.
 
         Parameters
         ----------

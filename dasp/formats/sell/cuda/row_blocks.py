@@ -199,7 +199,7 @@ class RowBlocks(NamedTuple):
 
     @property
     def tiles(self) -> int:
-        """How many there are."""
+        """The number of tiles."""
         return len(self.masks) - BEHIND
 
     @property
@@ -226,7 +226,7 @@ class RowBlocks(NamedTuple):
 
 
 def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
-    """Return what the source's own names of types stand for."""
+    """Return the types that the source names."""
     return columns.types(plan, kinds) | {"Count": COUNT_TYPE}
 
 

@@ -1,4 +1,4 @@
-"""How far apart the columns lie that a step of a plan of slices reads, counted in a sample of its slices."""
+"""The distance of the columns that a step of a plan of slices reads, counted in a sample of its slices."""
 
 from __future__ import annotations
 

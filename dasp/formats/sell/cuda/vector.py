@@ -1,4 +1,4 @@
-"""Slices on a GPU: what kernels/spmv/slices.cu is compiled with, and what it takes."""
+"""The product of slices by a vector on a GPU: constants and arguments of kernels/spmv/slices.cu."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ARRAYS = """
     const Value*          table
     const Index*          rows
     """
-"""What every product of slices takes first."""
+"""First parameters of every product of slices."""
 
 WIDE = 16
 """Bytes of a value from which a step takes twice the registers of one of float64."""
@@ -77,7 +77,7 @@ SIGNATURE = Signature(
 
 
 def traits(plan: Plan) -> tuple[Any, ...]:
-    """Return what decides the constants that the format adds.
+    """Return the facts that decide the constants of the format.
 
     After the index, the coding and whether tensor cores multiply come the share of the plan that is to stay
     in the L2, the steps in flight and a lane's registers.
@@ -100,7 +100,7 @@ def defines(plan: Plan) -> dict[str, str]:
 
 
 def types(plan: Plan) -> dict[str, np.dtype[Any]]:
-    """Return what the source's own names of types stand for."""
+    """Return the types that the source names."""
     return {"Index": plan.pattern.index_dtype, "Code": plan.values.codes.dtype}
 
 
@@ -115,7 +115,7 @@ def threads(plan: Plan) -> int:
 
 
 def take_turns(plan: Plan) -> bool:
-    """Whether there are more slices than run at the same time, of few steps each."""
+    """Return True if there are more slices than run at the same time, of few steps each."""
     return _take_turns(plan, FEW_STEPS)
 
 
