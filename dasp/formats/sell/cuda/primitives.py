@@ -137,7 +137,7 @@ class Primitives:
         return unpack.unpack(self._on, plan)
 
     def unpack_codes(self, plan: Plan) -> tuple[Array, Array, Array | None]:
-        """Return the result of `unpack`, but values as they are stored; None for those that are not stored."""
+        """Return the result of `unpack`, but values as they are stored, None if they are not."""
         return unpack.unpack_codes(self._on, plan)
 
     def decode(self, values: Values, codes: Array | None, count: int, dtype: np.dtype[Any]) -> Array:
