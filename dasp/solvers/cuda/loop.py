@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -74,7 +74,8 @@ class CudaLoop:
         self._history = self._shared[SLOTS:]
         self._given: dict[str, float] = {}
         self._starts = starts
-        begun = {name: self._trace_start(name) for name in list(starts)[:1]}
+        usual = next(iter(starts))
+        begun = self._trace_start(usual)
         traces = [self._trace_iteration(iterate, k) for k in range(period)]
         phases = [traces[k % period] for k in range(2)]
         # Sums left by an iteration are those of vectors of one length.
@@ -88,17 +89,16 @@ class CudaLoop:
         self._length = space.turn(rows, max(map(len, made)), costly=costly)
         if self._captured:
             self._run_once(traces)
-        texts = [self._write(trace, WHILE_RUNNING) for trace in phases]
-        texts += [self._write(trace, UNGUARDED) for trace in begun.values()]
+        texts = [*(self._write(trace, WHILE_RUNNING) for trace in phases), self._write(begun, UNGUARDED)]
         compile_passes(self._on, chain.from_iterable(texts))
         self._phases = [
-            self._program(trace, k, 1 - k, WHILE_RUNNING, left=1 - k) for k, trace in enumerate(phases)
+            self._program(trace, texts[k], k, 1 - k, left=1 - k) for k, trace in enumerate(phases)
         ]
         self._allow = self._prepare_allow()
         self._swaps, self._odd = period == 2 or bool(leaving), False
         # What not every solve needs is prepared when the first one does.
         self._repeats: dict[int, Callable[[], None]] = {}
-        self._begins = {name: self._prepare_start(trace) for name, trace in begun.items()}
+        self._begins = {usual: self._prepare_start(begun, texts[-1])}
         self._end, self._ends = finish, dict[int, Callable[[], None]]()
         self._second: Callable[[], None] | None = None
 
@@ -112,7 +112,8 @@ class CudaLoop:
             self._given = dict(given)
         self._odd = False
         if name not in self._begins:
-            self._begins[name] = self._prepare_start(self._trace_start(name))
+            trace = self._trace_start(name)
+            self._begins[name] = self._prepare_start(trace, self._write(trace, UNGUARDED))
         self._begins[name]()
 
     def advance(self, most: int, *, finish: bool) -> Report:
@@ -154,14 +155,14 @@ class CudaLoop:
         """Return the program, captured if that is possible when it is called a second time."""
         return _Recorded(self._on, program) if self._space.captures else program
 
-    def _prepare_start(self, trace: Trace) -> Callable[[], None]:
-        return self._record(self._program(trace, GIVEN_SCALARS, 0, UNGUARDED, left=0))
+    def _prepare_start(self, trace: Trace, texts: Sequence[PassText]) -> Callable[[], None]:
+        return self._record(self._program(trace, texts, GIVEN_SCALARS, 0, left=0))
 
     def _finish(self, guard: int) -> None:
         """Compute the scalars of the end."""
         if guard not in self._ends:
             ended = self._trace(lambda trace: (self._end(), None, None))
-            self._ends[guard] = self._record(self._program(ended, 0, 0, guard))
+            self._ends[guard] = self._record(self._program(ended, self._write(ended, guard), 0, 0))
         self._ends[guard]()
 
     def _repeat(self, most: int) -> Callable[[], None]:
@@ -245,14 +246,14 @@ class CudaLoop:
         return texts
 
     def _program(
-        self, trace: Trace, source: int, target: int, guard: int, left: int | None = None
+        self, trace: Trace, texts: Sequence[PassText], source: int, target: int, left: int | None = None
     ) -> Callable[[], None]:
         """Return the launches of a trace's passes and products, from one array of scalars to another.
 
         `left` is the buffer of the sums that the last pass leaves to the next iteration, if it does.
         """
         steps: list[Callable[[], None]] = []
-        texts = iter(self._write(trace, guard))
+        written = iter(texts)
         combine, sums, blocks, first = self._space.combine, self._totals[source % 2], 0, True
         for entry in trace.entries:
             if not isinstance(entry, Pass):
@@ -266,7 +267,7 @@ class CudaLoop:
             blocks = mine if first else blocks
             scalars = self._scalars[source], self._scalars[target]
             sizes = sums, blocks, out
-            steps.append(launch_pass(self._space, entry, next(texts), scalars, sizes, self._history))
+            steps.append(launch_pass(self._space, entry, next(written), scalars, sizes, self._history))
             blocks = mine
             sums = self._totals[left or 0] if lasting else out
             if entry.dots:
