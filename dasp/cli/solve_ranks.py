@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from dasp.cli.systems import (
 )
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.launch import find_world, leave
-from dasp.distributed.partition import collect, is_partition
+from dasp.distributed.partition import collect, find_cuts
 from dasp.formats import devices
 from dasp.io.matrices import load_matrix
 from dasp.matrix.policy import Policy
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _solve(arguments: argparse.Namespace, comm: Communicator) -> int:
     policy, seed = distributed.agree(comm, partial(_check, arguments))
-    folder = comm.gather(is_partition(arguments.matrix))[0]
+    folder = comm.gather(bool(find_cuts(Path(arguments.matrix))))[0]
     began = time.perf_counter()
     D, method = _matrix(arguments, comm, folder, policy, seed)
     planning = time.perf_counter() - began

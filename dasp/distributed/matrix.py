@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any, NoReturn, Self
 
@@ -208,7 +209,7 @@ class SpMatrix(RankMatrix):
     @classmethod
     def from_files(
         cls,
-        folder: Any,
+        folder: str | os.PathLike[str],
         comm: Any,
         *,
         policy: Policy | None = None,
@@ -220,6 +221,7 @@ class SpMatrix(RankMatrix):
         Parameters
         ----------
         folder : path
+            With a file for each rank; see `dasp.distributed.write_parts`.
         comm : mpi4py.MPI.Comm, torch.distributed.ProcessGroup
         policy, device, timeout
             As for `from_local_rows`.
@@ -235,12 +237,8 @@ class SpMatrix(RankMatrix):
         """
         comm = find_communicator(comm, timeout=timeout)
         with comm.call:
-            local = agree(
-                comm,
-                lambda: partition.read_part(folder, comm.rank, comm.size),
-                lambda part: {"partition": part.mark},
-            )
-            return cls._from_rows(local.rows, comm, None, policy, device)
+            local = agree(comm, lambda: partition.read_part(folder, comm.rank, comm.size))
+            return cls._from_rows(local, comm, None, policy, device)
 
     @property
     def T(self) -> Transposed:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.split import Numbers, Parts, sort_by_rows
-from dasp.io.files import MatrixFileError, one_line_errors, open_regular
+from dasp.io.files import MatrixFileError
+from dasp.io.matrices import load_matrix
 from dasp.runtime import check as _check
-
-FORMAT = 2
-"""Of the folder that `write_parts` makes."""
-
-MANIFEST = "partition.json"
-
-ARRAYS = "indptr", "indices", "data"
 
 
 def cut_rows(indptr: Numbers, ranks: int) -> Numbers:
@@ -152,17 +145,11 @@ def _heads(matrix: Any, starts: Any) -> tuple[Any, Any, Any]:
     return matrix.shape, kinds, [(m + 1, nnz, nnz) for m, nnz in zip(rows, entries, strict=True)]
 
 
-class Part(NamedTuple):
-    """A rank's rows from a folder, and the mark of the partition that they belong to."""
-
-    rows: scipy.sparse.csr_array
-    mark: str
-
-
-def write_parts(matrix: Any, ranks: int, folder: Any) -> list[tuple[int, int, int]]:
+def write_parts(matrix: Any, ranks: int, folder: str | os.PathLike[str]) -> list[tuple[int, int, int]]:
     """Write a matrix cut for ranks into a new folder, which appears when all of it is there.
 
-    Each rank gets consecutive rows, balanced by entries.
+    Each rank gets consecutive rows, balanced by entries. Rank 1 of 4 finds them, as `scipy.sparse.save_npz`
+    writes them, in `rank-00001-of-00004.npz`.
 
     Parameters
     ----------
@@ -204,61 +191,26 @@ def write_parts(matrix: Any, ranks: int, folder: Any) -> list[tuple[int, int, in
     return found
 
 
-def _write(folder: Path, rows: Any, starts: Numbers) -> list[tuple[int, int, int]]:
-    found, mark = [], secrets.token_hex(8)
-    for rank in range(len(starts) - 1):
-        piece = _piece(rows, starts, rank)
-        with open(folder / _name(rank), "wb") as file:
-            np.savez(file, mark=mark, **dict(zip(ARRAYS, piece, strict=True)))
-            file.flush()
-            os.fsync(file.fileno())
-        others = (piece[1] < starts[rank]) | (piece[1] >= starts[rank + 1])
-        found.append((len(piece[0]) - 1, len(piece[1]), len(np.unique(piece[1][others]))))
-    manifest = {
-        "format": FORMAT,
-        "mark": mark,
-        "shape": [int(size) for size in rows.shape],
-        "entries": int(rows.nnz),
-        "dtype": rows.data.dtype.name,
-        "starts": starts.tolist(),
-    }
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+def _write(folder: Path, rows: scipy.sparse.csr_array, starts: Numbers) -> list[tuple[int, int, int]]:
+    found = []
+    for rank, (first, end) in enumerate(pairwise(starts.tolist())):
+        part = rows[first:end]
+        scipy.sparse.save_npz(folder / _name(rank, len(starts) - 1), part, compressed=False)
+        others = part.indices[(part.indices < first) | (part.indices >= end)]
+        found.append((end - first, int(part.nnz), len(np.unique(others))))
     return found
 
 
-def _name(rank: int) -> str:
-    return f"rank-{rank:05}.npz"
+def _name(rank: int, ranks: int) -> str:
+    return f"rank-{rank:05}-of-{ranks:05}.npz"
 
 
-def is_partition(path: Any) -> bool:
-    """Return True if this is a folder that `write_parts` made."""
-    return (Path(path) / MANIFEST).is_file()
+def find_cuts(folder: Path) -> list[int]:
+    """Return for how many ranks a folder holds partitions: one number in a folder of `write_parts`."""
+    return [int(path.stem.rpartition("-")[2]) for path in folder.glob("rank-00000-of-[0-9]*.npz")]
 
 
-def read_manifest(folder: Any) -> dict[str, Any]:
-    """Return the record of a partition: its shape, its cuts, and the mark that its files share.
-
-    Raises
-    ------
-    MatrixFileError
-        If the folder holds none, or one that cannot be right.
-    """
-    path = Path(folder) / MANIFEST
-    if not path.is_file():
-        raise MatrixFileError(f"{folder} holds no {MANIFEST}; a folder that dasp partition made is needed")
-    with one_line_errors(path):
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["format"] != FORMAT:
-            raise MatrixFileError(
-                f"{path} is of format {manifest['format']}; {FORMAT} is needed; partition again"
-            )
-        starts, rows = manifest["starts"], manifest["shape"][0]
-        if starts[0] != 0 or starts[-1] != rows or any(a > b for a, b in pairwise(starts)):
-            raise MatrixFileError(f"{path} contradicts itself; partition again")
-    return manifest
-
-
-def read_part(folder: Any, rank: int, ranks: int) -> Part:
+def read_part(folder: str | os.PathLike[str], rank: int, ranks: int) -> scipy.sparse.csr_array:
     """Read a rank's rows.
 
     Raises
@@ -266,20 +218,11 @@ def read_part(folder: Any, rank: int, ranks: int) -> Part:
     MatrixFileError
         If they are missing or damaged, or the partition is for other ranks.
     """
-    manifest = read_manifest(folder)
-    starts = manifest["starts"]
-    cut = len(starts) - 1
-    if cut != ranks:
+    cuts = find_cuts(Path(folder))
+    if not cuts:
+        raise MatrixFileError(f"{folder} holds no part of rank 0; a folder of dasp partition is needed")
+    if ranks not in cuts:
         raise MatrixFileError(
-            f"{folder} was cut for {cut} ranks and there are {ranks}; start {cut}, or partition again"
+            f"{folder} was cut for {cuts[0]} ranks and there are {ranks}; start {cuts[0]}, or partition again"
         )
-    path = Path(folder) / _name(rank)
-    if not path.exists():
-        raise MatrixFileError(f"{path} is missing; all {cut} parts are needed; partition again")
-    with one_line_errors(path), open_regular(path) as file, np.load(file, allow_pickle=False) as members:
-        mark, indptr, indices, data = (members[name] for name in ("mark", *ARRAYS))
-    count = starts[rank + 1] - starts[rank]
-    if mark != manifest["mark"] or len(indptr) != count + 1:
-        raise MatrixFileError(f"{path} belongs to another partition than {MANIFEST}; partition again")
-    rows = scipy.sparse.csr_array((data, indices, indptr), shape=(count, manifest["shape"][1]))
-    return Part(rows, manifest["mark"])
+    return load_matrix((Path(folder) / _name(rank, ranks)).absolute())
