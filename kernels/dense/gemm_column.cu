@@ -5,7 +5,7 @@
 // stay neighbours.
 // Memory: an element of B, once in a register, serves DASP_TM results: per result k (1 + 1/DASP_TM) elements of shared
 // memory in pieces of 16 bytes, and k (1/DASP_BN + 1/DASP_BM) global loads. Registers are limited so that
-// DASP_RESIDENT blocks fit a multiprocessor: while some wait for their tiles, others multiply.
+// DASP_MIN_BLOCKS blocks fit a multiprocessor: while some wait for their tiles, others multiply.
 #include "lanes.cuh"
 #include "product.cuh"
 
@@ -15,7 +15,7 @@ constexpr int WIDTH = 16 / sizeof(Real), PAD = WIDTH;
 constexpr int STEP_A = THREADS / BK, STEP_B = THREADS / BN; // rows of a tile that the block brings at a time
 static_assert(THREADS % BK == 0 && THREADS % (4 * BN) == 0 && BK % STEP_B == 0, "the block brings whole rows");
 
-extern "C" __global__ void __launch_bounds__(THREADS, DASP_RESIDENT)
+extern "C" __global__ void __launch_bounds__(THREADS, DASP_MIN_BLOCKS)
 dasp_gemm(int m, int n, int k, Real alpha, const Real* a, long long lda, const Real* b, long long ldb, Real beta,
           const Real* c, long long ldc, Real* d, long long ldd)
 {

@@ -15,7 +15,7 @@ constexpr int WIDE_B = THREADS < BN ? THREADS : BN, STEP_B = THREADS / WIDE_B;
 static_assert(THREADS % BK == 0 && BM % STEP_A == 0 && BN % WIDE_B == 0 && THREADS % WIDE_B == 0 && BK % STEP_B == 0,
               "every thread brings the same number of elements");
 
-extern "C" __global__ void __launch_bounds__(THREADS, DASP_RESIDENT)
+extern "C" __global__ void __launch_bounds__(THREADS, DASP_MIN_BLOCKS)
 dasp_gemm(int m, int n, int k, Real alpha, const Real* a, long long lda, const Real* b, long long ldb, Real beta,
           const Real* c, long long ldc, Real* d, long long ldd)
 {

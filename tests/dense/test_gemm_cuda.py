@@ -592,7 +592,7 @@ def test_a_users_table_goes_first(fake_gpu, monkeypatch, tmp_path):
 
     winner = dict(bm=64, bn=64, bk=16, tm=4, tn=8, wm=32, wn=32, stages=3, parts=2)
     times = {"split": 3.0, "vendor": 4.0}
-    lines = {"256": {"kernel": "split", "microseconds": times, "settings": {"split": winner}}}
+    lines = {"256": {"kernel": "split", "microseconds": times, "settings": {"split": winner | {"older": 1}}}}
     lines["1024"] = {"kernel": "vendor", "settings": {}}
     write_table(tmp_path / "table.json", lines)
     monkeypatch.setenv("DASP_TUNED", str(tmp_path / "table.json"))

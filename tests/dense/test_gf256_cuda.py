@@ -88,8 +88,8 @@ def test_every_product_of_two_bytes(name):
 )
 def test_tiles_less_deep_than_a(name, shared_bytes, depth, monkeypatch):
     # Shared memory for two or three columns of a, and one block, which has to stage again and again.
-    monkeypatch.setattr(cuda, "RESIDENT_BLOCKS", 1)
-    monkeypatch.setattr(cuda, "QUICK_BLOCKS", 1)
+    monkeypatch.setattr(cuda, "FEW_BLOCKS", 1)
+    monkeypatch.setattr(cuda, "MANY_BLOCKS", 1)
     monkeypatch.setattr(cuda, "SHARED_BYTES", shared_bytes)
     a, b = random_bytes(3, 4, 7), random_bytes(4, 7, 16400)
     got, launches = emulate(name, a, b)

@@ -176,7 +176,7 @@ class Tiles:
 
 
 BLOCK, THREAD, WARP = ("BM", "BN", "BK"), ("TM", "TN"), ("WM", "WN")
-RESIDENT, PIECES = ("REAL", *BLOCK, *THREAD, "RESIDENT"), ("REAL", *BLOCK, *THREAD, "ALIGNED")
+REGISTERED, PIECES = ("REAL", *BLOCK, *THREAD, "MIN_BLOCKS"), ("REAL", *BLOCK, *THREAD, "ALIGNED")
 STAGED = ("ALIGNED", *WARP, "STAGES", "GROUP", "ALONG_A", "ALONG_B")
 SMALL, SIDES, WARP_SIDES = (4, 8, 16), (32, 64, 128, 256), (16, 32, 64, 128)
 BY_LANES = {"bm": SIDES, "bn": SIDES, "bk": (8, 16), "tm": SMALL, "tn": SMALL}
@@ -186,8 +186,8 @@ BY_HALVES = {"bm": SIDES[1:], "bn": SIDES[1:], "bk": (32, 64), "wm": WARP_SIDES[
 
 LINE_BLOCK = Tiles(lambda s: 1024, lambda *_: 0, lambda *_: None, ("REAL",))
 SQUARE_BLOCK = replace(LINE_BLOCK, block=(32, 32))
-COLUMNS = Tiles(_threads_of_results, _padded_rows, lambda *_: None, RESIDENT)
-SQUARES = Tiles(_threads_of_results, _plain_tiles, lambda *_: None, RESIDENT)
+COLUMNS = Tiles(_threads_of_results, _padded_rows, lambda *_: None, REGISTERED)
+SQUARES = Tiles(_threads_of_results, _plain_tiles, lambda *_: None, REGISTERED)
 VECTORS = Tiles(_threads_of_results, _plain_tiles, _not_by_pieces, PIECES, BY_LANES)
 WARPS = Tiles(_threads_of_warps, _padded_columns(lambda s: 1), _not_by_lanes, (*PIECES, *WARP), BY_WARPS)
 DOUBLED = replace(WARPS, shared=_padded_columns(lambda s: 2))
@@ -335,11 +335,14 @@ RUNGS: tuple[Rung, ...] = (
     Rung("conflict_free",
          "B's tile by columns with a pad, lanes in rectangles: 16-byte reads, no bank conflict.", LINE_BLOCK),
     Rung("column_4", "Four results in a column per thread: each element of B serves four.", COLUMNS,
-         _alone(Setting(32, 64, 8, 4, 1, resident=4), Setting(32, 64, 8, 4, 1, resident=3)), file="column"),
+         _alone(Setting(32, 64, 8, 4, 1, min_blocks=4), Setting(32, 64, 8, 4, 1, min_blocks=3)),
+         file="column"),
     Rung("column_8", "Eight results in a column per thread: half the reads of B again.", COLUMNS,
-         _alone(Setting(64, 64, 8, 8, 1, resident=4), Setting(64, 64, 8, 8, 1, resident=3)), file="column"),
+         _alone(Setting(64, 64, 8, 8, 1, min_blocks=4), Setting(64, 64, 8, 8, 1, min_blocks=3)),
+         file="column"),
     Rung("square_4", "4 x 4 results per thread: k/2 shared loads per result.", SQUARES,
-         _alone(Setting(64, 64, 32, 4, 4, resident=3), Setting(64, 64, 16, 4, 4, resident=3)), file="square"),
+         _alone(Setting(64, 64, 32, 4, 4, min_blocks=3), Setting(64, 64, 16, 4, 4, min_blocks=3)),
+         file="square"),
     Rung("square_8", "8 x 8 results per thread: k/4 shared loads per result.", SQUARES,
          _alone(Setting(64, 64, 16), Setting(64, 128, 8)), file="square"),
     Rung("vector", "16-byte loads, A turned over on its way into shared memory.", VECTORS,

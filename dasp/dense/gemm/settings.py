@@ -10,7 +10,7 @@ import functools
 import json
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ class Setting:
     A block computes bm x bn results in steps of bk along k, a warp wm x wn of them, a thread tm x tn.
     `stages` tiles are in shared memory at once; `group` rows of blocks run together; `parts` blocks share
     each tile's dot products. `mma_k` is the depth of a float64 tensor-core instruction; 0 means m8n8k4.
-    `resident` blocks must fit the registers of a multiprocessor.
+    `min_blocks` blocks must fit the registers of a multiprocessor.
     """
 
     bm: int = 128
@@ -40,7 +40,7 @@ class Setting:
     group: int = 8
     parts: int = 1
     mma_k: int = 0
-    resident: int = 1
+    min_blocks: int = 1
 
     def blocks(self, m: int, n: int) -> int:
         """Tiles of C (m, n)."""
@@ -109,5 +109,9 @@ def entry(gpu: str, dtype: str, sizes: tuple[int, int, int]) -> Entry | None:
         return None
     size = nearest(list(whole), sizes)
     line = whole[size]
-    known = {rung: Setting(**values) for rung, values in line.get("settings", {}).items()}
+    names = {each.name for each in fields(Setting)}  # a table may be another version's
+    known = {
+        rung: Setting(**{name: value for name, value in values.items() if name in names})
+        for rung, values in line.get("settings", {}).items()
+    }
     return Entry(size, line["kernel"], line.get("microseconds", {}), known)

@@ -22,8 +22,8 @@ from dasp.runtime.integers import ceil_div, round_up
 
 MOST_GRID_ROWS = 65535
 SHARED_BYTES = 48 << 10
-RESIDENT_BLOCKS = 8
-QUICK_BLOCKS = 32
+FEW_BLOCKS = 8
+MANY_BLOCKS = 32
 """Blocks per multiprocessor, each of which walks over columns: as many as fit at once where tables are slow
 to build; more where they are quick, so that the last ones to run leave little idle, however many fit."""
 STAGED_COLUMNS = 1 << 20
@@ -79,7 +79,7 @@ def _naive(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
 def _square_tiles(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
     numbers = (np.int32(s.m), np.int32(s.k), np.int64(s.n), np.int64(s.b_stride), np.int64(s.out_stride))
     arguments = ("a", "b", "out", "logs", "powers", *numbers)
-    grid = (min(ceil_div(s.n, 16), RESIDENT_BLOCKS * s.processors), ceil_div(s.m, 16))
+    grid = (min(ceil_div(s.n, 16), FEW_BLOCKS * s.processors), ceil_div(s.m, 16))
     yield Launch("dense/gf256_square_tiles.cu", (), "dasp_gf256_square_tiles", grid, (16, 16), arguments)
 
 
@@ -93,7 +93,7 @@ def _general_tiles(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
     rows = ceil_div(s.m, groups)
     depth = min(s.k, SHARED_BYTES // (256 * rows))
     arguments = (*_tiled_arguments(s, s.n), np.int32(rows), np.int32(depth))
-    grid = (min(ceil_div(s.n, 256), RESIDENT_BLOCKS * s.processors), groups)
+    grid = (min(ceil_div(s.n, 256), FEW_BLOCKS * s.processors), groups)
     name = "dasp_gf256_general_tiles"
     yield Launch("dense/gf256_general_tiles.cu", (), name, grid, (256, 1), arguments, 256 * rows * depth)
 
@@ -103,7 +103,7 @@ def _launch_packed(word_bytes: int) -> Callable[[Sizes, Bytes | None], Iterator[
         vectors = s.n // word_bytes
         depth = min(s.k, SHARED_BYTES // 128)
         arguments = (*_tiled_arguments(s, vectors), np.int32(depth))
-        grid = (min(ceil_div(vectors, 256), QUICK_BLOCKS * s.processors), ceil_div(s.m, 4))
+        grid = (min(ceil_div(vectors, 256), MANY_BLOCKS * s.processors), ceil_div(s.m, 4))
         defines = (("DASP_BYTES", str(word_bytes)),)
         yield Launch(
             "dense/gf256_packed.cu", defines, "dasp_gf256_packed", grid, (256, 1), arguments, 128 * depth
@@ -116,7 +116,7 @@ def _byte_permute(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
     vectors = s.n // 16
     pairs = min(ceil_div(s.k, 2), SHARED_BYTES // 160)
     arguments = (*_tiled_arguments(s, vectors), np.int32(2 * pairs))
-    grid = (min(ceil_div(vectors, 256), QUICK_BLOCKS * s.processors), ceil_div(s.m, 4))
+    grid = (min(ceil_div(vectors, 256), MANY_BLOCKS * s.processors), ceil_div(s.m, 4))
     name = "dasp_gf256_byte_permute"
     yield Launch("dense/gf256_byte_permute.cu", (), name, grid, (256, 1), arguments, 160 * pairs)
 
