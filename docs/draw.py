@@ -20,6 +20,7 @@ from matplotlib.patches import Rectangle
 
 import dasp
 from benchmarks.bench import results
+from benchmarks.bench.figures import plain_ticks
 from benchmarks.bench.rows import Row, number
 from benchmarks.bench.sparse_report import baselines, pays_against_all, speedup, timed
 from dasp import formats
@@ -372,7 +373,7 @@ def speeds() -> Figure:
     figure.axes[0].set(yscale="log", ylabel="their time / dasp's time")
     for axes in figure.axes:
         axes.axhline(1, color="black", linewidth=0.8)
-    figures.plain_ticks(figure.axes[0].yaxis)
+    plain_ticks(figure.axes[0].yaxis)
     figure.axes[1].legend(frameon=False)
     return figure
 

@@ -369,14 +369,25 @@ def test_every_table_says_what_its_csv_says(written: Path, document: str, tables
     assert (written / document).read_text(encoding="utf-8") == text
 
 
-@pytest.mark.parametrize("spec", ["poisson2d:12", "spikes:300:2:290"])
-@pytest.mark.parametrize("layout", ["sell", "dasp"])
-def test_the_pictures_of_plans_show_what_is_in_their_slots(spec: str, layout: str) -> None:
+@pytest.fixture(scope="module")
+def draw() -> ModuleType:
+    """The module that draws the figures of the site."""
     found = importlib.util.spec_from_file_location("draw", ROOT / "docs" / "draw.py")
     assert found is not None
     assert found.loader is not None
-    draw = importlib.util.module_from_spec(found)
-    found.loader.exec_module(draw)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["slices", "fragments", "pays", "speeds"])
+def test_the_pictures_of_the_site_are_drawn(draw: ModuleType, name: str) -> None:
+    assert getattr(draw, name)().axes
+
+
+@pytest.mark.parametrize("spec", ["poisson2d:12", "spikes:300:2:290"])
+@pytest.mark.parametrize("layout", ["sell", "dasp"])
+def test_the_pictures_of_plans_show_what_is_in_their_slots(draw: ModuleType, spec: str, layout: str) -> None:
     matrix = entries_of(dasp.models.generate(spec))
     plan, rows, columns = draw.packed(matrix, dasp.Policy(format=layout))
     there = rows != PAD
