@@ -1,22 +1,21 @@
 // The columns of slices as deltas from the least one of every step, in the width of each slice.
 //
-// Arrays of slices: see cut.cu, segments.cu and slices.cuh; bases, widths and sizes: see store.cu.
+// Arrays of slices: see cut.cu, segments.cu and slices.cuh; bases and widths: see store.cu.
+// blocks_before (thread blocks): blocks of deltas of the slices before those of each.
 // indices (nnz): columns, rising inside a row. deltas: of each slice in its width, 0, 8, 16 or 32 bits, every bit set in
 // a pad. headers get the first block of each slice's deltas.
 // Launch: a warp for each slice; blocks of 256 threads.
 
 #include "slices.cuh"
 
-constexpr int THREADS = 256, AT_ONCE = 8;  // columns of a row in a sector of memory
+constexpr int AT_ONCE = 8;  // columns of a row in a sector of memory
 
 // The first block of deltas of slice s; a warp calls it.
-__device__ __forceinline__ unsigned first_block(const uint4* headers, const Count* sizes, long long s)
+__device__ __forceinline__ unsigned first_block(const uint4* headers, const long long* blocks_before, long long s)
 {
-    const long long tile = s / TILE_SLICES;
-    unsigned before = 0;
-    for (long long other = tile * TILE_SLICES + lane_id(); other < s; other += WARP)
-        before += blocks_of(headers[other].w);
-    return unsigned(sizes[tile]) + __reduce_add_sync(ALL_LANES, before);
+    const long long other = blockIdx.x * (long long)BLOCK_SLICES + lane_id();
+    const unsigned before = other < s ? blocks_of(headers[other].w) : 0u;
+    return unsigned(blocks_before[blockIdx.x]) + __reduce_add_sync(ALL_LANES, before);
 }
 
 template <class Delta>
@@ -38,15 +37,15 @@ __device__ __forceinline__ void fill_deltas(const Slice& slice, const Column* in
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(SLICE_THREADS)
 dasp_fill_deltas(const Start* __restrict__ indptr, const Column* __restrict__ indices,
                  const Index* __restrict__ rows, long long positions, const long long* __restrict__ segment_starts,
                  const long long* __restrict__ segment_lengths, long long segments, long long slices, uint4* headers,
-                 const Index* __restrict__ bases, const Count* __restrict__ sizes, unsigned char* deltas)
+                 const Index* __restrict__ bases, const long long* __restrict__ blocks_before, unsigned char* deltas)
 {
-    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
+    const long long s = (blockIdx.x * (long long)SLICE_THREADS + threadIdx.x) / WARP;
     if (s >= slices) return;
-    const unsigned block = first_block(headers, sizes, s);
+    const unsigned block = first_block(headers, blocks_before, s);
     const Slice slice(headers[s], Rows{indptr, rows, positions, segment_starts, segment_lengths, segments}, s);
     __syncwarp();  // every lane has read the header
     if (lane_id() == 0) headers[s].z = block;

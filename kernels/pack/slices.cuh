@@ -42,8 +42,8 @@ struct Slice {
     __device__ __forceinline__ long long place(int step) const { return ((long long)step << shift) + lane; }
 };
 
-// Slices of a tile whose deltas are summed up.
-constexpr int TILE_SLICES = 64;
+// Threads of the blocks that store slices and fill deltas, and their slices.
+constexpr int SLICE_THREADS = 256, BLOCK_SLICES = SLICE_THREADS / WARP;
 
 // Blocks of deltas of a slice, from the last number of its header.
 __device__ __forceinline__ unsigned blocks_of(unsigned shape)

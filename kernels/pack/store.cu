@@ -4,14 +4,13 @@
 // data (nnz): values as bits; order (nnz) or null: where the value of the i-th entry stands. table: see encode.cuh.
 // stored (32 steps): codes by slots, 0 in a pad; not read or written where all values are equal.
 // bases (steps): the least column of every step. headers get the width of the deltas from it.
-// sizes (tiles and one more), 0 before: blocks of deltas before each tile of 64 slices, and of all, as soon as `come`,
-//     0 before, is full.
+// sizes (thread blocks): blocks of deltas of the slices of each.
 // Launch: a warp for each slice; blocks of 256 threads.
 
 #include "encode.cuh"
 #include "slices.cuh"
 
-constexpr int THREADS = 256, AT_ONCE = 4, BLOCKS = sizeof(Bits) == 16 ? 2 : 4;  // of a multiprocessor: registers
+constexpr int AT_ONCE = 4, BLOCKS = sizeof(Bits) == 16 ? 2 : 4;  // of a multiprocessor: registers
 constexpr unsigned PAD_8 = 0xff, PAD_16 = 0xffff;
 constexpr bool STORES = DASP_CODING != CODING_EQUAL;
 
@@ -91,18 +90,19 @@ __device__ __forceinline__ int store(const Slice& slice, const Values& values, c
     return columns.span < PAD_8 ? 1 : columns.span < PAD_16 ? 2 : 3;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+extern "C" __global__ void __launch_bounds__(SLICE_THREADS, BLOCKS)
 dasp_store_slices(const Start* __restrict__ indptr, const Column* __restrict__ indices, const Bits* __restrict__ data,
                   const Place* __restrict__ order, const Bits* __restrict__ table, int distinct,
                   const Index* __restrict__ rows, long long positions,
                   const long long* __restrict__ segment_starts, const long long* __restrict__ segment_lengths,
-                  long long segments, long long slices, uint4* headers, Index* bases, Code* stored, Count* come,
-                  Count* sizes)
+                  long long segments, long long slices, uint4* headers, Index* bases, Code* stored, long long* sizes)
 {
-    __shared__ Count sums[THREADS / WARP + 1];
+    __shared__ unsigned blocks[BLOCK_SLICES];
     __shared__ Coder coder;
     coder.make(table, distinct);
-    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
+    if (threadIdx.x < BLOCK_SLICES) blocks[threadIdx.x] = 0;
+    __syncthreads();
+    const long long s = (blockIdx.x * (long long)SLICE_THREADS + threadIdx.x) / WARP;
     if (s < slices) {
         const uint4 header = headers[s];
         const Slice slice(header, Rows{indptr, rows, positions, segment_starts, segment_lengths, segments}, s);
@@ -111,10 +111,11 @@ dasp_store_slices(const Start* __restrict__ indptr, const Column* __restrict__ i
         __syncwarp();  // every lane has read the header
         if (lane_id() == 0) {
             headers[s].w = shape;
-            if (blocks_of(shape)) atomicAdd(sizes + s / TILE_SLICES, Count(blocks_of(shape)));
+            blocks[warp_id()] = blocks_of(shape);
         }
     }
-    if (!is_last_block(come, gridDim.x)) return;
-    const long long tiles = ceil_div(slices, TILE_SLICES);
-    block_scan(sizes, tiles, sums);
+    __syncthreads();
+    if (warp_id() > 0) return;
+    const unsigned all = __reduce_add_sync(ALL_LANES, lane_id() < BLOCK_SLICES ? blocks[lane_id()] : 0u);
+    if (lane_id() == 0) sizes[blockIdx.x] = all;
 }

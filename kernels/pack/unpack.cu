@@ -1,74 +1,38 @@
 // The way back from slices: where each row's entries begin, and the column and the code of each of them; and
 // pads as they must be.
 //
-// Arrays of a pattern: see packed.cuh. starts (m + 1): 0 before; the entries of each row, and then the first of each.
-// sizes (tiles + 1): 0 before; entries before each tile of 2048 rows, and of all, as soon as `come`, 0 before, is full.
+// Arrays of a pattern: see packed.cuh. lengths (m): 0 before; the entries of each row.
 // codes (32 steps) and to_codes (nnz), or null where there are none. to_indices (nnz).
 //
 // dasp_count_entries, dasp_fill_entries, dasp_flip_bits, dasp_clear_pads: a warp for each slice; blocks of 256 threads.
 // dasp_flip_bits: bits of every 8 bytes, or of a code that has fewer; of codes, to codes that are 0 in pads.
-// dasp_start_rows: a block of 256 threads for each tile.
 
 #include "codes.cuh"
 #include "packed.cuh"
 
-constexpr int THREADS = 256, AT_ONCE = 4, EACH = 8, TILE_ROWS = THREADS * EACH;
+constexpr int THREADS = 256, AT_ONCE = 4;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_count_entries(const Index* __restrict__ rows, long long positions, const Index* __restrict__ long_rows,
                    const Index* __restrict__ segment_rows, long long segments, long long slices,
-                   const uint4* __restrict__ headers, const unsigned char* __restrict__ deltas, Count* starts,
-                   Count* pieces, long long tiles, Count* come, Count* sizes)
+                   const uint4* __restrict__ headers, const unsigned char* __restrict__ deltas, Count* lengths,
+                   Count* pieces)
 {
-    __shared__ Count sums[THREADS / WARP + 1];
     const long long s = warp_of_grid<THREADS>();
-    if (s < slices) {
-        const Packed slice(headers[s], deltas);
-        unsigned count = unsigned(slice.full) << slice.shift;
-        for (int step = slice.full; step < slice.steps; ++step) {
-            unsigned delta;
-            count += __popc(__ballot_sync(ALL_LANES, slice.delta(step, delta)) & slice.lanes());
-        }
-        const bool first = (lane_id() & ((1 << slice.shift) - 1)) == 0;
-        if (s < segments && first) {
-            const long long row = long_rows[segment_rows[slice.first]];
-            pieces[slice.first] = count;
-            atomicAdd(starts + row, Count(count));
-            atomicAdd(sizes + row / TILE_ROWS, Count(count));
-        } else if (s >= segments) {
-            const bool mine = first && slice.position() < positions;
-            const long long row = !mine ? -1 : rows ? (long long)rows[slice.position()] : slice.position();
-            if (mine) starts[row] = count;
-            // Rows that follow each other lie in one tile, most of them.
-            const long long tile = __shfl_sync(ALL_LANES, row, 0) / TILE_ROWS;
-            const bool here = mine && row / TILE_ROWS == tile;
-            const unsigned together = __reduce_add_sync(ALL_LANES, here ? count : 0u);
-            if (lane_id() == 0) atomicAdd(sizes + tile, Count(together));
-            if (mine && !here) atomicAdd(sizes + row / TILE_ROWS, Count(count));
-        }
+    if (s >= slices) return;
+    const Packed slice(headers[s], deltas);
+    unsigned count = unsigned(slice.full) << slice.shift;
+    for (int step = slice.full; step < slice.steps; ++step) {
+        unsigned delta;
+        count += __popc(__ballot_sync(ALL_LANES, slice.delta(step, delta)) & slice.lanes());
     }
-    if (is_last_block(come, gridDim.x)) block_scan(sizes, tiles, sums);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-dasp_start_rows(long long m, const Count* __restrict__ sizes, Count* starts)
-{
-    __shared__ Count sums[THREADS / WARP + 1];
-    const long long first = blockIdx.x * (long long)TILE_ROWS + threadIdx.x * EACH;
-    const int rows = int(min(m - first, (long long)EACH));  // none, or fewer than none, behind the last
-    Count mine[EACH], sum = 0, total;
-#pragma unroll
-    for (int k = 0; k < EACH; ++k) {
-        mine[k] = k < rows ? starts[first + k] : 0;
-        sum += mine[k];
+    if (lane_id() & ((1 << slice.shift) - 1)) return;  // one lane of each row goes on
+    if (s < segments) {
+        pieces[slice.first] = count;
+        atomicAdd(lengths + long_rows[segment_rows[slice.first]], Count(count));
+    } else if (slice.position() < positions) {
+        lengths[rows ? (long long)rows[slice.position()] : slice.position()] = count;
     }
-    Count place = sizes[blockIdx.x] + block_sum_before(sum, sums, total);
-#pragma unroll
-    for (int k = 0; k < EACH; ++k) {
-        if (k < rows) starts[first + k] = place;
-        place += mine[k];
-    }
-    if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) starts[m] = sizes[gridDim.x];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -2,9 +2,9 @@
 //
 // data (count): the values as bits. order (count) or null: where the i-th value in the order of the plan stands.
 //
-// facts (2), claims (SLOTS), firsts (SLOTS + 1), come (1): 0 before. facts: bits of `Dead`, and distinct values if
-//     NOT_DICTIONARY is not among them. In a table with open addressing a claim says which value has the slot (`Claims`),
-//     and a first where that comes first, bits flipped. come: how many blocks are done.
+// words (2 SLOTS + 4), 0 before: facts (2), come (1), claims (SLOTS), firsts (SLOTS + 1). facts: bits of `Dead`, and distinct
+//     values if NOT_DICTIONARY is not among them. In a table with open addressing a claim says which value has the slot
+//     (`Claims`), and a first where that comes first, bits flipped. come: how many blocks are done.
 // table (MOST_CODES): the distinct values in the order of their first appearance, which is that of their codes, where
 //     they are few enough for a dictionary; the others are not written.
 // Launch: one dimension, any number of blocks of 1024 threads.
@@ -230,9 +230,10 @@ __device__ void make_table(const Claims& known, Count* claims, Count* firsts, Bi
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts, Count* claims, Count* firsts,
-                 Count* come, Bits* table, const Bits* __restrict__ data)
+dasp_value_facts(const Place* __restrict__ order, long long count, Count* words, Bits* table,
+                 const Bits* __restrict__ data)
 {
+    Count *const facts = words, *const come = words + 2, *const claims = words + 3, *const firsts = claims + SLOTS;
     __shared__ __align__(16) Count block_claims[SLOTS + 2];
     __shared__ __align__(8) unsigned block_firsts[SLOTS + 2];
     __shared__ unsigned block_count, many;

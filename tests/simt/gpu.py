@@ -292,17 +292,11 @@ class _Packing:
     def zeros(self, size: int, dtype: Any) -> Any:
         return self._gpu.put(np.zeros(size, dtype))
 
-    def zeroed(self, count: int) -> Any:
-        return self.zeros(count, np.uint64)
-
     def word(self, value: Any) -> Any:
         return self._gpu.get(value) if hasattr(value, "data") and hasattr(value.data, "ptr") else value
 
-    def part(self, array: Any, first: int, count: int) -> Any:
-        return self._gpu.get(array)[first : first + count]
-
-    def read(self, words: Any, first: int, count: int) -> Any:
-        return self._gpu.get(words)[first : first + count].tolist()
+    def read(self, numbers: Any) -> Any:
+        return self._gpu.get(numbers).tolist()
 
     def kernel(self, signature: Any, constants: Any, types: Any) -> Any:
         module = compile_kernels(signature.source, constants)

@@ -85,15 +85,6 @@ class PackingDevice:
         self.bytes -= size
         self._written.pop(number, None)
 
-    def scratch(self, *arrays: tuple[int, Any]) -> Any:
-        return [self.empty(*each) for each in arrays]
-
-    def as_array(self, array: Any, shape: tuple[int, ...] | None = None) -> Any:
-        return array if shape is None else array.reshape(shape)
-
-    def zeroed(self, count: int) -> Any:
-        return self.zeros(count, np.uint64)
-
     def word(self, value: Any) -> Any:
         return _Address(value) if isinstance(value, np.ndarray) else value
 
@@ -105,18 +96,9 @@ class PackingDevice:
     def copy(self, target: Any, source: Any) -> None:
         target[:] = source[: len(target)]
 
-    def bits(self, numbers: Any, kind: Any) -> Any:
-        return _Address(numbers.view(kind))
-
-    def part(self, array: Any, first: int, count: int) -> Any:
-        assert first + count <= len(array)
-        return _Address(array[first : first + count])
-
-    def read(self, words: Any, first: int, count: int) -> list[int]:
-        assert words.dtype == np.uint64
-        assert first + count <= len(words)
+    def read(self, numbers: Any) -> list[int]:
         self.reads += 1
-        return list(words[first : first + count].tolist())
+        return list(numbers.tolist())
 
     def kernel(self, signature: Any, constants: Any, types: Any) -> Any:
         self.load_all([(signature.source, constants)])

@@ -49,7 +49,7 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:
             cut = cut._replace(steps=steps, segment_steps=max(steps, cut.segment_steps))
     order = None
     if not survey.columns_rise:
-        csr, order = on.sort_columns(csr, survey)
+        csr, order = on.operations.sort_columns(csr)
     gathers = choose.gathers_of((survey.most_column + 1) * dtype.itemsize, model)
 
     tried = None

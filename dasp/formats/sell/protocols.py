@@ -24,9 +24,6 @@ class Primitives(protocols.Primitives, Protocol):
     def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:
         """Count what must be known of a matrix; of its values only if they may be narrowed."""
 
-    def sort_columns(self, csr: Csr, survey: Survey) -> tuple[Csr, Array]:
-        """Do `Operations.sort_columns` for a matrix whose survey later steps take."""
-
     def try_windows(
         self,
         csr: Csr,
@@ -74,8 +71,9 @@ class Primitives(protocols.Primitives, Protocol):
         """Return values by slots, and rows, headers, bases and deltas of the pattern.
 
         A pad has the code 0, and every bit of its delta set. A dictionary's values stand in the order in
-        which they first occur. Without `order`, as `sort_columns` returns it, values stand in the order of
-        the columns. Writes into the headers the `Width` that each slice's deltas need, and where they begin.
+        which they first occur. Without `order`, as `Operations.sort_columns` returns it, values stand in the
+        order of the columns. Writes into the headers the `Width` that each slice's deltas need, and where
+        they begin.
         """
 
     def count_values(self, data: Array) -> tuple[ValueStatistics, Any]:

@@ -14,13 +14,9 @@ from dasp.runtime.cuda.driver import allow_shared
 from dasp.runtime.cuda.graph import WHILE_NODES, LoopGraph, in_turn
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch, Launches, Signature
 from dasp.runtime.cuda.stream import on_stream
-from dasp.runtime.integers import round_up
 
 Array = Any
 """An array of CuPy; of NumPy where tests run kernels in an emulator."""
-
-ALIGNED = 256
-"""Bytes to which arrays in one block of memory are aligned."""
 
 STATIC_SHARED = 10 << 10
 """Bytes of shared memory left to what a kernel declares beside its dynamic shared memory."""
@@ -39,28 +35,6 @@ LOOP_END = Signature(
     const double*         number
     """,
 )
-
-_WORD = np.dtype(np.uint64)
-
-
-class Piece:
-    """Some numbers in a block of memory that only kernels read and write: cheaper than an array of CuPy.
-
-    Attributes
-    ----------
-    block : cupy.cuda.MemoryPointer
-        Kept alive.
-    ptr : int
-        The address of the first number.
-    size : int
-    dtype : numpy.dtype
-    """
-
-    __slots__ = "block", "dtype", "ptr", "size"
-    block: Any
-
-    def __init__(self, ptr: int, size: int, dtype: np.dtype[Any]) -> None:
-        self.ptr, self.size, self.dtype = ptr, size, dtype
 
 
 class CudaDevice:
@@ -133,30 +107,6 @@ class CudaDevice:
             self._constants[numbers] = array
         return array
 
-    def scratch(self, *arrays: tuple[int, np.dtype[Any]]) -> list[Any]:
-        """Allocate arrays for kernels alone, each of a size and a type, in one block of memory."""
-        pieces, end = [], 0
-        for count, kind in arrays:
-            pieces.append(Piece(end, count, kind))
-            end += round_up(count * kind.itemsize, ALIGNED)
-        with self._device:
-            block = self._cupy.cuda.alloc(end)
-        for piece in pieces:
-            piece.block = block
-            piece.ptr += block.ptr
-        return pieces
-
-    def zeroed(self, count: int) -> Any:
-        """Allocate words of 8 bytes for kernels alone, and set them to 0."""
-        (words,) = self.scratch((count, _WORD))
-        self._cupy.cuda.runtime.memsetAsync(words.ptr, 0, _WORD.itemsize * count, self._stream().ptr)
-        return words
-
-    def as_array(self, piece: Any, shape: tuple[int, ...] | None = None) -> Array:
-        """Return what `scratch` allocated as an array of CuPy."""
-        block = piece.block
-        return self._ndarray(shape or piece.size, piece.dtype, block + (piece.ptr - block.ptr))
-
     def shared_with_host(self, count: int) -> tuple[Array, np.ndarray[Any, Any]]:
         """Return float64 numbers in the host's memory, as kernels write them and as the host reads them."""
         return shared_with_host(self._device, count, np.float64)
@@ -182,15 +132,16 @@ class CudaDevice:
         with self._device:
             return np.frombuffer(self._cupy.cuda.alloc_pinned_memory(STAGED), np.uint8, STAGED)
 
-    def read(self, words: Any, first: int, count: int) -> list[int]:
-        """Wait for all that was launched, and return some of the words that `zeroed` allocated."""
-        cuda, stream, nbytes = self._cupy.cuda, self._stream(), _WORD.itemsize * count
+    def read(self, numbers: Array) -> list[int]:
+        """Wait for all launches so far, and return the numbers of a small array; CuPy takes twice as long."""
+        cuda, stream, nbytes = self._cupy.cuda, self._stream(), numbers.nbytes
         pinned = cuda.alloc_pinned_memory(nbytes)  # of CuPy's pool
-        source, to_host = words.ptr + _WORD.itemsize * first, cuda.runtime.memcpyDeviceToHost
-        cuda.runtime.memcpyAsync(pinned.ptr, source, nbytes, to_host, stream.ptr)
+        cuda.runtime.memcpyAsync(
+            pinned.ptr, numbers.data.ptr, nbytes, cuda.runtime.memcpyDeviceToHost, stream.ptr
+        )
         stream.synchronize()
-        numbers: list[int] = np.frombuffer(pinned, _WORD, count).tolist()
-        return numbers
+        found: list[int] = np.frombuffer(pinned, numbers.dtype, numbers.size).tolist()
+        return found
 
     def copy(self, target: Array, source: Array) -> None:
         """Fill an array with the first numbers of another; a copy of a view takes CuPy twice as long."""
@@ -204,26 +155,13 @@ class CudaDevice:
         """Return the argument of a launch for an array, an int or None, the null pointer."""
         if value is None:
             return 0
-        kind = type(value)
-        if kind is self._ndarray:
-            value = value.data
-        elif kind is not Piece:
-            return int(value) if isinstance(value, (int, np.integer)) else int(value.data.ptr)
-        address: int = value.ptr
-        return address
+        if type(value) is not self._ndarray and isinstance(value, (int, np.integer)):
+            return int(value)
+        return int(value.data.ptr)
 
     def address(self, array: Array) -> int:
         """Return where an array begins."""
         return int(array.data.ptr)
-
-    def bits(self, numbers: Any, kind: np.dtype[Any]) -> int:
-        """Return the argument for numbers that kernels see as bits, of a type as wide."""
-        return self.word(numbers)
-
-    def part(self, array: Any, first: int, count: int) -> int:
-        """Return the argument for some of the numbers of an array, which it does not keep."""
-        address: int = array.ptr + first * array.dtype.itemsize
-        return address
 
     def load_all(self, wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
         """Compile sources beside each other, each for some constants."""

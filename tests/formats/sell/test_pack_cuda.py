@@ -18,7 +18,6 @@ from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cpu.values import holds
 from dasp.formats.sell.cuda.pack import segments, slice_statistics
-from dasp.formats.sell.cuda.pack.work import Work
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.layout import Cut
 from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code, shape_fields
@@ -376,9 +375,9 @@ def test_memory_is_at_most_that_of_the_matrix_beside_the_plan_and_is_given_back(
 def test_what_a_usual_matrix_needs_is_compiled_at_once(narrow):
     csr, device = csr_of(generate("fem3:3").astype(np.float64)), PackingDevice()
     packing = Primitives(device)
-    packing._on.ready(csr)
+    packing._on.compile_usual(csr)
     at_once = set(device.sources)
-    packing._on.ready(csr)
+    packing._on.compile_usual(csr)
     assert all(times == 1 for times in device.sources.values())
     SELL.pack(csr, SELL.options(narrow=narrow), H200, packing)
     assert {name for name, _ in set(device.sources) - at_once} <= {"pack/store.cu"}
@@ -394,20 +393,6 @@ def test_few_copies_to_the_host_and_few_launches():
     _, device = plans(csr._replace(indices=indices))
     assert device.reads <= 4
     assert len(device.launches) <= 20, device.launches
-
-
-def test_places_of_words_stay_when_more_are_taken_than_there_were():
-    device = PackingDevice()
-    own = device.zeroed(6)
-    own[:] = range(6)
-    work = Work(device, {}, own)
-    first, second = work.take(2), work.take(3)
-    third, fourth = work.take(4), work.take(1)
-    assert work.read(first, 2) == [0, 1]
-    assert work.read(second, 3) == [2, 3, 4]
-    assert work.read(third, 4) == 4 * [0]
-    assert work.read(fourth, 1) == [0]
-    assert len({first, second, third, fourth}) == 4
 
 
 # ---- other values ----------------------------------------------------------------------------------

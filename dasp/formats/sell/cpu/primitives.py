@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.csr.cpu import operations as operations
-from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Plan
 from dasp.formats.sell.cpu.layout import lay_out as lay_out
 from dasp.formats.sell.cpu.store import code_values as code_values
@@ -28,14 +27,8 @@ from dasp.formats.sell.cpu.unpack import unpack as unpack
 from dasp.formats.sell.cpu.values import count_values as count_values
 from dasp.formats.sell.cpu.windows import slice_statistics as slice_statistics
 from dasp.formats.sell.cpu.windows import try_windows as try_windows
-from dasp.formats.sell.layout import Survey
 
 Vector = np.ndarray[Any, Any]
-
-
-def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
-    """See `Primitives`."""
-    return operations.sort_columns(csr)
 
 
 def zeros(count: int, dtype: np.dtype[Any]) -> Vector:

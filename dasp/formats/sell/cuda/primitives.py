@@ -16,7 +16,7 @@ from dasp.formats.csr.protocols import Operations
 from dasp.formats.plan import Array, Plan
 from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sell.cuda.pack import layout, refill, slice_statistics, store, survey, unpack, values
-from dasp.formats.sell.cuda.pack.resources import Resources
+from dasp.formats.sell.cuda.pack.launcher import Launcher
 from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
 from dasp.formats.sell.pattern import Coding, Pattern, Values
 from dasp.runtime.cuda.device import CudaDevice, device_of_number
@@ -31,7 +31,7 @@ class Primitives:
     """
 
     def __init__(self, device: CudaDevice) -> None:
-        self._on = Resources(device)
+        self._on = Launcher(device)
 
     @property
     def operations(self) -> Operations:
@@ -48,12 +48,6 @@ class Primitives:
     def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:
         """See `Primitives`; also holds that the arrays are a matrix, as `runtime.check.compressed` does."""
         return survey.survey(self._on, csr, cut, narrow)
-
-    def sort_columns(self, csr: Csr, survey: Survey) -> tuple[Csr, Array]:
-        """See `Primitives`."""
-        csr, order = self._on.csr.sort_columns(csr)
-        survey.detail.tell(indices=csr.indices)
-        return csr, order
 
     def try_windows(
         self,
@@ -120,7 +114,7 @@ class Primitives:
 
     def zeros(self, count: int, dtype: np.dtype[Any]) -> Array:
         """See `Primitives`."""
-        return self._on.device.zeros(count, dtype) if count else self._on.nothing(dtype)
+        return self._on.device.zeros(count, dtype)
 
     def scatter(self, numbers: Array, slots: Array | None, stored: Array) -> None:
         """See `Primitives`."""

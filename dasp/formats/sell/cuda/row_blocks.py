@@ -267,12 +267,12 @@ def build(made_of: Any, plan: Plan, most: float) -> tuple[int, RowBlocks | None]
     """
     on, entries = made_of.device, made_of.unpack_codes(plan)
     row_blocks = ceil_div(plan.shape[0], ROWS)
-    starts, totals = on.empty(row_blocks + 1, COUNT_TYPE), on.zeroed(2)
+    starts, totals = on.empty(row_blocks + 1, COUNT_TYPE), on.zeros(2, COUNT_TYPE)
     rows = on.empty(ROWS * row_blocks, plan.pattern.index_dtype)
     line, plane = find_grid(sample_offsets(on, plan, entries), plan.shape[0])
     grid = {"line": line, "plane": plane, "places": rows}
-    _launch(on, COUNT, plan, entries, **grid, starts=starts, totals=on.part(totals, 0, 2))
-    (count,) = on.read(totals, 1, 1)
+    _launch(on, COUNT, plan, entries, **grid, starts=starts, totals=totals)
+    count = on.read(totals)[1]
     if count > most:
         return count, None
     there = count + BEHIND
@@ -322,10 +322,10 @@ def fill(on: Any, plan: Plan, entries: tuple[Any, ...], to: RowBlocks) -> None:
 def sample_offsets(on: Any, plan: Plan, entries: tuple[Any, ...]) -> list[frozenset[int]]:
     """Return how far behind the diagonal the entries of some rows lie, one set a row."""
     count = min(SAMPLED_ROWS, plan.shape[0])
-    words = on.zeroed(count * SAMPLED_ENTRIES)
+    offsets = on.zeros(count * SAMPLED_ENTRIES, COUNT_TYPE)
     given = {"count": count, "most": SAMPLED_ENTRIES}
-    _launch(on, SAMPLE, plan, entries, **given, offsets=on.part(words, 0, count * SAMPLED_ENTRIES))
-    found = np.reshape(on.read(words, 0, count * SAMPLED_ENTRIES), (count, SAMPLED_ENTRIES))
+    _launch(on, SAMPLE, plan, entries, **given, offsets=offsets)
+    found = np.reshape(on.read(offsets), (count, SAMPLED_ENTRIES))
     return [frozenset(map(int, row[row > 0])) for row in found]
 
 

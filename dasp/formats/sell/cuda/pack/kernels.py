@@ -1,8 +1,32 @@
-"""What the kernels take that pack a matrix into slices on a GPU; sizes as in kernels/pack/."""
+"""What the kernels in kernels/pack/ take, and sizes on which they and the host agree."""
 
 from __future__ import annotations
 
+from dasp.formats.sell.choose import TILE_ROWS
 from dasp.runtime.cuda.launch import Signature
+
+SLOTS, VALUE_THREADS, VALUES_AT_ONCE = 2048, 1024, 4096
+"""Most slots of the table of distinct values, threads of a block that counts them, and its values."""
+
+SORT_THREADS, SORT_TILE, CHUNK, CHUNKS = 1024, TILE_ROWS, 128, 64
+"""Threads of a block that sorts, its elements, and elements that it counts at once: kernels/csr/sort.cuh."""
+
+CUT_THREADS, CUT_TILE, ENTRIES = 512, 2048, 32
+"""Threads of a block that cuts, its positions, and those at which a chain of slices can enter them:
+kernels/pack/cut.cuh."""
+
+PLACES, SHARED_SLOTS = 24, 20_480
+"""Places in a sample, and most words of a table in shared memory, of which a multiprocessor has two:
+kernels/pack/sectors.cu."""
+
+LONG_TILE, LONG_COUNTS = 2048, 3
+"""Rows of a block in segments.cu, and how much is counted of the long ones: kernels/pack/segments.cuh."""
+
+BLOCK_SLICES = 8
+"""Slices of a block of 256 threads that takes a warp for each."""
+
+TOTALS, NUMBERS = 3, 7
+"""Numbers of a candidate, those of all its slices first: kernels/pack/candidates.cuh."""
 
 _ROWS_OF_SLICES = """
     const Index*          rows
@@ -38,10 +62,7 @@ VALUE_FACTS = Signature(
     """
     const Place*     order
     long long        count
-    Count*           facts   [2]
-    Count*           claims
-    Count*           firsts
-    Count*           come
+    Count*           words   [4100]
     Bits*            table
     const Bits*      data    [count]
     """,
@@ -225,8 +246,7 @@ STORE_SLICES = Signature(
     uint4*                 headers          [slices]
     Index*                 bases
     Code*                  stored
-    Count*                 come             [1]
-    Count*                 sizes
+    long long*             sizes
     """,
 )
 
@@ -245,7 +265,7 @@ FILL_DELTAS = Signature(
     long long         slices
     uint4*            headers          [slices]
     const Index*      bases
-    const Count*      sizes
+    const long long*  blocks_before
     unsigned char*    deltas
     """,
 )
@@ -262,21 +282,8 @@ COUNT_ENTRIES = Signature(
     long long             slices
     const uint4*          headers       [slices]
     const unsigned char*  deltas
-    Count*                starts
+    Count*                lengths
     Count*                pieces        [segments]
-    long long             tiles
-    Count*                come          [1]
-    Count*                sizes         [tiles + 1]
-    """,
-)
-
-START_ROWS = Signature(
-    "pack/unpack.cu",
-    "dasp_start_rows",
-    """
-    long long     m
-    const Count*  sizes
-    Count*        starts  [m + 1]
     """,
 )
 

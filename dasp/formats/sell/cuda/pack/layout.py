@@ -5,61 +5,65 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import Array
-from dasp.formats.sell.cuda.pack import kernels
-from dasp.formats.sell.cuda.pack.c_types import UINT32
-from dasp.formats.sell.cuda.pack.orders import Orders, cut_order, one_of
-from dasp.formats.sell.cuda.pack.resources import Resources
-from dasp.formats.sell.cuda.pack.segments import list_long_rows, sort_segments
-from dasp.formats.sell.cuda.pack.sizes import CUT_THREADS, TOTALS
-from dasp.formats.sell.cuda.pack.survey import Segments
+from dasp.formats.sell.cuda.pack import kernels, kinds
+from dasp.formats.sell.cuda.pack.kernels import CUT_THREADS, TOTALS
+from dasp.formats.sell.cuda.pack.kinds import UINT32
+from dasp.formats.sell.cuda.pack.launcher import Launcher
+from dasp.formats.sell.cuda.pack.orders import Orders, cut_orders, steps_of
+from dasp.formats.sell.cuda.pack.segments import Segments, list_long_rows, sort_segments
 from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
 
 
 class Placed(NamedTuple):
-    """What a layout keeps: kernels that follow it are told where these are; room for the bases of steps."""
+    """What a layout keeps for the steps that follow: segments in their order, and the order of the rows."""
 
     segments: Segments
     orders: Orders
-    bases: Array
 
 
-def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None) -> Layout:
+def lay_out(on: Launcher, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None) -> Layout:
     """See `Primitives`."""
-    device, m, work = on.device, csr.shape[0], survey.detail
-    facts, window, positions = work.facts, min(window, m), m - survey.long_rows
+    device, of, facts = on.device, kinds.of_matrix(csr), survey.detail.facts
+    window = min(window, csr.shape[0])
     if tried and tried.detail and window in tried.detail.windows:
-        orders = one_of(on, tried.detail, survey, window, m)
+        orders = tried.detail.pick(window)
         slices, steps, full = tried.statistics[window][:TOTALS]
     else:
-        orders, (slices, steps, full) = cut_order(on, csr, survey, cut, window)
-    segments, index, known, word = facts.segments, work.types["Index"], work.known, device.word
-    slices, steps = segments + slices, facts.segment_steps + steps
-    moved = () if orders.rows is None else ((positions, index),)
-    room = device.scratch((4 * slices, UINT32), (steps, index), *moved)
-    placed = room[2] if moved else None
-    pieces = list_long_rows(on, csr, survey)
-    starts, lengths, of_segments = in_turn = (
-        sort_segments(on, csr, survey) if segments and slices > cut.in_order else pieces.segments
-    )
-    known["headers"], known["segments"] = word(room[0]), segments
-    known["segment_starts"], known["segment_lengths"] = word(starts), word(lengths)
-    known["segment_headers"], known["placed"] = word(of_segments), word(placed)
-    if segments or orders.tiles:
-        known["steps_before"] = facts.segment_steps
-        work.launch(kernels.CUT_HEADERS, max(orders.tiles, 1), CUT_THREADS)
-    known["rows"] = known["placed"]
+        orders = cut_orders(on, csr, survey, cut, (window,))
+        slices, steps, full = device.read(orders.totals[0])[:TOTALS]
+    long = list_long_rows(on, csr, survey, cut)
+    segments = long.segments
+    slices, steps = segments.total + slices, facts.segment_steps + steps
+    if segments.total and slices > cut.in_order:
+        segments = sort_segments(on, csr, survey, segments)
+    headers = device.empty((slices, 4), UINT32)
+    rows = None if orders.rows is None else device.empty(orders.positions, of.types["Index"])
+    if slices:
+        on.launch(
+            kernels.CUT_HEADERS,
+            of,
+            max(orders.tiles, 1),
+            CUT_THREADS,
+            indptr=csr.indptr,
+            **orders.arguments,
+            **steps_of(survey, cut),
+            segments=segments.total,
+            segment_headers=segments.headers,
+            steps_before=facts.segment_steps,
+            headers=headers,
+            placed=rows,
+        )
     return Layout(
-        positions=positions,
-        segments=segments,
+        positions=orders.positions,
+        segments=segments.total,
         slices=slices,
         steps=steps,
         full=facts.segment_full + full,
         segment_steps=facts.segment_steps,
-        rows=placed,
-        headers=room[0],
-        long_rows=pieces.long_rows,
-        segment_offsets=pieces.offsets,
-        segment_rows=pieces.rows,
-        detail=Placed(in_turn, Orders(orders.windows, placed, *orders[2:]), room[1]),
+        rows=rows,
+        headers=headers,
+        long_rows=long.rows,
+        segment_offsets=long.offsets,
+        segment_rows=long.segment_rows,
+        detail=Placed(segments, orders._replace(rows=rows)),
     )

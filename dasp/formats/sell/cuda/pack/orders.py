@@ -7,11 +7,8 @@ from typing import Any, NamedTuple
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Array
-from dasp.formats.sell.cuda.pack import kernels
-from dasp.formats.sell.cuda.pack.c_types import COUNT, INT64
-from dasp.formats.sell.cuda.pack.resources import Resources
-from dasp.formats.sell.cuda.pack.sizes import (
-    BLOCKS,
+from dasp.formats.sell.cuda.pack import kernels, kinds
+from dasp.formats.sell.cuda.pack.kernels import (
     CHUNK,
     CHUNKS,
     CUT_THREADS,
@@ -20,9 +17,9 @@ from dasp.formats.sell.cuda.pack.sizes import (
     NUMBERS,
     SORT_THREADS,
     SORT_TILE,
-    TOTALS,
 )
-from dasp.formats.sell.cuda.pack.work import share
+from dasp.formats.sell.cuda.pack.kinds import COUNT, INT64
+from dasp.formats.sell.cuda.pack.launcher import Launcher, count_blocks
 from dasp.formats.sell.layout import Cut, Survey
 from dasp.runtime.integers import ceil_div
 
@@ -34,117 +31,131 @@ class Orders(NamedTuple):
     ----------
     windows : tuple of int
         0, or from 1 to m, rising, one for each candidate.
-    rows : Array, shape (candidates * m,), or None
-        The row at each position of each candidate but the caller's order; None if no row moves.
-    tiles : int
-        Of an order.
-    before : int
-        Where the words of the work begin that say how the chain of slices comes to each tile: two for each of
-        every candidate.
-    first : int
-        Where the numbers of all candidates begin among these words: of each slices, steps and full steps,
-        and what a sample of them reads.
+    unmoved : int
+        1 if the first candidate is the order of the caller, which is not stored, else 0.
+    rows : Array, shape (candidates - unmoved, stride), or None
+        The row at each position of each other candidate.
+    stride : int
+    positions : int
+        Rows of an order.
+    before : Array, shape (candidates, 2 * tiles), uint64
+        How the chain of slices comes to each tile of positions: kernels/pack/cut.cu.
+    totals : Array, shape (candidates, NUMBERS), uint64
+        Slices, steps and full steps of each candidate, and room for numbers of a sample of them.
     """
 
     windows: tuple[int, ...]
+    unmoved: int
     rows: Array | None
-    tiles: int
-    before: int
-    first: int
+    stride: int
+    positions: int
+    before: Array
+    totals: Array
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of positions."""
+        return ceil_div(self.positions, CUT_TILE)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What kernels take of them."""
+        return {name: getattr(self, name) for name in _ARGUMENTS}
+
+    def pick(self, window: int) -> Orders:
+        """Return the order of one of the windows."""
+        nth = self.windows.index(window)
+        unmoved = int(nth < self.unmoved)
+        rows = None if unmoved or self.rows is None else self.rows[nth - self.unmoved :][:1]
+        one = slice(nth, nth + 1)
+        return self._replace(
+            windows=(window,), unmoved=unmoved, rows=rows, before=self.before[one], totals=self.totals[one]
+        )
 
 
-def cut_orders(
-    on: Resources, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...], tiles: int = 0
-) -> Orders:
-    """Sort rows in each of the windows, and cut them; nothing is read. Of so many tiles, unless 0, alone."""
-    (orders, _kept), work = _sort_orders(on, csr, survey, cut, windows, tiles), survey.detail
-    if orders.tiles:
-        work.launch(kernels.CUT_TILES, (orders.tiles, len(windows)), CUT_THREADS)
-    return orders
+_ARGUMENTS = "unmoved", "rows", "stride", "positions", "before", "totals"
 
 
-def cut_order(
-    on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int
-) -> tuple[Orders, tuple[int, int, int]]:
-    """Sort rows in a window, and cut them; return with them the numbers of slices, steps and full steps."""
-    (orders, _kept), work = _sort_orders(on, csr, survey, cut, (window,)), survey.detail
-    if not orders.tiles:
-        return orders, (0, 0, 0)
-    work.launch(kernels.CUT_TILES, (orders.tiles, 1), CUT_THREADS)
-    slices, steps, full = work.read(orders.first, TOTALS)
-    return orders, (slices, steps, full)
-
-
-def _sort_orders(
-    on: Resources, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...], drawn: int = 0
-) -> tuple[Orders, Any]:
-    """Sort rows in each of the windows, for what cuts them; return them, and what must live until that."""
-    device, count, work = on.device, len(windows), survey.detail
-    stride = drawn * SORT_TILE or csr.shape[0]
-    positions = stride if drawn else stride - survey.long_rows
-    leaves_out, tiles = positions < stride, ceil_div(positions, CUT_TILE)
-    unmoved = count_unmoved(windows, bool(drawn or leaves_out))
-    passages, rows = device.scratch(
-        (count * tiles * ENTRIES, COUNT), ((count - unmoved) * stride, work.types["Index"])
-    )
-    first, before = work.take(count * NUMBERS), work.take(2 * count * tiles)
-    orders, known = Orders(windows, rows if count > unmoved else None, tiles, before, first), work.known
-    for nth, window in enumerate(windows[unmoved:] if stride else ()):
-        _sort_rows(on, survey, cut, stride, leaves_out, window, device.part(rows, nth * stride, stride))
-    known["unmoved"], known["stride"], known["rows"] = unmoved, stride, device.word(orders.rows)
-    known["positions"] = positions
-    known["steps"], known["segment_steps"] = cut.steps, cut.segment_steps
-    known["even"] = int(work.facts.longest_whole <= cut.steps)
-    known["before"] = work.words(before, 2 * count * tiles)
-    known["totals"] = work.words(first, count * NUMBERS)
-    if tiles:
-        known["come"], known["passages"] = work.zeros(count), device.word(passages)
-    return orders, passages
-
-
-def count_unmoved(windows: tuple[int, ...], leaves_out: bool) -> int:
-    """Return 1 if the first window moves no row, so that its order is not stored, else 0."""
+def is_unmoved(windows: tuple[int, ...], leaves_out: bool) -> int:
+    """Return 1 if the first window leaves all rows where they are, else 0."""
     return int(bool(windows) and not windows[0] and not leaves_out)
 
 
-def one_of(on: Resources, orders: Orders, survey: Survey, window: int, m: int) -> Orders:
-    """Return one of several orders, and have the kernels that follow know it alone."""
-    windows, rows, tiles, before, first = orders
-    nth, work, device = windows.index(window), survey.detail, on.device
-    unmoved = count_unmoved(windows, survey.long_rows > 0)
-    before += 2 * nth * tiles
-    work.known["before"] = work.words(before, 2 * tiles)
-    if nth < unmoved:
-        rows, work.known["rows"] = None, device.word(None)
-    else:
-        work.known["rows"] = device.part(rows, (nth - unmoved) * m, m)
-    work.known["unmoved"] = int(nth < unmoved)
-    return Orders((window,), rows, tiles, before, first + nth * NUMBERS)
+def cut_orders(
+    on: Launcher, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...], tiles: int = 0
+) -> Orders:
+    """Sort rows in each of the windows, and cut them into slices; nothing is read.
+
+    If `tiles` is not 0, only the rows of so many tiles, among which long rows are empty ones.
+    """
+    device, count, m = on.device, len(windows), csr.shape[0]
+    stride = tiles * SORT_TILE or m
+    positions = stride if tiles else m - survey.long_rows
+    unmoved = is_unmoved(windows, bool(tiles or survey.long_rows))
+    index = kinds.of_matrix(csr).types["Index"]
+    rows = device.empty((count - unmoved, stride), index) if count > unmoved else None
+    orders = Orders(
+        windows=windows,
+        unmoved=unmoved,
+        rows=rows,
+        stride=stride,
+        positions=positions,
+        before=device.empty((count, 2 * ceil_div(positions, CUT_TILE)), COUNT),
+        totals=device.zeros(count * NUMBERS, COUNT).reshape(count, NUMBERS),
+    )
+    for window, to in zip(windows[unmoved:], () if rows is None else rows, strict=True):
+        _sort_rows(on, csr, survey, cut, orders, window, to)
+    if orders.tiles:
+        on.launch(
+            kernels.CUT_TILES,
+            kinds.of_matrix(csr),
+            (orders.tiles, count),
+            CUT_THREADS,
+            indptr=csr.indptr,
+            **orders.arguments,
+            **steps_of(survey, cut),
+            come=device.zeros(count, COUNT),
+            passages=device.empty(count * orders.tiles * ENTRIES, COUNT),
+        )
+    return orders
+
+
+def steps_of(survey: Survey, cut: Cut) -> dict[str, int]:
+    """Return what kernels take of the steps of slices: `even` if no row needs more than one lane."""
+    return {"steps": cut.steps, "even": int(survey.longest <= cut.steps)}
 
 
 def _sort_rows(
-    on: Resources, survey: Survey, cut: Cut, count: int, leaves_out: bool, window: int, to: Any
+    on: Launcher, csr: Csr, survey: Survey, cut: Cut, orders: Orders, window: int, to: Array
 ) -> None:
-    """Write the rows in slices, of `count` rows, in the order of a window."""
-    work, width = survey.detail, min(window, count)
-    of_rows = {"count": count, "longest": survey.longest, "most": WARP * cut.steps}
+    """Write the rows in slices in the order of a window."""
+    if not orders.stride:
+        return
+    of, count, width = kinds.of_matrix(csr), orders.stride, min(window, orders.stride)
+    arguments = {
+        "indptr": csr.indptr,
+        "m": csr.shape[0],
+        "count": count,
+        "longest": survey.longest,
+        "most": WARP * cut.steps,
+    }
     if width <= SORT_TILE:
-        tile = CHUNKS // ceil_div(width, CHUNK) * width if width else SORT_TILE
-        work.launch(
+        tile = CHUNKS // ceil_div(width, CHUNK) * width if width else SORT_TILE  # whole windows
+        on.launch(
             kernels.SORT_WINDOWS,
+            of,
             ceil_div(count, tile),
             SORT_THREADS,
-            **of_rows,
+            **arguments,
             bits=(survey.longest + 1).bit_length(),
             window=width,
-            left_out=int(leaves_out),
+            left_out=int(orders.positions < count),
+            long_tiles=survey.detail.long_tiles,
             rows=to,
         )
         return
-    index = work.types["Index"]
-    keys, elements = on.device.scratch((work.known["m"], INT64), (count, index))
-    work.launch(
-        kernels.ROW_KEYS, share(count, 256, BLOCKS), **of_rows, width=width, keys=keys, elements=elements
-    )
+    keys, elements = on.device.empty(csr.shape[0], INT64), on.device.empty(count, to.dtype)
+    blocks = count_blocks(count, 256)
+    on.launch(kernels.ROW_KEYS, of, blocks, **arguments, width=width, keys=keys, elements=elements)
     most_key = ceil_div(count, width) * (survey.longest + 1)
-    sort(on.csr.launcher, keys, most_key.bit_length(), to, index, elements)
+    sort(on.csr.launcher, keys, most_key.bit_length(), to, to.dtype, elements)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dasp.formats.plan import Array, Plan, narrowest
 from dasp.formats.sell.choose import ValueStatistics
-from dasp.formats.sell.cuda.pack import kernels
-from dasp.formats.sell.cuda.pack.c_types import as_bits, types_of_count, types_of_values
-from dasp.formats.sell.cuda.pack.codes import as_codes, code_bits
-from dasp.formats.sell.cuda.pack.resources import Resources
-from dasp.formats.sell.cuda.pack.sizes import BLOCKS
+from dasp.formats.sell.cuda.pack import kernels, kinds
+from dasp.formats.sell.cuda.pack.kernels import BLOCK_SLICES
+from dasp.formats.sell.cuda.pack.kinds import COUNT, UINT8, Kinds, as_bits, as_codes
+from dasp.formats.sell.cuda.pack.launcher import BLOCKS, Launcher, count_blocks
 from dasp.formats.sell.cuda.pack.unpack import count_entries, slots_of_rows
 from dasp.formats.sell.cuda.pack.values import (
     NOT_DICTIONARY,
@@ -21,10 +20,8 @@ from dasp.formats.sell.cuda.pack.values import (
     count_distinct,
     read_facts,
 )
-from dasp.formats.sell.cuda.pack.work import Work, share
 from dasp.formats.sell.pattern import Coding, Values, code_type
-from dasp.runtime.cuda.launch import Launches
-from dasp.runtime.dtypes import bits_type, sum_type
+from dasp.runtime.dtypes import sum_type
 from dasp.runtime.integers import ceil_div
 
 _CAPTURED = (
@@ -39,54 +36,53 @@ class Places:
 
     Attributes
     ----------
+    plan : Plan
+        Whose pattern and order it is.
     starts : Array, shape (m + 1,), uint64
         The first entry of each row, and the number of all.
     pieces : Array, shape (segments,), uint64
         Entries of each segment of a row that is cut.
-    types : dict
-        Of the pattern's integers, by their names in the sources.
-    words : dict
-        Arguments of `kernels.REFILL` that are the same each time, as launches take them.
-    blocks : int
-    plan : Plan
-        Whose pattern and order it is.
-    kernels : dict
-        What was launched, by types and codings of values.
     """
 
+    plan: Plan
     starts: Array
     pieces: Array
-    types: dict[str, np.dtype[Any]]
-    words: dict[str, Any]
-    blocks: int
-    plan: Plan
-    kernels: dict[Any, Launches] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
         return int(self.starts.nbytes + self.pieces.nbytes)
 
+    @property
+    def blocks(self) -> int:
+        """Blocks of threads, a warp for each slice."""
+        return ceil_div(len(self.plan.pattern.headers), BLOCK_SLICES)
 
-def find_places(on: Resources, plan: Plan) -> Places:
+    def kinds(self, dtype: np.dtype[Any], coding: Coding, value: np.dtype[Any] | None = None) -> Kinds:
+        """Return what kernels are compiled for that go through the pattern and values."""
+        pattern, order = self.plan.pattern, self.plan.order
+        place = narrowest(pattern.entries) if order is None else order.dtype
+        return kinds.of_entries(pattern.index_dtype, place, dtype, coding, value)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What such kernels take of them."""
+        return {
+            **slots_of_rows(self.plan.pattern),
+            "segment_offsets": self.plan.pattern.segment_offsets,
+            "starts": self.starts,
+            "pieces": self.pieces,
+            "order": self.plan.order,
+        }
+
+
+def find_places(on: Launcher, plan: Plan) -> Places:
     """See `Primitives.slots`: of each row where it begins, which is less than the slot of every entry."""
-    (starts, pieces, _), pattern = count_entries(on, plan), plan.pattern
-    arguments = {
-        **slots_of_rows(pattern),
-        "segment_offsets": pattern.segment_offsets,
-        "starts": starts,
-        "pieces": pieces,
-        "order": plan.order,
-    }
-    words = {name: on.device.word(value) for name, value in arguments.items()}
-    place = narrowest(pattern.entries) if plan.order is None else plan.order.dtype
-    types = {"Start": np.dtype(np.int64), "Column": pattern.index_dtype, "Index": pattern.index_dtype}
-    blocks = ceil_div(len(pattern.headers), 8)
-    return Places(starts, pieces, types | {"Place": place}, words, blocks, plan)
+    return Places(plan, *count_entries(on, plan))
 
 
 def code_values(
-    on: Resources,
+    on: Launcher,
     data: Array,
     slots: Places,
     total: int,
@@ -98,9 +94,9 @@ def code_values(
     if coding == Coding.EQUAL:
         first = device.empty(1, data.dtype)
         device.copy(first, data)
-        return Values(coding, on.nothing(np.uint8), first)
+        return Values(coding, device.empty(0, UINT8), first)
     stored = device.empty(total, code_type(coding, data.dtype))
-    table = on.nothing(data.dtype)
+    table = device.empty(0, data.dtype)
     if coding == Coding.DICTIONARY and counted:
         statistics, distinct = counted
         table = distinct.table[: statistics.distinct]
@@ -108,7 +104,7 @@ def code_values(
     return Values(coding, stored, table)
 
 
-def recode_values(on: Resources, data: Array, places: Places, values: Values) -> bool:
+def recode_values(on: Launcher, data: Array, places: Places, values: Values) -> bool:
     """See `Primitives`; the values are looked at first, and written if they fit.
 
     Raises
@@ -137,56 +133,64 @@ def recode_values(on: Resources, data: Array, places: Places, values: Values) ->
     return True
 
 
-def _holds(on: Resources, data: Array, coding: Coding) -> bool:
+def _holds(on: Launcher, data: Array, coding: Coding) -> bool:
     """Return True if a coding without a dictionary keeps every bit of every value."""
-    device, count = on.device, len(data)
-    misfit = device.zeroed(1)
-    of = on.compiled(types_of_count(count), data.dtype, coding)
-    given = {"count": count, "data": device.bits(data, bits_type(data.dtype)), "misfit": device.word(misfit)}
-    of[kernels.HOLDS](share(count, 2048, 2 * BLOCKS), 256, given)
-    return not device.read(misfit, 0, 1)[0]
+    misfit, count = on.device.zeros(1, COUNT), len(data)
+    of, blocks = kinds.of_values(data.dtype, count, coding), count_blocks(count, 2048, 2 * BLOCKS)
+    on.launch(kernels.HOLDS, of, blocks, count=count, data=as_bits(data), misfit=misfit)
+    return on.device.read(misfit) == [0]
 
 
-def _refill(on: Resources, data: Array, places: Places, coding: Coding, stored: Array, table: Array) -> None:
+def _refill(on: Launcher, data: Array, places: Places, coding: Coding, stored: Array, table: Array) -> None:
     """Write the codes of values into the slots of a pattern; `table` has those of a dictionary."""
     if not places.blocks:
         return
-    key = data.dtype, coding
-    launch = places.kernels.get(key)
-    if launch is None:
-        launch = places.kernels[key] = on.compiled(places.types, *key)[kernels.REFILL]
-    bits, kind = on.device.bits, bits_type(data.dtype)
-    arrays = {"data": bits(data, kind), "table": bits(table, kind), "distinct": len(table)}
-    arrays["stored"] = bits(stored, code_bits(coding, stored.dtype))
-    launch((places.blocks, 1), 256, places.words | arrays)
+    on.launch(
+        kernels.REFILL,
+        places.kinds(data.dtype, coding),
+        places.blocks,
+        **places.arguments,
+        table=as_bits(table),
+        distinct=len(table),
+        stored=as_codes(stored, coding),
+        data=as_bits(data),
+    )
 
 
 def scale_entries(
-    on: Resources, plan: Plan, places: Places, left: Array | None, right: Array | None
+    on: Launcher, plan: Plan, places: Places, left: Array | None, right: Array | None
 ) -> Array | None:
     """See `Primitives`."""
     values, dtype = plan.values, plan.dtype
     own = dtype == sum_type(dtype) and all(f is None or f.dtype == dtype for f in (left, right))
     if not own or not plan.nnz:
         return None
-    key = dtype, values.coding, "scaled"
-    launch = places.kernels.get(key)
-    if launch is None:
-        types = places.types | {"Value": dtype}
-        launch = places.kernels[key] = on.compiled(types, dtype, values.coding)[kernels.SCALE_ENTRIES]
-    made, word = on.device.empty(plan.nnz, dtype), on.device.word
-    stored = None if values.coding == Coding.EQUAL else as_codes(values.codes, values.coding)
-    given = {"bases": plan.pattern.bases, "codes": stored, "table": as_bits(values.table)}
-    given |= {"left": left, "right": right, "made": made}
-    launch((places.blocks, 1), 256, places.words | {name: word(array) for name, array in given.items()})
+    made = on.device.empty(plan.nnz, dtype)
+    on.launch(
+        kernels.SCALE_ENTRIES,
+        places.kinds(dtype, values.coding, dtype),
+        places.blocks,
+        **places.arguments,
+        bases=plan.pattern.bases,
+        codes=None if values.coding == Coding.EQUAL else as_codes(values.codes, values.coding),
+        table=as_bits(values.table),
+        left=left,
+        right=right,
+        made=made,
+    )
     return made
 
 
-def scatter(on: Resources, numbers: Array, slots: Array | None, stored: Array) -> None:
+def scatter(on: Launcher, numbers: Array, slots: Array | None, stored: Array) -> None:
     """See `Primitives`."""
-    if len(numbers):
-        types = types_of_values(numbers) | {"Slot": np.dtype(np.int32) if slots is None else slots.dtype}
-        given = {"data": as_bits(numbers), "count": len(numbers), "slots": slots, "to": as_bits(stored)}
-        work = Work(on.device, on.compiled(types, numbers.dtype), **given)
-        blocks = share(len(numbers), 1024, 2 * BLOCKS)
-        work.launch(kernels.SCATTER, blocks)
+    count, slot = len(numbers), np.dtype(np.int32) if slots is None else slots.dtype
+    if count:
+        on.launch(
+            kernels.SCATTER,
+            kinds.of_values(numbers.dtype, count, slot=slot),
+            count_blocks(count, 1024, 2 * BLOCKS),
+            data=as_bits(numbers),
+            count=count,
+            slots=slots,
+            to=as_bits(stored),
+        )

@@ -2,74 +2,76 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Array
-from dasp.formats.sell.cuda.pack import kernels
-from dasp.formats.sell.cuda.pack.c_types import as_bits
-from dasp.formats.sell.cuda.pack.codes import code_bits
-from dasp.formats.sell.cuda.pack.resources import Resources
-from dasp.formats.sell.cuda.pack.sizes import SLICE_TILE
-from dasp.formats.sell.cuda.pack.survey import SurveyWork
+from dasp.formats.sell.cuda.pack import kernels, kinds
+from dasp.formats.sell.cuda.pack.kernels import BLOCK_SLICES
+from dasp.formats.sell.cuda.pack.kinds import INT64, UINT8, as_bits, as_codes
+from dasp.formats.sell.cuda.pack.launcher import Launcher
 from dasp.formats.sell.cuda.pack.values import count_distinct
 from dasp.formats.sell.layout import Layout, Survey
 from dasp.formats.sell.pattern import Coding, Values, code_type
-from dasp.runtime.dtypes import bits_type
 from dasp.runtime.integers import ceil_div
 
 
 def store(
-    on: Resources, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
+    on: Launcher, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
 ) -> tuple[Values, tuple[Array, Array, Array, Array]]:
     """See `Primitives`."""
-    device, work, slices = on.device, survey.detail, layout.slices
-    stored, table = _room(on, csr.data, order, layout.steps, coding, survey)
-    deltas = _store(on, csr, order, layout, coding, work) if slices else on.nothing(np.uint8)
-    codes = on.nothing(np.uint8) if stored is None else device.as_array(stored)
-    rows = on.nothing(work.types["Index"]) if layout.rows is None else device.as_array(layout.rows)
-    headers, bases = device.as_array(layout.headers, (slices, 4)), device.as_array(layout.detail.bases)
-    return Values(coding, codes, table), (rows, headers, bases, deltas)
+    device, of = on.device, kinds.of_matrix(csr)
+    values = _new_values(on, csr.data, order, layout.steps, coding, survey)
+    rows = device.empty(0, of.types["Index"]) if layout.rows is None else layout.rows
+    bases, deltas = device.empty(layout.steps, of.types["Index"]), device.empty(0, UINT8)
+    if layout.slices:
+        blocks = ceil_div(layout.slices, BLOCK_SLICES)
+        slices = _arguments_of(csr, layout) | {"bases": bases}
+        sizes = device.empty(blocks, INT64)
+        on.launch(
+            kernels.STORE_SLICES,
+            kinds.of_matrix(csr, coding),
+            blocks,
+            **slices,
+            data=as_bits(csr.data),
+            order=order,
+            table=as_bits(values.table) if coding == Coding.DICTIONARY else None,
+            distinct=len(values.table),
+            stored=None if coding == Coding.EQUAL else as_codes(values.codes, coding),
+            sizes=sizes,
+        )
+        before = on.csr.scan(sizes)
+        deltas = device.empty(WARP * device.read(before[-1:])[0], UINT8)
+        on.launch(kernels.FILL_DELTAS, of, blocks, **slices, blocks_before=before[:-1], deltas=deltas)
+    return values, (rows, layout.headers, bases, deltas)
 
 
-def _store(
-    on: Resources, csr: Csr, order: Array | None, layout: Layout, coding: Coding, work: SurveyWork
-) -> Array:
-    """Store values and bases, which says how many bytes the deltas take; return these."""
-    device, known, slices, dtype = on.device, work.known, layout.slices, csr.data.dtype
-    tiles, blocks = ceil_div(slices, SLICE_TILE), ceil_div(slices, 8)
-    first = work.take(tiles + 2)
-    known["slices"], known["bases"] = slices, device.word(layout.detail.bases)
-    known["data"], known["order"] = device.bits(csr.data, bits_type(dtype)), device.word(order)
-    known["come"], known["sizes"] = work.words(first, 1), work.words(first + 1, tiles + 1)
-    work.launch(kernels.STORE_SLICES, blocks, 256, on.compiled(work.types, dtype, coding))
-    (size,) = work.read(first + 1 + tiles, 1)
-    deltas = device.empty(WARP * size, np.uint8)
-    known["deltas"] = device.word(deltas)
-    work.launch(kernels.FILL_DELTAS, blocks)
-    return deltas
+def _arguments_of(csr: Csr, layout: Layout) -> dict[str, Any]:
+    """Return what kernels take that go through the slices of a layout."""
+    return {
+        "indptr": csr.indptr,
+        "indices": csr.indices,
+        "rows": layout.rows,
+        "positions": layout.positions,
+        **layout.detail.segments.arguments,
+        "slices": layout.slices,
+        "headers": layout.headers,
+    }
 
 
-def _room(
-    on: Resources, data: Array, order: Array | None, steps: int, coding: Coding, survey: Survey
-) -> tuple[Array | None, Array]:
-    """Return where codes are to be stored, None if they are not, and their table; tell kernels of both."""
-    device, work, dtype = on.device, survey.detail, data.dtype
-    known = work.known
-    known["table"] = known["stored"] = device.word(None)
-    known["distinct"] = 0
+def _new_values(
+    on: Launcher, data: Array, order: Array | None, steps: int, coding: Coding, survey: Survey
+) -> Values:
+    """Return values whose codes are still to be written, and whose table is complete."""
+    device, count, dtype = on.device, WARP * steps if len(data) else 0, data.dtype
     if coding == Coding.EQUAL:
         first = device.empty(1, dtype)
         device.copy(first, data)
-        return None, first
-    table = on.nothing(dtype)
+        return Values(coding, device.empty(0, UINT8), first)
+    table = device.empty(0, dtype)
     if coding == Coding.DICTIONARY:
         # In another order values first appear elsewhere.
-        distinct = work.distinct if order is None else count_distinct(on, data, order)
-        assert distinct
+        distinct = survey.detail.distinct if order is None else count_distinct(on, data, order)
         assert survey.values
         table = distinct.table[: survey.values.distinct]
-        work.tell(distinct=len(table), table=as_bits(table))
-    (stored,) = device.scratch((WARP * steps if len(data) else 0, code_type(coding, dtype)))
-    known["stored"] = device.bits(stored, code_bits(coding, dtype))
-    return stored, table
+    return Values(coding, device.empty(count, code_type(coding, dtype)), table)

@@ -1,4 +1,4 @@
-"""What is known of a matrix: kernels/pack/survey.cu, and what the steps after it note."""
+"""What is known of a matrix before its rows are ordered: kernels/pack/survey.cu."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ from typing import NamedTuple
 
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array
-from dasp.formats.sell.cuda.pack import kernels
-from dasp.formats.sell.cuda.pack.c_types import Types
-from dasp.formats.sell.cuda.pack.resources import Kernels, Resources
-from dasp.formats.sell.cuda.pack.sizes import BLOCKS, CUT_TILE, LONG_COUNTS, LONG_TILE, SLICE_TILE
-from dasp.formats.sell.cuda.pack.values import VALUE_WORDS, Distinct, start_counting, value_statistics
-from dasp.formats.sell.cuda.pack.work import Work, share
+from dasp.formats.sell.cuda.pack import kernels, kinds
+from dasp.formats.sell.cuda.pack.kernels import LONG_COUNTS, LONG_TILE
+from dasp.formats.sell.cuda.pack.kinds import COUNT
+from dasp.formats.sell.cuda.pack.launcher import Launcher, count_blocks
+from dasp.formats.sell.cuda.pack.values import Distinct, count_values
 from dasp.formats.sell.layout import Cut, Survey
 from dasp.runtime import check as _check
-from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.integers import ceil_div
 
 BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1
-"""Added to a signed number so that it compares as an unsigned one; and what flips every bit."""
+"""Added to a signed number so that it compares as an unsigned one; and all bits, to flip them."""
 
 
 class Facts(NamedTuple):
@@ -39,92 +37,60 @@ class Facts(NamedTuple):
     least_column_not: int
 
 
-ZEROS, ORDER_ZEROS, VALUES_AT = 512, 16, len(Facts._fields)
-"""Zeroed words that a survey has for the steps after it, beside one for every 64 slices and some for every
-tile of positions: each fill of its own costs as much as a launch. Where those of values are among them."""
+FACTS = len(Facts._fields)
 
 
-class Segments(NamedTuple):
-    """Segments in an order: first entries, lengths and headers. None if there are none."""
-
-    starts: Array | None
-    lengths: Array | None
-    headers: Array | None
-
-
-class LongRows(NamedTuple):
-    """Rows that are cut into segments, and these segments row by row."""
-
-    long_rows: Array
-    offsets: Array
-    rows: Array
-    segments: Segments
-
-
-class SurveyWork(Work):
-    """The work on a matrix, and what is known of it.
+class Found(NamedTuple):
+    """What a survey keeps on the device for the steps that follow.
 
     Attributes
     ----------
     facts : Facts
+    long_tiles : Array
+        Numbers of the long rows in each tile of rows: kernels/pack/survey.cu.
     distinct : Distinct or None
         Of the values, if they were counted.
-    long : LongRows or None
-        Rows too long for a slice, and their segments, once they are listed.
-    nbytes : int
-        Of the matrix.
     """
 
     facts: Facts
-    nbytes: int
-    distinct: Distinct | None = None
-    long: LongRows | None = None
-
-    def __init__(self, device: CudaDevice, kernels: Kernels, words: Array, types: Types) -> None:
-        super().__init__(device, kernels, words)
-        self.types = types
+    long_tiles: Array
+    distinct: Distinct | None
 
 
-def survey(on: Resources, csr: Csr, cut: Cut, narrow: bool) -> Survey:
+def survey(on: Launcher, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     """See `Primitives`; also holds that the arrays are a matrix, as `dasp.runtime.check.compressed` does."""
     m, nnz = csr.shape[0], len(csr.indices)
     if csr.indptr.shape != (m + 1,):
         _check.compressed_facts("CSR", csr.shape, False, 0, (nnz, len(csr.data)), None)
+    on.compile_usual(csr)
     counts = bool(narrow and nnz and len(csr.data))
-    long_tiles = LONG_COUNTS * ceil_div(m, LONG_TILE)
-    zeros = ZEROS + m // SLICE_TILE + nnz // CUT_TILE + ORDER_ZEROS * (m // CUT_TILE + 1) + long_tiles
-    device, types = on.device, on.ready(csr)
-    words, word = device.zeroed(zeros + VALUE_WORDS * counts), device.word
-    work = SurveyWork(device, on.compiled(types), words, types)
-    first = work.take(VALUES_AT + 2)
-    known = work.known = {
-        "indptr": word(csr.indptr),
-        "indices": word(csr.indices),
-        "m": m,
-        "nnz": nnz,
-        "steps": cut.steps,
-        "segment_steps": cut.segment_steps,
-        "most_segments": cut.most_segments,
-        "facts": work.words(first, VALUES_AT),
-        "long_tiles": work.zeros(long_tiles),
-    }
-    work.launch(kernels.SURVEY, share(max(m, nnz), 256, BLOCKS))
-    if counts:
-        work.distinct = start_counting(on, csr.data, None, words, VALUES_AT, work.take(VALUE_WORDS))
-    known["segment_starts"] = known["segment_lengths"] = word(None)
-    known["stride"], known["segments"] = m, 0
-    work.nbytes = int(csr.indptr.nbytes + csr.indices.nbytes + csr.data.nbytes)
-    *found, dead, distinct = work.read(first, VALUES_AT + 2)
-    facts = work.facts = Facts._make(found)
+    numbers = on.device.zeros(FACTS, COUNT)
+    long_tiles = on.device.zeros(LONG_COUNTS * ceil_div(m, LONG_TILE), COUNT)
+    on.launch(
+        kernels.SURVEY,
+        kinds.of_matrix(csr),
+        count_blocks(max(m, nnz), 256),
+        indptr=csr.indptr,
+        indices=csr.indices,
+        m=m,
+        nnz=nnz,
+        steps=cut.steps,
+        segment_steps=cut.segment_steps,
+        most_segments=cut.most_segments,
+        facts=numbers,
+        long_tiles=long_tiles,
+    )
+    values, distinct = count_values(on, csr.data) if counts else (None, None)
+    facts = Facts._make(on.device.read(numbers))
     _hold(csr, facts)
     return Survey(
         columns_rise=facts.descents == facts.row_descents,
         most_column=facts.most_column - BIAS if nnz else -1,
-        values=value_statistics(nnz, dead, distinct) if counts else None,
+        values=values,
         long_rows=facts.long_rows,
         longest=facts.longest_whole,
         rises=facts.rises > 0,
-        detail=work,
+        detail=Found(facts, long_tiles, distinct),
     )
 
 

@@ -6,19 +6,17 @@ from typing import NamedTuple
 
 from dasp.formats.plan import Array
 from dasp.formats.sell.choose import ValueStatistics
-from dasp.formats.sell.cuda.pack import kernels
-from dasp.formats.sell.cuda.pack.c_types import types_of_values
-from dasp.formats.sell.cuda.pack.resources import Resources
-from dasp.formats.sell.cuda.pack.sizes import BLOCKS, SLOTS, VALUE_THREADS, VALUES_AT_ONCE
-from dasp.formats.sell.cuda.pack.work import share
+from dasp.formats.sell.cuda.pack import kernels, kinds
+from dasp.formats.sell.cuda.pack.kernels import SLOTS, VALUE_THREADS, VALUES_AT_ONCE
+from dasp.formats.sell.cuda.pack.kinds import COUNT, as_bits
+from dasp.formats.sell.cuda.pack.launcher import BLOCKS, Launcher, count_blocks
 from dasp.formats.sell.pattern import MOST_CODES
-from dasp.runtime.dtypes import bits_type
 
 NOT_BYTES, NOT_DICTIONARY, NOT_HALVES, NOT_SINGLES, NOT_REAL = (1 << bit for bit in range(5))
 """Bits that say into what values do not go: `Dead` in kernels/pack/values.cu."""
 
-FACTS, VALUE_WORDS = 2, 2 * SLOTS + 2
-"""Words of facts, and zeroed ones with which values are counted."""
+FACTS, VALUE_WORDS = 2, 2 * SLOTS + 4
+"""Words of facts, and all words in which values are counted: facts come first."""
 
 
 class Distinct(NamedTuple):
@@ -27,44 +25,34 @@ class Distinct(NamedTuple):
     The table begins with the distinct values in the order of their first appearance, if they are few.
     """
 
-    words: Array
-    facts: int
+    facts: Array
     table: Array
 
 
-def start_counting(
-    on: Resources, data: Array, order: Array | None, words: Array, facts: int, first: int
-) -> Distinct:
-    """Launch the kernel that counts values; words from `facts` on, and VALUE_WORDS from `first`, are 0."""
-    device = on.device
-    table, part, kind = device.empty(MOST_CODES, data.dtype), device.part, bits_type(data.dtype)
-    arguments = {
-        "order": device.word(order),
-        "count": len(data),
-        "facts": part(words, facts, FACTS),
-        "claims": part(words, first, SLOTS),
-        "firsts": part(words, first + SLOTS, SLOTS + 1),
-        "come": part(words, first + 2 * SLOTS + 1, 1),
-        "table": device.bits(table, kind),
-        "data": device.bits(data, kind),
-    }
-    launch = on.compiled(types_of_values(data), data.dtype)[kernels.VALUE_FACTS]
-    launch(share(len(data), VALUES_AT_ONCE, BLOCKS // 4), VALUE_THREADS, arguments)
-    return Distinct(words, facts, table)
+def count_distinct(on: Launcher, data: Array, order: Array | None = None) -> Distinct:
+    """Return facts of values, and the table of distinct ones; nothing is read."""
+    words, table = on.device.zeros(VALUE_WORDS, COUNT), on.device.empty(MOST_CODES, data.dtype)
+    on.launch(
+        kernels.VALUE_FACTS,
+        kinds.of_values(data.dtype, len(data)),
+        count_blocks(len(data), VALUES_AT_ONCE, BLOCKS // 4),
+        VALUE_THREADS,
+        order=order,
+        count=len(data),
+        words=words,
+        table=as_bits(table),
+        data=as_bits(data),
+    )
+    return Distinct(words[:FACTS], table)
 
 
-def count_distinct(on: Resources, data: Array, order: Array | None = None) -> Distinct:
-    """Return facts of values, and the table of distinct ones."""
-    return start_counting(on, data, order, on.device.zeroed(FACTS + VALUE_WORDS), 0, FACTS)
-
-
-def read_facts(on: Resources, distinct: Distinct) -> tuple[int, int]:
+def read_facts(on: Launcher, distinct: Distinct) -> tuple[int, int]:
     """Wait, and return bits of what values are not, and how many are distinct."""
-    dead, count = on.device.read(distinct.words, distinct.facts, FACTS)
+    dead, count = on.device.read(distinct.facts)
     return dead, count
 
 
-def count_values(on: Resources, data: Array) -> tuple[ValueStatistics, Distinct]:
+def count_values(on: Launcher, data: Array) -> tuple[ValueStatistics, Distinct]:
     """See `Primitives`; it keeps the table of distinct values."""
     distinct = count_distinct(on, data)
     return value_statistics(len(data), *read_facts(on, distinct)), distinct

@@ -1,0 +1,116 @@
+"""Types by their names in kernels/pack/, and the constants for which its kernels are compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import Array, narrowest
+from dasp.formats.sell.pattern import Coding, Pattern, code_type
+from dasp.runtime.dtypes import BFLOAT16, C_NAMES, bits_type
+
+Dtype = np.dtype[Any]
+
+COUNT, INT64 = np.dtype(np.uint64), np.dtype(np.int64)
+UINT8, UINT32 = np.dtype(np.uint8), np.dtype(np.uint32)
+
+_VALUE_KINDS = {"f": 1, "V": 1, "c": 2}
+"""Kinds of values, by those of NumPy's types: `DASP_KIND` in kernels/pack/values.cuh. bfloat16 is V."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kinds:
+    """What a kernel is compiled for. The functions below make each one once, so that it is a key as it is.
+
+    Attributes
+    ----------
+    types : dict of str to numpy.dtype
+        What the names of types in a signature stand for.
+    constants : dict of str to str
+        What the source wants defined.
+    """
+
+    types: dict[str, Dtype]
+    constants: dict[str, str]
+
+
+@cache
+def _kinds(integers: tuple[tuple[str, Dtype], ...], dtype: Dtype | None, coding: Coding) -> Kinds:
+    """Return the kinds for integers of some types and, unless None, for values of a type in a coding."""
+    constants = {f"DASP_{name.upper()}": C_NAMES[kind] for name, kind in integers}
+    types = dict(integers) | {"Count": COUNT}
+    if dtype is not None:
+        constants |= {
+            "DASP_VALUE_BYTES": str(dtype.itemsize),
+            "DASP_KIND": str(_VALUE_KINDS[dtype.kind]),
+            "DASP_BFLOAT16": str(int(dtype == BFLOAT16)),
+            "DASP_CODING": str(int(coding)),
+        }
+        types |= {"Bits": bits_type(dtype), "Code": code_bits(coding, dtype)}
+    return Kinds(types, constants)
+
+
+def of_matrix(csr: Csr, coding: Coding | None = None) -> Kinds:
+    """Return the kinds of a matrix: its integers and, if a coding is named, its values in it."""
+    index, place = narrowest(max(csr.shape)), narrowest(len(csr.indices))
+    integers = ("Start", csr.indptr.dtype), ("Column", csr.indices.dtype), ("Index", index), ("Place", place)
+    return _kinds(integers, None if coding is None else csr.data.dtype, coding or Coding.PLAIN)
+
+
+def of_values(
+    dtype: Dtype | None, count: int, coding: Coding = Coding.PLAIN, slot: Dtype | None = None
+) -> Kinds:
+    """Return the kinds for kernels that know so many values alone, and perhaps the slots of each."""
+    integers = [(name, np.dtype(np.int32)) for name in ("Start", "Column", "Index")]
+    more = [] if slot is None else [("Slot", slot)]
+    return _kinds((*integers, ("Place", narrowest(count)), *more), dtype, coding)
+
+
+def of_entries(index: Dtype, place: Dtype, dtype: Dtype, coding: Coding, value: Dtype | None = None) -> Kinds:
+    """Return the kinds for kernels that go through a pattern with values as a matrix has them.
+
+    Parameters
+    ----------
+    index, place : dtype
+        Of the pattern, and of places among the values.
+    dtype : dtype
+        Of the values.
+    coding : Coding
+    value : dtype, optional
+        The same as numbers, for kernels that compute with them.
+    """
+    more = [] if value is None else [("Value", value)]
+    integers = ("Start", INT64), ("Column", index), ("Index", index), ("Place", place), *more
+    return _kinds(integers, dtype, coding)
+
+
+def of_codes(pattern: Pattern, codes: Array) -> Kinds:
+    """Return the kinds for kernels that go through a pattern, and through codes as bits."""
+    return _of_codes(pattern.index_dtype, bits_type(codes.dtype))
+
+
+@cache
+def _of_codes(index: Dtype, code: Dtype) -> Kinds:
+    found = _kinds((("Start", INT64), ("Column", index), ("Index", index)), None, Coding.PLAIN)
+    return Kinds(found.types | {"Code": code}, found.constants | {"DASP_CODE_BYTES": str(code.itemsize)})
+
+
+def as_bits(numbers: Array) -> Array:
+    """Return numbers as their bits."""
+    return numbers.view(bits_type(numbers.dtype))
+
+
+@cache
+def code_bits(coding: Coding, dtype: Dtype) -> Dtype:
+    """Return the type in which kernels/pack/encode.cuh makes a code."""
+    kind = code_type(coding, dtype)
+    return kind if coding == Coding.BYTE else bits_type(kind)
+
+
+def as_codes(codes: Array, coding: Coding) -> Array:
+    """Return stored values as the codes that kernels see."""
+    return codes.view(code_bits(coding, codes.dtype))

@@ -1,0 +1,79 @@
+"""Launches of the kernels in kernels/pack/ on arrays of one GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dasp.formats.csr.cuda.operations import Operations
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.sell.cuda.pack import kernels, kinds
+from dasp.formats.sell.cuda.pack.kinds import Kinds
+from dasp.formats.sell.pattern import Coding
+from dasp.runtime.cuda.device import CudaDevice
+from dasp.runtime.cuda.launch import Launches, Signature
+from dasp.runtime.integers import ceil_div
+
+BLOCKS = 528
+"""Most blocks of a launch whose threads go through an array a grid apart: four to a multiprocessor."""
+
+USUAL = kernels.SURVEY, kernels.SORT_WINDOWS, kernels.CUT_TILES, kernels.COUNT_SECTORS, kernels.FILL_DELTAS
+"""A kernel of each source that most matrices need and that knows their integers alone."""
+
+
+class Launcher:
+    """Launches kernels, each compiled once for its kinds.
+
+    Parameters
+    ----------
+    device : CudaDevice
+
+    Attributes
+    ----------
+    device : CudaDevice
+    csr : Operations
+        On matrices, on the same device.
+    """
+
+    def __init__(self, device: CudaDevice) -> None:
+        self.device, self.csr = device, Operations(device)
+        self._kernels: dict[tuple[Signature, Kinds], Launches] = {}
+        self._ready: set[Kinds] = set()
+
+    def kernel(self, signature: Signature, of: Kinds) -> Launches:
+        """Return a kernel, compiled at its first use."""
+        kernel = self._kernels.get((signature, of))
+        if kernel is None:
+            kernel = self._kernels[signature, of] = self.device.kernel(signature, of.constants, of.types)
+        return kernel
+
+    def launch(
+        self,
+        signature: Signature,
+        of: Kinds,
+        blocks: int | tuple[int, int],
+        threads: int = 256,
+        **arguments: Any,
+    ) -> None:
+        """Launch a kernel with arrays, ints or None, the null pointer, as arguments."""
+        word = self.device.word
+        self.kernel(signature, of)(blocks, threads, {name: word(value) for name, value in arguments.items()})
+
+    def compile_usual(self, csr: Csr) -> None:
+        """Compile the kernels that most matrices of these types need beside each other, not in turn."""
+        integers, stored = kinds.of_matrix(csr), kinds.of_matrix(csr, Coding.PLAIN)
+        if stored in self._ready:
+            return
+        self._ready.add(stored)
+        values = kinds.of_values(csr.data.dtype, len(csr.data))
+        self.device.load_all(
+            [
+                *((signature.source, integers.constants) for signature in USUAL),
+                (kernels.VALUE_FACTS.source, values.constants),
+                (kernels.STORE_SLICES.source, stored.constants),
+            ]
+        )
+
+
+def count_blocks(count: int, each: int, most: int = BLOCKS) -> int:
+    """Return the blocks of a launch whose threads go through an array a grid apart."""
+    return max(min(ceil_div(count, each), most), 1)
