@@ -1,6 +1,10 @@
 """What is chosen for a matrix: pure functions of statistics, options and cost model, on the host.
 
 Statistics are integers, so that every device that counts them chooses the same.
+
+The coding depends on the values. Of the pattern, `choose_window` and `choose_warps` alone depend on them, by
+the bytes of a stored value: 0 to 16 bytes a slot are traded there for gathers of x, which take the same time
+whatever the values are. All else depends on the structure and on the type.
 """
 
 from __future__ import annotations
@@ -289,6 +293,8 @@ def choose_window(
 ) -> int:
     """Choose the sort window whose plan costs least: wide ones save pads, narrow ones gather less of x.
 
+    A pad costs the bytes of a value, so that the window depends on how values are stored.
+
     Parameters
     ----------
     tried : dict
@@ -338,7 +344,7 @@ def choose_warps(
     Large blocks pay where neighbouring slices gather the same sectors of x, so many that this is a good
     part of all traffic, as in a band of random columns. Complex numbers take so many registers that few
     of the largest blocks would run at once. Somewhat larger ones pay where launching a block takes as long
-    as it runs.
+    as it runs. How long that is, and how much of the traffic gathers are, depends on how values are stored.
 
     Parameters
     ----------

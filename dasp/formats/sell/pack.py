@@ -12,7 +12,7 @@ from dasp.formats.cost import FEW_WARPS, MANY_WARPS, CostModel, Gathers
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Plan, narrowest
 from dasp.formats.sell import choose
-from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
+from dasp.formats.sell.layout import Cut, Layout, Survey
 from dasp.formats.sell.options import Options
 from dasp.formats.sell.pattern import NAME, Choice, Coding, Pattern
 from dasp.formats.sell.protocols import Primitives
@@ -52,20 +52,24 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:
         csr, order = on.operations.sort_columns(csr)
     gathers = choose.gathers_of((survey.most_column + 1) * dtype.itemsize, model)
 
-    tried = None
-    window = options.window or 0  # if no row is longer than the one before it, a sort moves none
+    # If no row is longer than the one before it, a sort moves none.
     windows = _windows(csr, survey, cut, model) if options.window is None and survey.rises else ()
-    tiles = choose.tiles_to_try(windows, m, model)
+    known = None
     if windows:
-        window, tried = _choose_window(csr, survey, cut, windows, code_bytes, gathers, model, on, tiles)
-    layout = on.lay_out(csr, survey, cut, window, tried)
-    if tried and tiles and not choose.is_like(tried.statistics[window], layout.steps - layout.segment_steps):
-        del layout
-        window, tried = _choose_window(csr, survey, cut, windows, code_bytes, gathers, model, on, 0)
-        layout = on.lay_out(csr, survey, cut, window, tried)
-    counts = layout.slices, layout.steps, layout.full, layout.segment_steps
-    known = choose.with_segments(tried.statistics[window], *counts) if tried else None
-    tried = None
+        tiles = choose.tiles_to_try(windows, m, model)
+        window, layout, known = _lay_out_best(
+            csr, survey, cut, windows, code_bytes, gathers, model, on, tiles
+        )
+        if tiles and not choose.is_like(known, layout.steps - layout.segment_steps):
+            del layout
+            window, layout, known = _lay_out_best(
+                csr, survey, cut, windows, code_bytes, gathers, model, on, 0
+            )
+        counts = layout.slices, layout.steps, layout.full, layout.segment_steps
+        known = choose.with_segments(known, *counts)
+    else:
+        window = options.window or 0
+        layout = on.lay_out(csr, survey, cut, window, None)
     warps = options.warps
     if warps is None:
         slices = known or _count_slices(csr, survey, cut, layout, model, on)
@@ -98,7 +102,7 @@ def _windows(csr: Csr, survey: Survey, cut: Cut, model: CostModel) -> tuple[int,
     return choose.windows_to_try(saved, rows, entries, dtype, model)
 
 
-def _choose_window(
+def _lay_out_best(
     csr: Csr,
     survey: Survey,
     cut: Cut,
@@ -108,13 +112,16 @@ def _choose_window(
     model: CostModel,
     on: Primitives,
     tiles: int,
-) -> tuple[int, Tried]:
-    """Try sort windows, in some tiles or in all rows; return the best one, and what each would give."""
+) -> tuple[int, Layout, choose.SliceStatistics]:
+    """Try sort windows, in some tiles or in all rows, and put rows in slices in the order of the best.
+
+    Return the window, the layout, and the statistics of its rows that decided.
+    """
     dtype, blocks = csr.data.dtype, _blocks(gathers, model)
     tried = on.try_windows(csr, survey, cut, windows, _sector_columns(csr), blocks, tiles)
     rows = csr.shape[0] - survey.long_rows
     window = choose.choose_window(tried.statistics, rows, dtype, code_bytes, gathers, model)
-    return window, tried
+    return window, on.lay_out(csr, survey, cut, window, tried), tried.statistics[window]
 
 
 def _count_slices(

@@ -122,6 +122,8 @@ NO_BYTE = 256
 class Choice:
     """What was chosen for a matrix, by a cost model, within a policy.
 
+    The window and the warps depend on the bytes of a stored value as well: `dasp.formats.sell.choose`.
+
     Attributes
     ----------
     model : CostModel

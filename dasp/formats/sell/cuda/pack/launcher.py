@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from dasp.formats.csr.cuda.kernels import SUM_TILES
 from dasp.formats.csr.cuda.operations import Operations
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.sell.cuda.pack import kernels, kinds
-from dasp.formats.sell.cuda.pack.kinds import Kinds
+from dasp.formats.sell.cuda.pack.kinds import INT64, Kinds
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.launch import Launches, Signature
+from dasp.runtime.dtypes import C_NAMES
 from dasp.runtime.integers import ceil_div
 
 BLOCKS = 528
@@ -69,6 +71,7 @@ class Launcher:
             [
                 *((signature.source, integers.constants) for signature in USUAL),
                 (kernels.VALUE_FACTS.source, values.constants),
+                (SUM_TILES.source, {"DASP_START": C_NAMES[INT64]}),
                 (kernels.STORE_SLICES.source, stored.constants),
             ]
         )
