@@ -378,12 +378,6 @@ SOURCES: dict[str, list[Defines]] = {
     "spmv/product.cu": list(spmv()),
     "spmv/slices.cu": list(slices()),
     "spmv/diagonal.cu": list(diagonals()),
-    "spmv/diagonal_dasp.cu": [
-        {"DASP_INDEX": kind, "DASP_OFFSET": kind, "DASP_MMA": "0", "DASP_THREADS": "256", **kinds.defines}
-        for row in TABLE.values()
-        for kinds in [into(*3 * [row.dtype])]
-        for kind in ("int", "long long")
-    ],
     "distributed/halo.cu": [{"DASP_SCALAR": row.c, "DASP_THREADS": "256"} for row in TABLE.values()],
     "distributed/peer_rows.cu": [{"DASP_SCALAR": row.c, "DASP_THREADS": "256"} for row in TABLE.values()],
     "distributed/peer_sums.cu": [{"DASP_THREADS": "256"}],

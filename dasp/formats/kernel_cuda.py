@@ -21,17 +21,6 @@ VARYING = "x", "y", "alpha", "beta"
 BETWEEN = "x", "y"
 """Arguments that come with each product of alpha 1 and beta 0."""
 
-DIAGONAL_PARAMETERS = """
-    long long             further
-    long long             first_row
-    long long             length
-    Sum*                  y
-    """
-"""The last parameters of the kernel of a diagonal: its number, its first row, its length, and the result."""
-
-DIAGONAL_THREADS = 256
-"""Threads of a block of that kernel."""
-
 SETTLE = Signature("spmv/settle.cu", "dasp_settle", "")
 """The kernel that waits for those before it."""
 
@@ -65,29 +54,6 @@ class Kernel(Protocol):
 
     def arguments(self, plan: Plan, scratch: Scratch, /) -> dict[str, Any]:
         """Return the kernel's arguments but those that come with each product."""
-
-
-class DiagonalKernel(Protocol):
-    """A diagonal of a format: a module that says how its kernel is compiled and launched."""
-
-    SIGNATURE: Signature
-    """Source, entry point and parameters; the last are `DIAGONAL_PARAMETERS`."""
-
-    @property
-    def VARYING(self) -> tuple[str, ...]:
-        """Names of the parameters that come with each diagonal."""
-
-    def blocks(self, plan: Plan, /) -> int:
-        """Return the blocks of the launch, of `DIAGONAL_THREADS` each."""
-
-    def defines(self, plan: Plan, /) -> dict[str, str]:
-        """Return the compile-time constants that the format adds."""
-
-    def types(self, plan: Plan, /) -> dict[str, np.dtype[Any]]:
-        """Return the types that the source names."""
-
-    def arguments(self, plan: Plan, /) -> dict[str, Any]:
-        """Return the kernel's arguments but those that come with each diagonal."""
 
 
 def numbers(total: np.dtype[Any], alpha: complex, beta: complex) -> tuple[Any, ...]:
@@ -134,17 +100,6 @@ def compile_product(
     signature = signature or kernel.SIGNATURE
     constants = {**defines(kernel, plan, kinds), **more}
     return _source.load(signature.source, constants).get_function(signature.entry)
-
-
-def diagonal_defines(kernel: DiagonalKernel, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
-    """Return the compile-time constants of the kernel of a diagonal."""
-    return kinds.defines | kernel.defines(plan) | {"DASP_MMA": "0", "DASP_THREADS": str(DIAGONAL_THREADS)}
-
-
-def compile_diagonal(kernel: DiagonalKernel, plan: Plan, kinds: Arithmetic) -> Any:
-    """Return the kernel of a diagonal for the current GPU."""
-    constants = diagonal_defines(kernel, plan, kinds)
-    return _source.load(kernel.SIGNATURE.source, constants).get_function(kernel.SIGNATURE.entry)
 
 
 def compile_settling() -> Any:

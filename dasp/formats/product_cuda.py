@@ -6,28 +6,25 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dasp.formats.kernel_cuda import (
     BETWEEN,
-    DIAGONAL_THREADS,
     SETTLE,
     TENSOR_CORES,
     VARYING,
-    DiagonalKernel,
     Kernel,
     blocks,
-    compile_diagonal,
     compile_product,
     compile_settling,
     defines,
     numbers,
     types,
 )
-from dasp.formats.plan import Plan, arrays_of, diagonal_rows, with_arrays
+from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.runtime.arrays import is_cupy
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch
 from dasp.runtime.cuda.scratch import (
@@ -78,10 +75,7 @@ class Product:
     kernel: Kernel
     """The module of the format's kernel."""
 
-    diagonal_kernel: DiagonalKernel
-    """The module of the kernel of its diagonals, where `_find_diagonal` is more than None."""
-
-    MADE_LATER: ClassVar[tuple[str, ...]] = ("_diagonal",)
+    MADE_LATER: ClassVar[tuple[str, ...]] = ()
     """Attributes that depend on the values and are made when they are first used."""
 
     _cupy: Any
@@ -266,31 +260,7 @@ class Product:
             self._settled(stream)
 
     def diagonal(self, k: int) -> Any | None:
-        """Return the k-th diagonal in the type of sums, on CuPy's current stream of the matrix's device.
-
-        None if the matrix must be unpacked for it.
-        """
-        first, count = diagonal_rows(self.plan.shape, k)
-        if not count or not self._blocks:
-            return self._cupy.zeros(count, self._kinds.sum)
-        return self._find_diagonal(k, first, count)
-
-    @cached_property
-    def _diagonal(self) -> Launch:
-        """The launch that finds a diagonal."""
-        kernel, plan, kinds = self.diagonal_kernel, self.plan, self._kinds
-        return Launch(
-            compile_diagonal(kernel, plan, kinds),
-            kernel.SIGNATURE,
-            kernel.types(plan) | kinds.types,
-            kernel.arguments(plan),
-            kernel.VARYING,
-            blocks=kernel.blocks(plan),
-            threads=DIAGONAL_THREADS,
-        )
-
-    def _find_diagonal(self, k: int, first: int, count: int) -> Any | None:
-        """Return the k-th diagonal, `count` places from row `first` on; None if it must be unpacked."""
+        """Return None: the matrix must be unpacked for a diagonal, unless the format knows better."""
         return None
 
     def _launch(self, x: int, y: int, kinds: Arithmetic, alpha: complex, beta: complex) -> None:

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasp import formats, set_num_threads
-from dasp.formats import kernel_cuda
 from dasp.formats.cost import H200
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Plan, csr_of_slots, diagonal_rows, slots_of_entries
@@ -92,9 +91,9 @@ def emulated_diagonal(plan, k):
         y[:] = 0
     arguments = cuda.arguments(plan) | {"claims": claims, "y": y}
     arguments |= {"further": k, "first_row": first, "length": count}
-    kernel = compile_kernels(cuda.SIGNATURE.source, kernel_cuda.diagonal_defines(cuda, plan, kinds))
-    ordered = cuda.SIGNATURE.ordered(cuda.types(plan) | kinds.types, arguments)
-    kernel.launch(cuda.SIGNATURE.entry, cuda.blocks(plan), kernel_cuda.DIAGONAL_THREADS, ordered)
+    kernel = compile_kernels(cuda.SIGNATURE.source, cuda.defines(plan, kinds))
+    ordered = cuda.SIGNATURE.ordered(cuda.types(plan, kinds), arguments)
+    kernel.launch(cuda.SIGNATURE.entry, cuda.blocks(plan), cuda.THREADS, ordered)
     return None if claims[cut] else y
 
 

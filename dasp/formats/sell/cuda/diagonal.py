@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.kernel_cuda import DIAGONAL_PARAMETERS, DIAGONAL_THREADS
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cuda import vector
-from dasp.runtime.cuda.launch import Signature
-from dasp.runtime.dtypes import C_NAMES
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.launch import Launch, Signature
+from dasp.runtime.dtypes import C_NAMES, Arithmetic
 from dasp.runtime.integers import ceil_div
+
+THREADS = 256
+"""Threads of a block."""
 
 VARYING = "claims", "further", "first_row", "length", "y"
 """Arguments that come with each diagonal."""
@@ -27,24 +30,34 @@ SIGNATURE = Signature(
     long long             positions
     long long             cut
     int                   identity
-    unsigned long long*   claims{DIAGONAL_PARAMETERS}""",
+    unsigned long long*   claims
+    long long             further
+    long long             first_row
+    long long             length
+    Sum*                  y
+    """,
 )
 
 
 def blocks(plan: Plan) -> int:
     """Return the blocks of the launch."""
-    return ceil_div(len(plan.pattern.headers), DIAGONAL_THREADS // WARP)
+    return ceil_div(len(plan.pattern.headers), THREADS // WARP)
 
 
-def defines(plan: Plan) -> dict[str, str]:
-    """Return the compile-time constants that the format adds."""
-    index = C_NAMES[plan.pattern.index_dtype]
-    return {"DASP_INDEX": index, "DASP_OFFSET": "int", "DASP_CODING": str(int(plan.values.coding))}
+def defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
+    """Return the compile-time constants; `kinds` are the types of a product by the plan's own."""
+    return kinds.defines | {
+        "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
+        "DASP_OFFSET": "int",
+        "DASP_CODING": str(int(plan.values.coding)),
+        "DASP_MMA": "0",
+        "DASP_THREADS": str(THREADS),
+    }
 
 
-def types(plan: Plan) -> dict[str, np.dtype[Any]]:
+def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
     """Return the types that the source names."""
-    return vector.types(plan)
+    return vector.types(plan) | kinds.types
 
 
 def arguments(plan: Plan) -> dict[str, Any]:
@@ -52,3 +65,15 @@ def arguments(plan: Plan) -> dict[str, Any]:
     given = vector.plan_arguments(plan)
     del given["segment_offsets"]
     return given | {"cut": len(plan.pattern.long_rows)}
+
+
+def compile_diagonal(plan: Plan, kinds: Arithmetic) -> Any:
+    """Return the kernel for the current GPU."""
+    return _source.load(SIGNATURE.source, defines(plan, kinds)).get_function(SIGNATURE.entry)
+
+
+def prepare(plan: Plan, kinds: Arithmetic) -> Launch:
+    """Return the launch that finds a diagonal."""
+    kernel = compile_diagonal(plan, kinds)
+    known, given = types(plan, kinds), arguments(plan)
+    return Launch(kernel, SIGNATURE, known, given, VARYING, blocks=blocks(plan), threads=THREADS)

@@ -11,7 +11,7 @@ import numpy as np
 
 from dasp.formats import product_cuda
 from dasp.formats.kernel_cuda import TENSOR_CORES, compile_product, numbers, types
-from dasp.formats.plan import Plan
+from dasp.formats.plan import Plan, diagonal_rows
 from dasp.formats.sell.cuda import columns, diagonal, dotted, row_blocks, vector
 from dasp.formats.sell.cuda.primitives import primitives
 from dasp.runtime.cuda.launch import Launch
@@ -25,7 +25,6 @@ class Product(product_cuda.Product):
     """A plan of slices, ready to be multiplied on one GPU."""
 
     kernel = vector
-    diagonal_kernel = diagonal
     MADE_LATER = "_row_blocks", "_columns", "_diagonal"
 
     def _begin(self) -> None:
@@ -105,18 +104,26 @@ class Product(product_cuda.Product):
                     self._row_blocks.follow(captured)
             self._settle(stream)
 
-    def _find_diagonal(self, k: int, first: int, count: int) -> Any | None:
-        """Return the k-th diagonal; None where two segments of a row have an entry there.
+    @cached_property
+    def _diagonal(self) -> Launch:
+        """The launch that finds a diagonal."""
+        return diagonal.prepare(self.plan, self._kinds)
 
-        That is read back only where rows are cut.
+    def diagonal(self, k: int) -> Any | None:
+        """Return the k-th diagonal in the type of sums, on CuPy's current stream of the matrix's device.
+
+        None if two segments of a row have an entry there. That is read back only where rows are cut.
         """
-        cupy, stream = self._cupy, self._current_stream().ptr
+        cupy, total, stream = self._cupy, self._kinds.sum, self._current_stream().ptr
+        first, count = diagonal_rows(self.plan.shape, k)
+        if not count or not self._blocks:
+            return cupy.zeros(count, total)
         if not self._segments:
-            y = self._ndarray(count, self._kinds.sum)
+            y = self._ndarray(count, total)
             self._diagonal(stream, 0, k, first, count, y.data.ptr)
             return y
         cut = len(self.plan.pattern.long_rows)
-        y, claims = cupy.zeros(count, self._kinds.sum), cupy.zeros(cut + 1, np.uint64)
+        y, claims = cupy.zeros(count, total), cupy.zeros(cut + 1, np.uint64)
         self._diagonal(stream, claims.data.ptr, k, first, count, y.data.ptr)
         return None if columns.on_host(claims)[cut] else y
 
