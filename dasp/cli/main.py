@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 import dasp
 from dasp.cli.commands import COMMANDS, add_parser
 from dasp.runtime.cpu.signals import Deferred
-from dasp.runtime.launcher import speaks, told_everywhere
+from dasp.runtime.launcher import is_raised_everywhere, speaks
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         if isinstance(error, UsageError) and not speaks():
             time.sleep(PATIENCE)
-        elif speaks() or not told_everywhere(error):
+        elif speaks() or not is_raised_everywhere(error):
             print(f"dasp: error: {_one_line(error)}", file=sys.stderr)
         return EXIT_USER_ERROR
 

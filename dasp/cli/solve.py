@@ -40,7 +40,7 @@ from dasp.cli.systems import (
 from dasp.io.matrices import load_matrix
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
-from dasp.runtime.launcher import started
+from dasp.runtime.launcher import find_launcher
 
 PRECONDITIONERS = ("none", "jacobi", "block-jacobi", "ic0", "ilu0", "chebyshev", "multigrid")
 
@@ -107,7 +107,7 @@ def _as_solved(b: NDArray[np.inexact], planned: SpMatrix) -> NDArray[np.inexact]
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if started():
+    if find_launcher():
         from dasp.cli import solve_ranks
 
         return solve_ranks.run(arguments)

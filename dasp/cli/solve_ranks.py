@@ -32,7 +32,7 @@ from dasp.formats import devices
 from dasp.io.matrices import load_matrix
 from dasp.matrix.policy import Policy
 from dasp.runtime.arrays import to_host
-from dasp.runtime.launcher import told_everywhere
+from dasp.runtime.launcher import is_raised_everywhere
 
 USER_ERROR = 2
 """The exit status of `dasp.cli.main` for a mistake of the user."""
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         status = _solve(arguments, comm)
     except (TypeError, ValueError, RuntimeError, OSError, MemoryError, ImportError) as error:
-        if told_everywhere(error):
+        if is_raised_everywhere(error):
             if comm.rank == 0:
                 raise
             return USER_ERROR

@@ -23,7 +23,7 @@ import numpy as np
 
 from dasp.distributed.protocols import Message, RankError, Transport
 from dasp.distributed.split import Numbers
-from dasp.runtime.launcher import EVERYWHERE, told_everywhere
+from dasp.runtime.launcher import EVERYWHERE, is_raised_everywhere
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class Call(AbstractContextManager[None]):
     ) -> None:
         self._depth -= 1
         self._comm.is_in_call = self._depth > 0
-        if error is not None and not self._depth and not told_everywhere(error):
+        if error is not None and not self._depth and not is_raised_everywhere(error):
             self._comm.fail(error)
 
 

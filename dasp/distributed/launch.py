@@ -8,7 +8,7 @@ from typing import Any
 from dasp.distributed.communicator import Communicator
 from dasp.formats import devices
 from dasp.runtime import check as _check
-from dasp.runtime.launcher import started
+from dasp.runtime.launcher import find_launcher
 
 LOCAL_RANKS = (
     "LOCAL_RANK",
@@ -92,7 +92,7 @@ def find_world(timeout: float | None = None) -> Communicator | None:
     RuntimeError
         If the library that the launcher needs is not installed.
     """
-    kind = started()
+    kind = find_launcher()
     if not kind:
         return None
     try:
@@ -113,7 +113,7 @@ def find_world(timeout: float | None = None) -> Communicator | None:
 
 def leave() -> None:
     """Take leave of torch.distributed, which complains of those who do not."""
-    if started() == "torch":
+    if find_launcher() == "torch":
         import torch.distributed as dist
 
         from dasp.distributed.torch import forget_groups

@@ -46,7 +46,7 @@ def find_cost_model(device: str) -> CostModel:
 
 
 def packs(name: str) -> bool:
-    """Whether the primitives here are enough for a format: always."""
+    """Return True: the primitives here are enough for any format."""
     return True
 
 
@@ -80,7 +80,7 @@ def to_device(array: Vector, device: str) -> Vector:
 
 
 def may_write(plan: Plan) -> bool:
-    """Whether the values of a plan lie in memory that can be written."""
+    """Return True if the values of a plan lie in memory that can be written."""
     return all(map(_arrays.may_be_writable, arrays_of(plan.values)))
 
 

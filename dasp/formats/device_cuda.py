@@ -25,7 +25,7 @@ from dasp.runtime.log import logger
 
 @cache
 def available() -> tuple[bool, str]:
-    """Return whether a GPU works, and the reason in words."""
+    """Return True if a GPU works, else False, and the reason in words."""
     try:
         import cupy
     except ModuleNotFoundError as error:
@@ -93,7 +93,7 @@ def find_cost_model(device: str) -> CostModel:
 
 
 def describe_gpu(device: str) -> Gpu:
-    """Return what a GPU says of itself."""
+    """Return the properties that a GPU reports."""
     import cupy
 
     name = cupy.cuda.runtime.getDeviceProperties(number(device))["name"].decode()
@@ -111,14 +111,14 @@ def describe_gpu(device: str) -> Gpu:
 
 
 def packs(name: str) -> bool:
-    """Whether the primitives here are enough for a format; they also hold that what they get is a matrix."""
+    """Return True if the primitives here can pack a format; they also check that they get a valid matrix."""
     return formats.find(name).packs_on_gpu
 
 
 class filling:
     """Give the primitives of a GPU, for work on its current stream; `ends` has it done at the end.
 
-    What is allocated meanwhile while that stream is captured is memory of the graph, and nobody else's.
+    Memory that is allocated meanwhile, while that stream is captured, belongs to the graph alone.
     """
 
     def __init__(self, device: str, *, ends: bool = False) -> None:
@@ -149,7 +149,7 @@ class filling:
 
 
 class packing(filling):
-    """Give a matrix of NumPy or CuPy on a GPU, and the primitives; `product` waits for what they made."""
+    """Give a matrix of NumPy or CuPy on a GPU, and the primitives; `product` waits for their work."""
 
     def __init__(self, csr: Csr, device: str) -> None:
         super().__init__(device)
@@ -219,7 +219,7 @@ def may_write(plan: Plan) -> bool:
 def product(plan: Plan, device: str, like: Product | None = None) -> Product:
     """Take a plan to a GPU; if it was made there, on the current stream, it is done when this returns.
 
-    What was found out for one with the same pattern and types, `like`, need not be found again.
+    `like` is the product of a plan with the same pattern, whose launches may serve again.
     """
     made = None if like is None else like.of(plan)
     if made is None:
@@ -300,7 +300,7 @@ def _adder(total: str) -> Any:
 _SUMS = {
     "float32": "float", "float64": "double", "complex64": "complex<float>", "complex128": "complex<double>"
 }  # fmt: skip
-"""What CuPy's kernels call the types in which products are added up."""
+"""The names in CuPy's kernels of the types in which products are added up."""
 
 
 def add_scaled(y: Any, factor: Any, x: Any) -> None:

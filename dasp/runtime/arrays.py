@@ -1,8 +1,8 @@
-"""Which array library is this, and what a caller's array is once it is taken in.
+"""Arrays of NumPy and CuPy: the library of one, and a caller's array taken in.
 
-Every array that a caller passes comes through here before any work starts: what can be taken is returned as a
-plain array in native byte order, and what cannot is refused in one line: a TypeError for the wrong kind, a
-ValueError for a wrong value. Compiled code reads nothing else.
+Every array that a caller passes comes through here before any work starts. An array of numbers is returned as
+a plain array in native byte order, and everything else is refused in one line: a TypeError for the wrong
+kind, a ValueError for a wrong value. Compiled code reads nothing else.
 Neither CuPy nor SciPy is imported: an object of theirs exists only where its library was imported already.
 """
 
@@ -40,7 +40,7 @@ def library(array: Any) -> Library | None:
 
 
 def is_cupy(array: Any) -> bool:
-    """Whether this is a cupy.ndarray."""
+    """Return True for a cupy.ndarray."""
     cupy = sys.modules.get("cupy")
     return cupy is not None and isinstance(array, getattr(cupy, "ndarray", ()))
 
@@ -54,7 +54,7 @@ def address(array: Vector) -> int:
 
 
 def on_gpu(array: Any) -> bool:
-    """Whether an array of any library (CuPy, PyTorch, JAX, Numba) lies in the memory of a GPU."""
+    """Return True if an array of any library (CuPy, PyTorch, JAX, Numba) lies in the memory of a GPU."""
     return hasattr(array, "__cuda_array_interface__")
 
 
@@ -107,7 +107,7 @@ def operand(name: str, given: Any) -> Any:
     Raises
     ------
     TypeError
-        For anything else, and for what `take` refuses.
+        For anything else, and if `take` refuses it.
     """
     if library(given) is None:
         raise TypeError(f"{name} is {_check.kind_of(given)}; a numpy.ndarray or a cupy.ndarray is needed")
@@ -120,7 +120,7 @@ def take(name: str, given: Any) -> Vector:
     Parameters
     ----------
     name : str
-        What the caller calls it, for the message.
+        The caller's name for it, for the message.
     given : array_like
         An array of NumPy (a subclass, as numpy.matrix, becomes a plain array), a list, a number, or
         anything that NumPy turns into an array of bool, integers, real or complex numbers.
@@ -161,7 +161,7 @@ def take(name: str, given: Any) -> Vector:
 
 
 def _refuse_others(name: str, given: Any) -> None:
-    """Refuse what NumPy would turn into another thing, or into an error of its own."""
+    """Refuse things that NumPy would turn into others, or into an error of its own."""
     if isinstance(given, np.ma.MaskedArray):
         raise TypeError(
             f"{name} is a masked array; one without a mask is needed; pass {name}.filled(0) or {name}.data"
@@ -259,7 +259,7 @@ def check_result(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[
 
 
 def overlaps_itself(array: Any) -> bool:
-    """Whether two elements of an array may lie in the same memory, as after `numpy.broadcast_to`.
+    """Return True if two elements of an array may lie in the same memory, as after `numpy.broadcast_to`.
 
     Notes
     -----
@@ -278,7 +278,7 @@ def overlaps_itself(array: Any) -> bool:
 
 
 def may_be_writable(array: Vector) -> bool:
-    """Whether a NumPy array that is perhaps read-only lies in memory that can be written.
+    """Return True if a NumPy array, perhaps read-only, lies in memory that can be written.
 
     That of an array in a pickle, or in a file that is mapped for reading, cannot.
     """
@@ -292,7 +292,7 @@ def may_be_writable(array: Vector) -> bool:
 
 
 def overlap(one: Vector, other: Vector) -> bool:
-    """Whether two NumPy arrays share an element, or are too oddly laid out to tell soon."""
+    """Return True if two NumPy arrays share an element, or are too oddly laid out to tell soon."""
     if not np.may_share_memory(one, other):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Every question asked of a caller's arguments, and the error that answers it.
+"""Checks of a caller's arguments, each with its error.
 
 TypeError for the wrong kind of argument, ValueError for a wrong value, where nothing else is said.
 """
@@ -20,7 +20,7 @@ _SAID_WITH_AN = re.compile(r"[aeio]|u(?!int|func|ser)|ndarray|spmatrix", re.IGNO
 
 
 def kind_of(given: Any, *, library: bool = False) -> str:
-    """Return what an error calls something of the wrong kind: `an int`, `a list`, `None`, `the class str`.
+    """Return the name of a thing of the wrong kind in an error: `an int`, `a list`, `None`, `the class str`.
 
     With `library` its package comes first, unless it is one of Python's own: `a torch.Tensor`.
     """
@@ -97,14 +97,14 @@ def compressed_facts(
     given: tuple[int, int],
     columns: tuple[int, int] | None,
 ) -> None:
-    """Hold the same of what was counted of such arrays.
+    """Hold the same of the numbers that were counted of such arrays.
 
     Parameters
     ----------
     kind, shape
         As above.
     rises : bool
-        Whether indptr rises from 0 in as many steps as there are lines.
+        True if indptr rises from 0 in as many steps as there are lines.
     end : int
         Its last number.
     given : tuple of int
@@ -156,7 +156,7 @@ def scale(name: str, value: Any, product: np.dtype[Any]) -> complex:
 def python_number(value: Any) -> Any:
     """Return the only element of another library's array without dimensions as a number of Python.
 
-    What is none, or has a type of NumPy's, is returned as it is.
+    Anything else is returned as it is, an array of NumPy's types too.
     """
     foreign = getattr(value, "ndim", None) == 0 and not isinstance(getattr(value, "dtype", None), np.dtype)
     return value.item() if foreign and hasattr(value, "item") else value

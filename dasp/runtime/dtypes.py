@@ -14,7 +14,7 @@ import numpy as np
 
 
 class Row(NamedTuple):
-    """What must be known of one type of values.
+    """The properties of one type of values.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Arithmetic(NamedTuple):
 
     @property
     def types(self) -> dict[str, np.dtype[Any]]:
-        """What the names stand for that CUDA kernels have for them."""
+        """The types by the names that CUDA kernels have for them."""
         return {"Value": self.value, "X": self.x, "Sum": self.sum, "Y": self.y}
 
     @property
@@ -104,7 +104,7 @@ def bits_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def is_number(dtype: np.dtype[Any]) -> bool:
-    """Whether this is a type of numbers: bool, integers, reals of any precision, complex, and bfloat16."""
+    """Return True for a type of numbers: bool, integers, reals of any precision, complex, and bfloat16."""
     return dtype.kind in "fiubc" or dtype == BFLOAT16
 
 

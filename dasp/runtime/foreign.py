@@ -1,4 +1,4 @@
-"""Arrays of other libraries (PyTorch, JAX, whatever speaks DLPack), taken in and given back without a copy.
+"""Arrays of other libraries (PyTorch, JAX, all that speak DLPack), taken in and given back without a copy.
 
 No library is imported: an array of one exists only where that was imported already. A GPU's arrays are read
 and written on the stream that is current where they come from: PyTorch's own for its tensors, CuPy's else.
@@ -45,7 +45,7 @@ def new_key(matrix: Any) -> str:
 
 
 def is_one(array: Any) -> bool:
-    """Whether this is an array of a library that is neither NumPy nor CuPy."""
+    """Return True for an array of a library that is neither NumPy nor CuPy."""
     kind = type(array)
     return (
         kind is not np.ndarray
@@ -162,7 +162,7 @@ def given_back(y: Any, like: Any) -> Any:
 
 
 def wants_gradients(x: Any) -> bool:
-    """Whether products with this are operators of PyTorch: with gradients, in forward mode too, or traced."""
+    """Return True if products with this are operators of PyTorch: it has gradients, or is traced."""
     return _root(x) == "torch" and (is_traced() or _has_gradients(x))
 
 
@@ -197,12 +197,12 @@ def by_operators(product: Callable[[Any], Any], x: Any, out: Any, alpha: Any, be
 
 
 def is_traced() -> bool:
-    """Whether `torch.compile` is tracing this."""
+    """Return True if `torch.compile` is tracing this."""
     return bool(sys.modules["torch"].compiler.is_compiling())
 
 
 def is_transformed(x: Any) -> bool:
-    """Whether a tensor of PyTorch has a tangent, or is one of those that `torch.func` passes."""
+    """Return True if a tensor of PyTorch has a tangent, or is one of those that `torch.func` passes."""
     torch = sys.modules["torch"]
     if torch._C._functorch.is_functorch_wrapped_tensor(x):
         return True

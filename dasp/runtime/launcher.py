@@ -1,4 +1,4 @@
-"""What the ranks know that a launcher started, from their environment: mpirun, srun with MPI, torchrun."""
+"""The environment of ranks that a launcher started: mpirun, srun with MPI, torchrun."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ EVERYWHERE = "All ranks raise this."
 """The note of an error that is the same on all ranks."""
 
 
-def started() -> str:
-    """Return what started this process as one of several ranks, `mpi` or `torch`; else nothing."""
+def find_launcher() -> str:
+    """Return `mpi` or `torch` if such a launcher started several ranks, this among them; else an empty str."""
     if any(os.environ.get(name, "1") != "1" for name in MPI_SIZES):
         return "mpi"
     if all(name in os.environ for name in TORCH_NAMES) and os.environ["WORLD_SIZE"] != "1":
@@ -27,11 +27,11 @@ def started() -> str:
 
 
 def speaks() -> bool:
-    """Whether this process is the one of its ranks that says what all of them would: rank 0, or one alone."""
-    names = {"mpi": MPI_RANKS, "torch": ("RANK",), "": ()}[started()]
+    """Return True if this process speaks for all of its ranks: it is rank 0, or alone."""
+    names = {"mpi": MPI_RANKS, "torch": ("RANK",), "": ()}[find_launcher()]
     return all(os.environ.get(name, "0") == "0" for name in names)
 
 
-def told_everywhere(error: BaseException) -> bool:
-    """Whether all ranks raise an error, so that one of them is enough to tell it."""
+def is_raised_everywhere(error: BaseException) -> bool:
+    """Return True if all ranks raise an error, so that one of them is enough to tell it."""
     return EVERYWHERE in getattr(error, "__notes__", ())

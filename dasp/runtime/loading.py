@@ -28,7 +28,7 @@ def load(name: str) -> Any:
 
 
 def hold_at_fork(acquire: Callable[[], object], release: Callable[[], object]) -> None:
-    """Have each fork take a lock, after those named before it, and give it back in parent and child."""
+    """Let each fork take a lock, after those named before it, and give it back in parent and child."""
     _locks.append((acquire, release))
 
 

@@ -1,4 +1,4 @@
-"""How much memory this machine lends to one matrix, asked before anything large is built."""
+"""The memory of this machine, looked up before anything large is built."""
 
 import contextlib
 import os
@@ -79,11 +79,11 @@ def refuse_oversize(what: str, needed_bytes: float, remedy: str) -> None:
     Parameters
     ----------
     what : str
-        What was given, for the message: "the matrix of dense:1000000".
+        The thing that was given, for the message: "the matrix of dense:1000000".
     needed_bytes : float
         An estimate of the memory that building it takes, in bytes.
     remedy : str
-        What to do instead.
+        The way out, for the message.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How functions are compiled: kept on disk where that is possible, and never torn by a signal.
+"""Compilation of functions: kept on disk where that is possible, and never torn by a signal.
 
 Compiled code is kept in the folder that the environment variable `DASP_CACHE` names; `DASP_CACHE=0` (or an
 empty one) keeps nothing. Without it, Numba chooses: the folder that `NUMBA_CACHE_DIR` names, `__pycache__`
@@ -43,7 +43,7 @@ def jit(signature: Any = None, *, cache: bool = True, **options: Any) -> Callabl
     signature : numba signature, optional
         The only types that are taken, compiled at once. Without it, calls of new types compile again.
     cache : bool
-        Whether the compiled code is kept on disk. Numba never finds a function again that holds other
+        True to keep the compiled code on disk. Numba never finds a function again that holds other
         compiled functions in a closure.
     **options
         Numba's: `nogil`, `parallel`, ... Not `fastmath`, with which bits would differ between processes:
@@ -92,10 +92,10 @@ def _undisturbed(name: str, compile_function: Callable[..., Any]) -> Callable[..
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
-    """Numba's cache of one function; what it cannot read or write is compiled, and not an error."""
+    """Numba's cache of one function; if it cannot be read or written, code is compiled without an error."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return what is kept for a signature, or None."""
+        """Return the code that is kept for a signature, or None."""
         try:
             return super().load_overload(sig, target_context)
         except (OSError, MemoryError, ImportError) as error:  # not the files' fault
@@ -110,7 +110,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep what was compiled for a signature."""
+        """Keep the code that was compiled for a signature."""
         try:
             super().save_overload(sig, data)
         except Exception as error:  # a full disk, or a folder that is gone
@@ -154,7 +154,7 @@ def _cache_in(folder: str, function: Callable[..., Any]) -> Any:
 
 
 def _is_homeless(function: Callable[..., Any]) -> bool:
-    """Whether there is no home, which Numba takes for a folder called `~`, and none beside the source."""
+    """Return True without a home, which Numba takes for a folder called `~`, or a place beside the source."""
     home = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~"))
     beside = os.path.dirname(function.__code__.co_filename)
     return sys.platform != "win32" and not os.path.isabs(home) and not os.access(beside, os.W_OK)

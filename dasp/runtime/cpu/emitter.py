@@ -147,7 +147,7 @@ def store_long(rows, segment_offsets, partials, done, y, alpha, beta):
 
 @intrinsic
 def is_null(typing_context, pointer):
-    """Whether a pointer is null."""
+    """Return True if a pointer is null."""
 
     def generate(context, builder, signature, arguments):
         return cgutils.is_null(builder, arguments[0])

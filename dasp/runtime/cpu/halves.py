@@ -77,7 +77,7 @@ def _as_bits(typing_context, number):
 _compile = jit(nogil=True, error_model="numpy")
 
 _SCALE, _UNITS = np.float32(2.0**112), np.float32(2.0**24)
-"""What makes up for the bias of float16's exponent; its least subnormal number's inverse."""
+"""The factor for the bias of float16's exponent; the inverse of its least subnormal number."""
 
 _INFINITY, _SIGN = np.uint32(0x7F800000), np.uint32(0x8000)
 _LEAST_NORMAL, _BEYOND = np.uint32(113 << 23), np.uint32(143 << 23)

@@ -1,4 +1,4 @@
-"""What compiled code may use of the processor that it runs on."""
+"""The processor that code is compiled for."""
 
 from __future__ import annotations
 

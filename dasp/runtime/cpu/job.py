@@ -179,7 +179,7 @@ class Job:
 
 
 def _word(name: str, kind: Any, value: Any) -> int:
-    """Return what stands for an argument: an int, or the address of an array, which must be as declared."""
+    """Return an argument as a word: an int, or the address of an array, which must be as declared."""
     if kind is int:
         return int(value)
     if kind is None or (type(value) is np.ndarray and value.size == 0):

@@ -7,7 +7,7 @@ that finds no work for a while goes to sleep; a later call wakes it.
 
 A job is cut into chunks, the same number for each part, and each part is some worker's own, so that it
 finds its data in its own cache. Who has done its own part takes chunks of the others': a worker that sleeps,
-or that the system has put aside, holds nobody up. Chunks are claimed by an atomic subtraction that also says
+or that the system has stopped, holds nobody up. Chunks are claimed by an atomic subtraction that also says
 whether there was one: whoever gets a positive number may read what else the state says, because its caller
 waits until that chunk is done.
 
@@ -55,7 +55,7 @@ IMPATIENT = 2_000
 """Turns after which a caller that waits for the last chunk lends its processor to others."""
 
 WAKING = 20e-6
-"""What it costs a caller to wake a worker, in seconds."""
+"""Seconds that it costs a caller to wake a worker."""
 
 STREAM = 10 * WAKING
 """Calls less than this many seconds apart are a stream."""
@@ -84,13 +84,13 @@ STATE = np.dtype(
         "itemsize": 5 * LINE,
     }
 )
-"""What the threads share: the number of the last call; the turns for which workers wait for another; its
-chunks that are done; whether a caller has the team; how many workers wait; parts, job and operands."""
+"""The state that threads share: the number of the last call; the turns for which workers wait for another;
+its chunks that are done; 1 if a caller has the team; how many workers wait; parts, job and operands."""
 
 PART = np.dtype(
     {"names": ("left", "awake"), "formats": [np.int64] * 2, "offsets": [0, WORD], "itemsize": LINE}
 )
-"""What follows the state for each part: its chunks that nobody has claimed, and whether its worker waits."""
+"""A part, behind the state: its chunks that nobody has claimed, and 1 if its worker waits."""
 
 
 _STATE, _PART = offsets_of(STATE), offsets_of(PART)

@@ -36,10 +36,10 @@ RETRY_SECONDS = 0.5
 """For how long no thread is tried again after one could not be started: a try takes up to 0.1 ms."""
 
 JOIN_SECONDS = 1.0
-"""How long the end of the process waits for a worker that is in the middle of something."""
+"""Seconds for which the end of the process waits for a worker in the middle of something."""
 
 CPU_QUOTA = "/sys/fs/cgroup/cpu.max"
-"""Where Linux says how much of the processors a container may use: microseconds, and of which period."""
+"""The file where Linux says how much of the processors a container may use: microseconds of a period."""
 
 SERIAL_ENTRIES = 100_000
 """Entries for which another thread pays."""
@@ -158,7 +158,7 @@ class Worker:
         _workers.append(self)
 
     def wake(self) -> bool:
-        """Have the function called once more from now on; False where no thread can be started."""
+        """Make the thread call the function once more; return False where no thread can be started."""
         if (self._thread is None or not self._thread.is_alive()) and not self._start():
             return False
         self.rouse()
@@ -268,7 +268,7 @@ def over_ranges(items: int, entries: int, work: Callable[[int, int], Any]) -> li
     Returns
     -------
     list
-        What each range gave, in their order.
+        The results of the ranges, in their order.
     """
     parts = min(get_num_threads(), max(entries // SERIAL_ENTRIES, 1))
     if parts == 1:
@@ -284,7 +284,7 @@ def over_ranges(items: int, entries: int, work: Callable[[int, int], Any]) -> li
 
 
 def _take_back(share: _Share) -> bool:
-    """Whether nobody has begun a share, and now nobody will."""
+    """Take a share back; return True if nobody has begun it, so that now nobody will."""
     try:
         _offered.remove(share)
     except ValueError:
@@ -323,7 +323,7 @@ def _next() -> _Share | None:
 
 
 at_end: list[Callable[[], None]] = []
-"""What keeps workers from sleeping is ended by these before the process ends."""
+"""Functions that send workers to sleep before the process ends."""
 
 
 def _end() -> None:

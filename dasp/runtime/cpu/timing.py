@@ -46,11 +46,11 @@ class Candidate:
         How long the threads of this library may go on spinning after a run; the timer waits that long
         before it times somebody else.
     capturable : bool
-        Whether a run may be captured in a CUDA graph.
+        True if a run may be captured in a CUDA graph.
     close : callable
         Releases descriptors and handles.
     owned : object
-        Whatever has to stay alive as long as `run` is used.
+        Kept alive as long as `run` is used.
     """
 
     name: str
@@ -152,7 +152,7 @@ def time_host(
 
 
 def _plan_samples(candidate: Candidate, seconds: float, samples: int | None) -> tuple[int, int]:
-    """How many products a sample of this candidate holds, and how many samples a round."""
+    """Return the products of a sample of this candidate, and the samples of a round."""
     elapsed(candidate.run)
     once = max(min(elapsed(candidate.run) for _ in range(3)), 1e-7)
     time.sleep(candidate.cooldown_seconds)

@@ -116,7 +116,7 @@ def transpose_block(builder: ir.IRBuilder, rows: list[Any], side: int, words: in
 
 @functools.cache
 def _function_of(block: int, words: int, kind: np.dtype[Any]) -> Callable[[Vector, Vector], None]:
-    """Return what transposes a matrix of numbers of so many words of a type in blocks of so many numbers."""
+    """Return a function that transposes a matrix in blocks of so many numbers, each of so many words."""
     word = from_dtype(kind)
     # Of any strides, so that it is compiled once for both directions.
     arrays = types.Array(word, 2, "A", readonly=True), types.Array(word, 2, "A")

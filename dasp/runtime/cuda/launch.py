@@ -1,8 +1,8 @@
 """Launches of compiled kernels: named arguments, compared once with what the source declares.
 
-A `Signature` says what a kernel takes. A `Launch` holds a kernel and its arguments as the driver wants them,
-so that a launch writes the few that change and makes one call. CuPy's own launches convert every argument
-every time, and do not offer the overlap below.
+A `Signature` declares the parameters of a kernel. A `Launch` holds a kernel and its arguments as the driver
+wants them, so that a launch writes the few that change and makes one call. CuPy's own launches convert every
+argument every time, and do not offer the overlap below.
 
 A kernel that overlaps reads its own constant data while the kernel before it in the stream still runs, and
 waits for it before it touches anything else (programmatic dependent launch, from compute capability 9.0).
@@ -48,7 +48,7 @@ C_TYPES: dict[str, tuple[str, int]] = {
 """The NumPy type of each type in a signature, and how many of them it is."""
 
 _CODES = {"f4": "f", "f8": "d", "i4": "i", "i8": "q", "u4": "I", "u8": "Q", "c8": "ff", "c16": "dd"}
-"""What `struct` calls the type of a number, of a complex one its parts; an address is `Q`."""
+"""The letter of a number's type for `struct`, or those of a complex one's parts; an address is `Q`."""
 
 PARAMETERS_AT, PARAMETER_BYTES_AT, PARAMETERS_END = 1, 2, 0
 """CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE and _END: all parameters lie in one block."""
@@ -73,7 +73,7 @@ class Parameter(NamedTuple):
 
     @property
     def is_array(self) -> bool:
-        """Whether the kernel takes an address."""
+        """True if the kernel takes an address."""
         return self.type.endswith("*")
 
     @property
@@ -85,8 +85,8 @@ class Parameter(NamedTuple):
 class _Field(NamedTuple):
     """A parameter with its NumPy type, and where it lies in the block of all.
 
-    `size` is `text` taken apart, `names_size` whether other sizes may be told by its own; `code` is what
-    `struct` calls it.
+    `size` is `text` taken apart; `names_size` says that other sizes may be told by its own; `code` are its
+    letters for `struct`.
     """
 
     name: str
@@ -108,7 +108,7 @@ class _Block(NamedTuple):
 
 
 class Signature:
-    r"""What a kernel takes, declared in Python as its source declares it, with the sizes of arrays.
+    r"""The parameters of a kernel, as its source declares them, with the sizes of arrays.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class Signature:
         return self._blocks[key]
 
     def extended(self, text: str) -> Signature:
-        """Return that of a kernel which takes more parameters behind these."""
+        """Return the signature of a kernel with more parameters behind these."""
         longer = f"{self._text.rstrip()}\n{text.strip()}"
         return Signature(self.source, self.entry, longer, shared_words=self.shared_words)
 
@@ -165,7 +165,7 @@ class Signature:
         Parameters
         ----------
         types : mapping of str to dtype
-            What the source's own names of types stand for, such as `Index`.
+            The types that the source's own names, such as `Index`, stand for.
         arguments : mapping of str to array or number
             Arrays of NumPy or CuPy of exactly the declared type, C-contiguous, or None for no array; numbers
             that the type holds.
@@ -327,7 +327,7 @@ class Launch:
         check(status, "the kernel was not launched")
 
     def _new_call(self) -> list[Any]:
-        """Return what one thread at a time launches with.
+        """Return the memory and functions with which one thread at a time launches.
 
         The stream of the latest launch, the driver's configuration, the block of memory at whose beginning it
         lies, before the kernel's parameters, and two functions: one writes those that vary, one launches.
@@ -440,7 +440,7 @@ def _most(dtype: np.dtype[Any]) -> int:
 
 
 def _code(p: Parameter, types: Mapping[str, np.dtype[Any]]) -> str:
-    """Return what `struct` calls the type of an argument."""
+    """Return the letters of an argument's type for `struct`."""
     return "Q" if p.is_array else _CODES[_element(p, types)[0].str[1:]]
 
 

@@ -1,4 +1,4 @@
-"""What a product with split rows writes beside y, and how it ends with the graph that it is captured in.
+"""Scratch of products with split rows, which ends with the graph that it is captured in.
 
 Two products that run at the same time must not share it. Products of a stream follow each other, so they do.
 A captured graph may run on any stream, so it has scratch of its own, and keeps it: CUDA tells when the graph,
@@ -115,7 +115,7 @@ _kept_lock = threading.Lock()
 def keep(thing: Any, graph: int) -> None:
     """Keep a thing alive until a graph, its copies and their executions have ended, and nothing longer.
 
-    What has ended is let go of at the next call.
+    The things of graphs that have ended are dropped at the next call.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def keep(thing: Any, graph: int) -> None:
 
 
 def let_go() -> None:
-    """Let go of what only graphs that have ended used."""
+    """Drop everything that only graphs that have ended used."""
     locks = _locks()
     ended: list[_Kept] = []
     living: list[_Kept] = []

@@ -180,7 +180,7 @@ def load_all(wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
 
 
 def _introduce(cupy: Any, flags: tuple[str, ...]) -> None:
-    """Have CuPy ask NVRTC once what it makes of options, which it does for each set of them in a process.
+    """Let CuPy ask NVRTC about options once, as it does for each set of them in a process.
 
     Threads that load kernels with the same options would all ask, and NVRTC answers one after the other.
     """

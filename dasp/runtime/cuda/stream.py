@@ -53,7 +53,7 @@ class Branch:
         self._begun, self._ended = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
 
     def begin(self) -> None:
-        """Follow all that was launched on the current stream."""
+        """Let it wait for all launches on the current stream so far."""
         self._begun.record(self._current())
         self._stream.wait_event(self._begun)
 
@@ -66,9 +66,9 @@ class Branch:
         self._before.use()
 
     def end(self) -> None:
-        """Have what was launched on it be what `join` waits for."""
+        """Mark the launches on it so far as those that `join` waits for."""
         self._ended.record(self._stream)
 
     def join(self) -> None:
-        """Have the current stream follow what was launched on it before the last `end`."""
+        """Let the current stream wait for the launches on it before the last `end`."""
         self._current().wait_event(self._ended)
