@@ -18,7 +18,7 @@ EVERYWHERE = "All ranks raise this."
 
 
 def find_launcher() -> str:
-    """Return `mpi` or `torch` if such a launcher started several ranks, this among them; else an empty str."""
+    """Return `mpi` or `torch` if such a launcher started this process as one of several ranks, else ""."""
     if any(os.environ.get(name, "1") != "1" for name in MPI_SIZES):
         return "mpi"
     if all(name in os.environ for name in TORCH_NAMES) and os.environ["WORLD_SIZE"] != "1":
