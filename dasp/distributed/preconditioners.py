@@ -15,6 +15,7 @@ import numpy as np
 
 import dasp.preconditioners as local
 from dasp.distributed.matrix import SpMatrix
+from dasp.distributed.split import Numbers
 from dasp.multigrid.cycle import Multigrid, entry_type
 from dasp.multigrid.hierarchy import (
     Setup,
@@ -25,7 +26,7 @@ from dasp.multigrid.hierarchy import (
     set_up,
 )
 from dasp.multigrid.smoothers import Level, Options, check_options
-from dasp.preconditioners.base import Preconditioner, computing_type, inverse_diagonal
+from dasp.preconditioners.base import MOST_STEPS, Preconditioner, computing_type, inverse_diagonal
 from dasp.preconditioners.chebyshev import UPPER, Polynomial
 from dasp.runtime import check as _check
 from dasp.runtime.types import Array
@@ -80,7 +81,8 @@ class RankPreconditioner:
         ValueError
             For another type, and for a polynomial in D, which computes in D's.
         """
-        return RankPreconditioner(self._matrix, self._own.astype(dtype))
+        with self._matrix.call:
+            return RankPreconditioner(self._matrix, self._own.astype(dtype))
 
 
 def of_blocks(D: SpMatrix, make: Callable[..., Preconditioner], **options: Any) -> RankPreconditioner:
@@ -169,17 +171,20 @@ def chebyshev(
     _check_ranks(D)
     dtype = computing_type(D)
 
-    def check() -> Any:
-        if degree < 1 or not ratio > 1:
-            raise ValueError(f"degree is {degree} and ratio {ratio}; at least 1, and more than 1, are needed")
-        return inverse_diagonal(D.diagonal_block().diagonal())
+    def check() -> tuple[int, tuple[float, float] | None, Numbers]:
+        if bounds is None and not ratio > 1:
+            raise ValueError(f"ratio is {ratio}; a number above 1 is needed")
+        interval = None if bounds is None else _check.interval(bounds)
+        inverse = inverse_diagonal(D.diagonal_block().diagonal())
+        return _check.count("degree", degree, most=MOST_STEPS), interval, inverse
 
     with D.call:
-        inverse = D.agree(check, lambda _: {"degree": degree, "ratio": ratio, "bounds": bounds})
-        if bounds is None:
+        steps, interval, inverse = D.agree(
+            check, lambda found: {"degree": found[0], "bounds": found[1], "ratio": ratio}
+        )
+        if interval is None:
             high = UPPER * estimate_spectrum(D, jacobi(D), dtype, D.device)[1]
-            bounds = high / ratio, high
-        bounds = _check.interval(bounds)
+            interval = _check.interval((high / ratio, high))
 
     def again(other: np.dtype[Any]) -> Preconditioner:
         raise ValueError(
@@ -188,7 +193,7 @@ def chebyshev(
         )
 
     operator = as_operator(D, D.device)
-    return RankPreconditioner(D, Polynomial(operator, inverse, bounds, int(degree), dtype, D.device, again))
+    return RankPreconditioner(D, Polynomial(operator, inverse, interval, steps, dtype, D.device, again))
 
 
 class RankMultigrid(Multigrid):

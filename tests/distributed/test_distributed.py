@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import pickle
@@ -347,6 +348,31 @@ def test_preconditioners_over_ranks(name: str) -> None:
     _, stats, residual = solved(3, "cg", PRECONDITIONED[name])
     assert stats.converged
     assert residual <= 1.0001e-9
+
+
+def test_arguments_of_preconditioners_on_one_rank_are_told_on_all_which_go_on() -> None:
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"degree": 0}, ValueError, "rank 1: degree is 0; at least 1"),
+        ({"degree": 2.5}, TypeError, "rank 1: degree is 2.5; an int"),
+        ({"ratio": float("nan")}, ValueError, "rank 1: ratio is nan; a number above 1"),
+        ({"bounds": (3.0, 1.0)}, ValueError, "rank 1: bounds are"),
+        ({"degree": 4}, ValueError, "degree is 3 on rank 0 and 4 on rank 1"),
+    ]
+
+    def run(comm: ThreadCommunicator) -> None:
+        D = SpMatrix.from_scipy(generate("poisson2d:6") if comm.rank == 0 else None, comm, device="cpu")
+        x = np.ones(D.local_shape[1])
+        want = D @ x
+        for options, kind, words in wrong:
+            with pytest.raises(kind, match=words):
+                preconditioners.chebyshev(D, **(options if comm.rank else {}))
+            assert (D @ x == want).all()
+        M = preconditioners.jacobi(D)
+        with pytest.raises(ValueError, match="float16") if comm.rank else contextlib.nullcontext():
+            M.astype(np.float16 if comm.rank else np.float32)
+        assert (D @ x == want).all()
+
+    run_ranks(2, run)
 
 
 def iterations_with_multigrid(A: Any, b: Any, ml: Any, options: dict[str, Any]) -> tuple[int, int]:
