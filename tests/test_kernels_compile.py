@@ -17,7 +17,7 @@ from dasp.dense.gemm import rungs_cuda as dense
 from dasp.formats.cost import H200
 from dasp.formats.sell.cuda import column_blocks, row_blocks
 from dasp.formats.sell.cuda import columns as several
-from dasp.formats.sell.cuda.column_blocks import BLOCKS, Gathering, choose_column_blocks, find_layout
+from dasp.formats.sell.cuda.column_blocks import BLOCKS, Gathering, choose_column_blocks, find_strides
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.dtypes import C_NAMES, TABLE, Arithmetic, arithmetic, into
@@ -182,7 +182,7 @@ def columns() -> Iterator[Defines]:
     def panels(kinds: Arithmetic, k: int, order: str, even: bool = False, **plan: Any) -> Iterator[Defines]:
         wide = several.even_row(k, kinds.x.itemsize) if even else k
         x, y = np.empty((9, wide), kinds.x, order), np.empty((9, k), kinds.y, order)
-        x_at, y_at = (find_layout(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
+        x_at, y_at = (find_strides(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
         for one in choose_column_blocks(BLOCKS, k, kinds, x_at, y_at, Gathering(**plan), H200):
             yield {**usual, **one.block.defines(), **type_names(kinds), "DASP_CODING": "0"}
 

@@ -14,7 +14,7 @@ from dasp.formats import cost_file
 from dasp.formats.cost import CostModel
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Plan, arrays_of, narrowest
-from dasp.formats.product_cpu import Product
+from dasp.formats.product_cpu import CpuProduct
 from dasp.formats.sell.cpu import primitives
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
@@ -84,9 +84,9 @@ def may_write(plan: Plan) -> bool:
     return all(map(_arrays.may_be_writable, arrays_of(plan.values)))
 
 
-def product(plan: Plan, device: str, like: Product | None = None) -> Product:
+def product(plan: Plan, device: str, like: CpuProduct | None = None) -> CpuProduct:
     """Make a plan with NumPy arrays ready to be multiplied."""
-    made: Product = formats.find_product(plan, "cpu")(plan)
+    made: CpuProduct = formats.find_product(plan, "cpu")(plan)
     return made
 
 

@@ -12,7 +12,7 @@ from dasp.formats import cost_file
 from dasp.formats.cost import CostModel, Gpu
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Plan, arrays_of, with_arrays
-from dasp.formats.product_cuda import Product, number
+from dasp.formats.product_cuda import CudaProduct, number
 from dasp.formats.sell.cuda.primitives import primitives
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
@@ -216,7 +216,7 @@ def may_write(plan: Plan) -> bool:
     return True
 
 
-def product(plan: Plan, device: str, like: Product | None = None) -> Product:
+def product(plan: Plan, device: str, like: CudaProduct | None = None) -> CudaProduct:
     """Take a plan to a GPU; if it was made there, on the current stream, it is done when this returns.
 
     `like` is the product of a plan with the same pattern, whose launches may serve again.

@@ -28,7 +28,7 @@ TENSOR_CORES = 80
 """Compute capability from which tensor cores multiply float64."""
 
 
-class Kernel(Protocol):
+class VectorKernel(Protocol):
     """The product of a format by a vector: a module that tells how its kernel is compiled and launched."""
 
     SIGNATURE: Signature
@@ -65,7 +65,7 @@ def numbers(total: np.dtype[Any], alpha: complex, beta: complex) -> tuple[Any, .
     return tuple(part for z in pair for part in (z.real, z.imag)) if total.kind == "c" else pair
 
 
-def defines(kernel: Kernel, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
+def defines(kernel: VectorKernel, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
     """Return the compile-time constants of the kernel for a plan and the types of a product."""
     constants = kernel.defines(plan)
     if kinds.sum != np.float64:
@@ -79,18 +79,18 @@ def defines(kernel: Kernel, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
     }
 
 
-def types(kernel: Kernel, plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
+def types(kernel: VectorKernel, plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
     """Return the types that the kernel's source names."""
     return kernel.types(plan) | kinds.types | {"Bits": np.dtype(f"u{real_type(kinds.sum).itemsize}")}
 
 
-def blocks(kernel: Kernel, plan: Plan) -> int:
+def blocks(kernel: VectorKernel, plan: Plan) -> int:
     """Return the blocks of a launch."""
     return int(ceil_div(kernel.warps(plan) * WARP, kernel.threads(plan)))
 
 
 def compile_product(
-    kernel: Kernel,
+    kernel: VectorKernel,
     plan: Plan,
     kinds: Arithmetic,
     signature: Signature | None = None,

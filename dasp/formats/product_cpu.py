@@ -22,7 +22,7 @@ TRANSPOSED_ROOM = 1 << 23
 """Bytes that transposed columns of X and Y should fit, so that they stay in the cache; but 4 at least."""
 
 
-class Product:
+class CpuProduct:
     """A plan, ready to be multiplied on the CPU; see `dasp.formats.protocols.Product`.
 
     A format adds `multiply_vector` and, where it multiplies `several` columns at once, `multiply_rows`.

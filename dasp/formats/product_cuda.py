@@ -16,7 +16,7 @@ from dasp.formats.kernel_cuda import (
     SETTLE,
     TENSOR_CORES,
     VARYING,
-    Kernel,
+    VectorKernel,
     blocks,
     compile_product,
     compile_settling,
@@ -54,7 +54,7 @@ ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
 
 
-class Product:
+class CudaProduct:
     """A plan, ready to be multiplied on one GPU; see `dasp.formats.protocols.Product`.
 
     A format says which `kernel` multiplies by a vector; what else it can do, it adds.
@@ -72,7 +72,7 @@ class Product:
         If the plan wants float64 tensor cores and the GPU has none.
     """
 
-    kernel: Kernel
+    kernel: VectorKernel
     """The module of the format's kernel."""
 
     MADE_LATER: ClassVar[tuple[str, ...]] = ()
@@ -120,7 +120,7 @@ class Product:
         self._quick: Launch | None = None
         self._settled: Launch | None = None
 
-    def of(self, plan: Plan) -> Product | None:
+    def of(self, plan: Plan) -> CudaProduct | None:
         """Return the product of a plan here with the same pattern; None if its values are of another kind."""
         if not self._is_like(plan):
             return None

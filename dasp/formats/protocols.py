@@ -99,7 +99,7 @@ class Device(Protocol):
         Those of a GPU hold that they get a valid matrix; for those of the CPU `dasp.runtime.arrays` does.
         """
 
-    def packing(self, csr: Csr, device: str) -> AbstractContextManager[tuple[Csr, Primitives]]:
+    def packing(self, csr: Csr, device: str) -> AbstractContextManager[tuple[Csr, BasicPrimitives]]:
         """Give the matrix on a device, and the primitives; what they made is done once it is a product."""
 
     def as_values(self, data: Any, device: str) -> Array:
@@ -133,7 +133,7 @@ class Device(Protocol):
         """Return the operator that solvers for this kind of device take."""
 
 
-class Primitives(Protocol):
+class BasicPrimitives(Protocol):
     """What packing is written in on one device. A format adds its own to these."""
 
     @property

@@ -16,7 +16,7 @@ from dasp.formats import devices
 from dasp.formats.cost import CostModel
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array, Plan, arrays_of, sort_by_row
-from dasp.formats.protocols import Primitives
+from dasp.formats.protocols import BasicPrimitives
 from dasp.matrix.device import find_device
 from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
@@ -84,7 +84,7 @@ def make_plan(
     csr: Csr,
     policy: Policy,
     model: CostModel,
-    primitives: Primitives,
+    primitives: BasicPrimitives,
     order: Array | None = None,
 ) -> Plan:
     """Pack a matrix into a plan.
@@ -96,7 +96,7 @@ def make_plan(
     policy : Policy
     model : CostModel
         Whose costs decide what the policy leaves open.
-    primitives : dasp.formats.protocols.Primitives
+    primitives : dasp.formats.protocols.BasicPrimitives
     order : Array, shape (nnz,), optional
         Which of the entries that came in is each entry of the matrix, if they came in another order.
 

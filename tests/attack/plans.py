@@ -33,7 +33,7 @@ from dasp.formats.csr.matrix import Csr
 from dasp.formats.devices import find
 from dasp.formats.sell import SELL
 from dasp.formats.sell.cpu import primitives as cpu
-from dasp.formats.sell.cuda.primitives import Primitives
+from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.runtime import integers as _integers
 from dasp.runtime.dtypes import named
 from tests.attack._cases import Counts, Draws, attack_with, written_in_graphs
@@ -285,7 +285,8 @@ class Side:
         if GPU:
             self.on, self.put = find("cuda:0").primitives(0), cupy.asarray
         else:
-            self.on, self.put = Primitives(PackingDevice(rng.choice((None, rng.getrandbits(31))))), np.array
+            device = PackingDevice(rng.choice((None, rng.getrandbits(31))))
+            self.on, self.put = CudaPrimitives(device), np.array
 
 
 def attempt(function: Callable[..., Any], *given: Any, **named: Any) -> str:

@@ -93,7 +93,7 @@ def values_into(plan: Plan, data: Any, slots: Any, on: Any) -> None:
     on.overwrite(plan.values.numbers, values_from(plan, data, slots, on).numbers)
 
 
-class CpuProduct(product_cpu.Product):
+class ToyCpuProduct(product_cpu.CpuProduct):
     def multiply_vector(self, x: Any, y: Any, alpha: Any, beta: Any) -> None:
         columns = self.plan.pattern.columns
         terms = np.where(columns == PAD, 0, self.plan.values.numbers * x[columns])
@@ -142,7 +142,7 @@ class Kernel:
         return arrays | {"rows": columns.shape[0], "width": columns.shape[1]}
 
 
-class CudaProduct(product_cuda.Product):
+class ToyCudaProduct(product_cuda.CudaProduct):
     kernel = Kernel()
 
 
@@ -162,7 +162,7 @@ def dense_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         values_from=values_from,
         values_into=values_into,
         summary=summary,
-        products={"cpu": lambda: CpuProduct, "cuda": lambda: CudaProduct},
+        products={"cpu": lambda: ToyCpuProduct, "cuda": lambda: ToyCudaProduct},
     )
     monkeypatch.setattr(formats, "_formats", dict(formats._formats))
     formats.register(record)

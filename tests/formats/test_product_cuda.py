@@ -70,10 +70,15 @@ def vector(n, seed=0, dtype=np.float64):
 def counted(monkeypatch):
     """How often a product went the long way."""
     calls = []
-    from dasp.formats.product_cuda import Product
+    from dasp.formats.product_cuda import CudaProduct
 
-    multiply = Product.multiply
-    monkeypatch.setattr(Product, "multiply", lambda self, *args: (calls.append(1), multiply(self, *args))[1])
+    multiply = CudaProduct.multiply
+
+    def count(*args):
+        calls.append(1)
+        multiply(*args)
+
+    monkeypatch.setattr(CudaProduct, "multiply", count)
     return calls
 
 

@@ -22,7 +22,7 @@ from dasp.formats.cost import H200
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import arrays_of
 from dasp.formats.sell.cpu import primitives as cpu
-from dasp.formats.sell.cuda.primitives import Primitives
+from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.formats.sell.pattern import Coding
 from dasp.matrix import planning
 from dasp.runtime.cpu.halves import store_rounded, widened
@@ -222,12 +222,12 @@ def test_both_devices_make_the_same_plan(matrix, name, kind, seed, spoilt):
         data.view(real_type(data.dtype))[seed % len(words)] = bad
         words[seed % len(words)] ^= spoilt == "nan"  # another payload
     csr = Csr(matrix.shape, matrix.indptr, matrix.indices, data)
-    plans = [planning.make_plan(csr, Policy(), H200, on) for on in (cpu, Primitives(PackingDevice()))]
+    plans = [planning.make_plan(csr, Policy(), H200, on) for on in (cpu, CudaPrimitives(PackingDevice()))]
     formats.find(plans[0].format).check(plans[0])
     for one, other in zip(*map(arrays_of, plans), strict=True):
         assert one.dtype == other.dtype
         assert one.tobytes() == other.tobytes()
-    for on in (cpu, Primitives(PackingDevice())):
+    for on in (cpu, CudaPrimitives(PackingDevice())):
         indptr, indices, values = formats.find(plans[0].format).unpack(plans[0], on)
         assert_same_entries(
             sp.csr_array((values, indices, indptr), shape=matrix.shape),

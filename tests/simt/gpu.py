@@ -24,7 +24,7 @@ from dasp.formats import product_cuda as product
 from dasp.formats.plan import arrays_of
 from dasp.formats.sell.cuda import columns, diagonal, row_blocks
 from dasp.formats.sell.cuda import product as sell
-from dasp.formats.sell.cuda.primitives import Primitives
+from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.runtime.cuda import driver as _driver
 from dasp.runtime.cuda import launch as _launch
 from dasp.runtime.cuda import scratch
@@ -129,7 +129,7 @@ class Gpu:
         monkeypatch.setattr(columns, "compile_transpose", self._compile_transposing)
         monkeypatch.setattr(columns, "on_host", self.get)
         monkeypatch.setattr(columns, "zero_row", cache(columns.zero_row.__wrapped__))
-        monkeypatch.setattr(row_blocks, "primitives", lambda number: Primitives(_Packing(self)))
+        monkeypatch.setattr(row_blocks, "primitives", lambda number: CudaPrimitives(_Packing(self)))
         for module in (_driver, _launch, scratch):
             monkeypatch.setattr(module, "driver", lambda: self)
         runtime = SimpleNamespace(

@@ -11,8 +11,8 @@ from dasp import Policy, SpMatrix, formats
 from dasp.formats import kernel_cuda as cuda
 from dasp.formats.sell.cuda import columns as several
 from dasp.formats.sell.cuda import row_blocks
-from dasp.formats.sell.cuda.column_blocks import BLOCKS, MOST_ROW, BlockTable, find_layout
-from dasp.formats.sell.cuda.primitives import Primitives
+from dasp.formats.sell.cuda.column_blocks import BLOCKS, MOST_ROW, BlockTable, find_strides
+from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.runtime.cuda.scratch import ABSENT, new_scratch
 from dasp.runtime.dtypes import arithmetic, into, real_type
@@ -93,10 +93,10 @@ def emulate_columns(
     x and y: C- or F-ordered, or views of such arrays that begin at their first element.
     """
     kernels, kinds, k = several.SLICES, into(plan.dtype, x.dtype, y.dtype), x.shape[1]
-    x_at, y_at = (find_layout(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
+    x_at, y_at = (find_strides(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
     most = row_blocks.most_tiles(table, plan, kinds, k)
     if most >= 1 and row_blocks.serve(plan, kinds, x_at):
-        _, found = row_blocks.build(Primitives(PackingDevice()), plan, most)
+        _, found = row_blocks.build(CudaPrimitives(PackingDevice()), plan, most)
         kernels = kernels if found is None else found.kernels()
     known = kernels.types(plan, kinds)
     partials = poisoned(np.full((plan.pattern.segments, k), np.nan, kinds.sum))

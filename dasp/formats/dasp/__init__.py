@@ -28,8 +28,8 @@ DASP = Format(
     mapped=mapped,
     summary=summary,
     products={
-        "cpu": lambda: load("dasp.formats.dasp.cpu.product").Product,
-        "cuda": lambda: load("dasp.formats.dasp.cuda.product").Product,
+        "cpu": lambda: load("dasp.formats.dasp.cpu.product").DaspCpuProduct,
+        "cuda": lambda: load("dasp.formats.dasp.cuda.product").DaspCudaProduct,
     },
     alike=lambda plan: {"mma": plan.pattern.mma},
 )

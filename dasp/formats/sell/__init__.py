@@ -30,8 +30,8 @@ SELL = Format(
     mapped=mapped,
     summary=summary,
     products={
-        "cpu": lambda: load("dasp.formats.sell.cpu.product").Product,
-        "cuda": lambda: load("dasp.formats.sell.cuda.product").Product,
+        "cpu": lambda: load("dasp.formats.sell.cpu.product").SellCpuProduct,
+        "cuda": lambda: load("dasp.formats.sell.cuda.product").SellCudaProduct,
     },
     packs_on_gpu=True,
     alike=lambda plan: {"narrow": plan.pattern.choice.narrow, "mma": plan.pattern.choice.mma},

@@ -14,7 +14,7 @@ from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
 from dasp.formats.sell.pattern import Coding, Pattern, Values
 
 
-class Primitives(protocols.Primitives, Protocol):
+class Primitives(protocols.BasicPrimitives, Protocol):
     """The primitives of slices; arrays lie where the matrix lies, statistics come to the host.
 
     Results are equal, bit for bit, on every device. Orders are stable. `Cut`, `Survey`, `Tried` and `Layout`
@@ -180,7 +180,7 @@ class Primitives(protocols.Primitives, Protocol):
 
 if TYPE_CHECKING:  # both devices have all of them
     from dasp.formats.sell.cpu import primitives as _on_cpu
-    from dasp.formats.sell.cuda.primitives import Primitives as _OnGpu
+    from dasp.formats.sell.cuda.primitives import CudaPrimitives
 
-    def _agree(on_gpu: _OnGpu) -> tuple[Primitives, Primitives]:
+    def _agree(on_gpu: CudaPrimitives) -> tuple[Primitives, Primitives]:
         return _on_cpu, on_gpu

@@ -13,7 +13,7 @@ import numpy as np
 from dasp.formats.kernel_cuda import defines, types
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cuda import vector
-from dasp.formats.sell.cuda.product import Product
+from dasp.formats.sell.cuda.product import SellCudaProduct
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import into
@@ -136,7 +136,7 @@ def chip(device: int) -> Chip:
     return Chip(processors if cooperates else 0, shared_bytes)
 
 
-_RECIPES: WeakKeyDictionary[Product, dict[bool, Recipe | None]] = WeakKeyDictionary()
+_RECIPES: WeakKeyDictionary[SellCudaProduct, dict[bool, Recipe | None]] = WeakKeyDictionary()
 """The recipes of products, without and with a diagonal preconditioner."""
 
 
@@ -149,7 +149,7 @@ def find_recipe(A: Matrix, M: Matrix | None, dtype: np.dtype[Any]) -> Recipe | N
     diagonal = M is not None
     if diagonal and getattr(M, "diagonal_of_inverse", None) is None:
         return None
-    if dtype != np.float64 or not isinstance(product, Product):
+    if dtype != np.float64 or not isinstance(product, SellCudaProduct):
         return None
     recipes = _RECIPES.setdefault(product, {})
     if diagonal not in recipes:

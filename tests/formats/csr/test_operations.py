@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from dasp.formats.csr.cpu import operations as cpu
-from dasp.formats.csr.cuda.operations import Operations
+from dasp.formats.csr.cuda.operations import CudaOperations
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.csr.matrix import Csr, equal
 from dasp.formats.csr.slice import slice_columns, slice_rows
@@ -23,8 +23,8 @@ def csr_of(matrix: csr_array, kind: type = np.int64) -> Csr:
     return Csr(matrix.shape, matrix.indptr.astype(kind), matrix.indices.astype(kind), matrix.data)
 
 
-def devices(seed: int | None = None) -> tuple[object, Operations]:
-    return cpu, Operations(PackingDevice(seed))
+def devices(seed: int | None = None) -> tuple[object, CudaOperations]:
+    return cpu, CudaOperations(PackingDevice(seed))
 
 
 def assert_same(got: np.ndarray, want: np.ndarray) -> None:

@@ -15,20 +15,20 @@ from dasp import Policy, SpMatrix, set_num_threads
 from dasp.formats.cost import H200
 from dasp.formats.plan import WARP
 from dasp.formats.sell.cpu.column_blocks import cut_columns
-from dasp.formats.sell.cpu.product import Product
+from dasp.formats.sell.cpu.product import SellCpuProduct
 from dasp.formats.sell.cuda import columns as cuda
 from dasp.formats.sell.cuda import row_blocks
 from dasp.formats.sell.cuda.column_blocks import (
     BLOCKS,
     Gathering,
-    Layout,
     Rule,
+    Strides,
     choose_column_blocks,
     choose_parts,
-    find_layout,
+    find_strides,
     gathering_of,
 )
-from dasp.formats.sell.cuda.primitives import Primitives
+from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.models import generate
 from dasp.runtime.cpu.transpose import transpose
@@ -384,7 +384,7 @@ def test_warps_that_share_a_slice_and_slots_that_are_loaded_together_change_no_b
 @settings(max_examples=8)
 @given(matrices(), st.booleans(), st.integers(2, 7), st.sampled_from([2, 5, 16]), st.sampled_from("CF"))
 def test_the_number_of_threads_changes_no_bit(matrix, split, threads, k, order):
-    operator = Product(plan_of(matrix, SPLIT if split else Policy(format="sell")))
+    operator = SellCpuProduct(plan_of(matrix, SPLIT if split else Policy(format="sell")))
     operator._seconds = 10**9  # as if large enough for several threads
     hold_threads_to_bits(operator, columns(matrix.shape[1], k, order=order), threads)
 
@@ -413,22 +413,22 @@ def choose(k, kinds, x, y=None, table=BLOCKS, **plan):
     return choose_column_blocks(table, k, kinds, x, y or x, Gathering(**plan), H200)
 
 
-def test_a_layout_says_strides_and_how_many_numbers_are_read_at_once():
+def test_strides_say_how_many_numbers_are_read_at_once():
     def of(array):
-        return find_layout(array.shape, array.strides, array.itemsize, 0)
+        return find_strides(array.shape, array.strides, array.itemsize, 0)
 
-    assert of(np.ones((9, 8))) == Layout(8, 1, 2)
-    assert of(np.ones((9, 8), np.float32)) == Layout(8, 1, 4)
-    assert of(np.ones((9, 6), np.float32)) == Layout(6, 1, 2)
-    assert of(np.ones((9, 5))) == Layout(5, 1, 1)
-    assert of(np.ones((9, 8), order="F")) == Layout(1, 9, 1)
-    assert of(np.ones((9, 8))[::2]) == Layout(16, 1, 2)
-    assert of(np.ones((9, 7))[:, :4]) == Layout(7, 1, 1)
-    assert of(np.ones((9, 8))[:, ::2]) == Layout(8, 2, 1)
+    assert of(np.ones((9, 8))) == Strides(8, 1, 2)
+    assert of(np.ones((9, 8), np.float32)) == Strides(8, 1, 4)
+    assert of(np.ones((9, 6), np.float32)) == Strides(6, 1, 2)
+    assert of(np.ones((9, 5))) == Strides(5, 1, 1)
+    assert of(np.ones((9, 8), order="F")) == Strides(1, 9, 1)
+    assert of(np.ones((9, 8))[::2]) == Strides(16, 1, 2)
+    assert of(np.ones((9, 7))[:, :4]) == Strides(7, 1, 1)
+    assert of(np.ones((9, 8))[:, ::2]) == Strides(8, 2, 1)
     assert of(np.ones((9, 8))[::-1]) is None
-    assert find_layout((9, 8), (64, 8), 8, 8) == Layout(8, 1, 1)
-    assert find_layout((9, 8), (65, 8), 8, 0) is None
-    assert find_layout((9, 2), (8 * 2**31, 8), 8, 0) is None
+    assert find_strides((9, 8), (64, 8), 8, 8) == Strides(8, 1, 1)
+    assert find_strides((9, 8), (65, 8), 8, 0) is None
+    assert find_strides((9, 2), (8 * 2**31, 8), 8, 0) is None
 
 
 @pytest.mark.parametrize("k", range(1, 70))
@@ -437,7 +437,7 @@ def test_a_layout_says_strides_and_how_many_numbers_are_read_at_once():
 def test_passes_cover_every_column_once(k, item, order):
     dtype = np.dtype(f"f{item}")
     x = np.empty((50, k), dtype, order)
-    at = find_layout(x.shape, x.strides, item, 0)
+    at = find_strides(x.shape, x.strides, item, 0)
     passes = choose(k, arithmetic(dtype, dtype), at, table=BLOCKS)
     assert len(passes) <= 2
     assert [j for one in passes for j in range(one.first, one.first + one.columns)] == list(range(k))
@@ -451,26 +451,26 @@ def test_passes_cover_every_column_once(k, item, order):
 
 
 def test_column_blocks_of_a_toy_machine():
-    near, far = Layout(32, 1, 2), Layout(1, 1000, 1)
+    near, far = Strides(32, 1, 2), Strides(1, 1000, 1)
     large, small = choose(40, DOUBLE, near, table=TOY, steps=7)
     assert large == (0, 32, (16, 4, 2, 2, 1, 4, 8, 168, 128, 1))
     assert small == (32, 8, (8, 4, 2, 2, 1, 7, 8, 128, 512, 1))
     (one,) = choose(32, DOUBLE, far, near, table=TOY)
     assert one == (0, 32, (8, 1, 1, 1, 1, 4, 8, 64, 256, 1))
-    (one,) = choose(32, SINGLE, Layout(32, 1, 4), table=TOY)
+    (one,) = choose(32, SINGLE, Strides(32, 1, 4), table=TOY)
     assert one == (0, 32, (16, 4, 4, 4, 1, 8, 8, 128, 512, 1))
 
 
 def test_the_last_block_is_more_than_half_full_or_has_the_columns_that_are_left():
-    (one,) = choose(13, DOUBLE, Layout(13, 1, 1), table=TOY)
+    (one,) = choose(13, DOUBLE, Strides(13, 1, 1), table=TOY)
     assert (one.columns, one.block.columns, one.block.whole) == (13, 16, 0)
-    whole, rest = choose(19, DOUBLE, Layout(1, 1000, 1))
+    whole, rest = choose(19, DOUBLE, Strides(1, 1000, 1))
     assert (whole.columns, rest.first, rest.columns, rest.block.columns) == (16, 16, 3, 3)
     assert whole.block.whole == rest.block.whole == 1
 
 
 def test_a_lane_has_two_loads_of_a_row_at_most_and_as_many_bytes_in_flight():
-    wide, narrow = (choose(32, SINGLE, Layout(32, 1, pack))[0].block for pack in (4, 1))
+    wide, narrow = (choose(32, SINGLE, Strides(32, 1, pack))[0].block for pack in (4, 1))
     assert (wide.lanes, wide.loads) == (8, 8)
     assert (narrow.lanes, narrow.loads) == (16, 32)
 
@@ -480,18 +480,18 @@ def test_a_few_columns_are_read_by_lone_lanes_where_columns_lie_near_and_by_two_
         (one,) = choose(k, kinds, at, **plan)
         return one.block.columns, one.block.lanes
 
-    assert lanes(5, DOUBLE, Layout(5, 1, 1), sectors=0.3) == (5, 1)
-    assert lanes(5, DOUBLE, Layout(8, 1, 2), sectors=0.3) == (6, 1)
-    assert lanes(7, DOUBLE, Layout(7, 1, 1), sectors=0.5)[1] > 1
-    assert lanes(4, DOUBLE, Layout(4, 1, 2), sectors=0.9) == (4, 2)
-    assert lanes(4, DOUBLE, Layout(4, 1, 2), sectors=0.3) == (4, 1)
-    assert lanes(8, SINGLE, Layout(8, 1, 4), sectors=0.9) == (8, 2)
-    assert lanes(8, SINGLE, Layout(8, 1, 4), sectors=0.9, reads=4.0) == (8, 1)
+    assert lanes(5, DOUBLE, Strides(5, 1, 1), sectors=0.3) == (5, 1)
+    assert lanes(5, DOUBLE, Strides(8, 1, 2), sectors=0.3) == (6, 1)
+    assert lanes(7, DOUBLE, Strides(7, 1, 1), sectors=0.5)[1] > 1
+    assert lanes(4, DOUBLE, Strides(4, 1, 2), sectors=0.9) == (4, 2)
+    assert lanes(4, DOUBLE, Strides(4, 1, 2), sectors=0.3) == (4, 1)
+    assert lanes(8, SINGLE, Strides(8, 1, 4), sectors=0.9) == (8, 2)
+    assert lanes(8, SINGLE, Strides(8, 1, 4), sectors=0.9, reads=4.0) == (8, 1)
 
 
 def test_no_warps_share_one_of_many_slices_to_read_rows_of_128_bytes():
     def shares(k, kinds=SINGLE, pack=4):
-        at = Layout(k, 1, pack)
+        at = Strides(k, 1, pack)
         return [choose(k, kinds, at, slices=slices)[0].block.share for slices in (100, 10_000)]
 
     assert shares(24) == shares(32) == [4, 1]
@@ -501,7 +501,7 @@ def test_no_warps_share_one_of_many_slices_to_read_rows_of_128_bytes():
 
 
 def test_warps_share_slices_of_many_steps_and_whole_rows():
-    at = Layout(16, 1, 4)
+    at = Strides(16, 1, 4)
     many, few, cut = (
         choose(16, SINGLE, at, steps=steps, alike=alike)[0].block
         for steps, alike in ((8, True), (4, True), (8, False))
@@ -509,9 +509,9 @@ def test_warps_share_slices_of_many_steps_and_whole_rows():
     assert many.share > few.share == cut.share == 1
     assert many.threads == WARP * many.share
     assert many.steps % many.share == 0
-    full, ragged = (choose(k, DOUBLE, Layout(k, 1, 1))[0].block for k in (8, 7))
+    full, ragged = (choose(k, DOUBLE, Strides(k, 1, 1))[0].block for k in (8, 7))
     assert full.share > ragged.share == 1
-    (half,) = choose(32, arithmetic(HALF, HALF), Layout(32, 1, 8))
+    (half,) = choose(32, arithmetic(HALF, HALF), Strides(32, 1, 8))
     assert half.block.share == 1
     long, mixed, short = (
         plan_of(from_lengths([2000] * long + [5] * short, 3000))
@@ -679,7 +679,7 @@ def test_row_blocks_of_a_grid_are_boxes(shape, dtype):
 
 def test_boxes_of_a_grid_have_fewer_tiles_and_every_row_once():
     matrix = lattice((6, 8, 10), 3)
-    plan, on = plan_of(matrix, Policy(format="sell", steps=32)), Primitives(PackingDevice())
+    plan, on = plan_of(matrix, Policy(format="sell", steps=32)), CudaPrimitives(PackingDevice())
     count, boxes = row_blocks.build(on, plan, 1e9)
     assert sorted(boxes.rows.tolist()) == list(range(480))
     mixed = matrix[np.random.default_rng(0).permutation(480)]
@@ -693,12 +693,12 @@ def test_boxes_of_a_grid_have_fewer_tiles_and_every_row_once():
 def test_a_grid_is_found_whatever_its_size_and_elements(model):
     """Rows at equal distances would all begin a line of 16; tetrahedra reach to one side."""
     matrix = generate(model)
-    made_of, plan = Primitives(PackingDevice()), plan_of(matrix, Policy(format="sell"))
+    made_of, plan = CudaPrimitives(PackingDevice()), plan_of(matrix, Policy(format="sell"))
     sample, n = row_blocks.sample_offsets(made_of.device, plan, made_of.unpack_codes(plan)), int(model[-2:])
     assert row_blocks.find_grid(sample, n**3) == (n, n * n)
 
 
 def test_several_unknowns_of_a_point_are_no_points_of_a_grid():
-    made_of, plan = Primitives(PackingDevice()), plan_of(generate("fem3:6"), Policy(format="sell"))
+    made_of, plan = CudaPrimitives(PackingDevice()), plan_of(generate("fem3:6"), Policy(format="sell"))
     sample = row_blocks.sample_offsets(made_of.device, plan, made_of.unpack_codes(plan))
     assert row_blocks.find_grid(sample, 3 * 6**3) == (0, 0)

@@ -18,7 +18,7 @@ from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cpu.values import holds
 from dasp.formats.sell.cuda.pack import segments, slice_statistics
-from dasp.formats.sell.cuda.primitives import Primitives
+from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.formats.sell.layout import Cut
 from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code, shape_fields
 from dasp.models import generate
@@ -40,7 +40,7 @@ def plans(csr, seed=None, machine=H200, **choices):
     """The plan of the emulated GPU, held to be that of the CPU; and the device."""
     options, device = SELL.options(**choices), PackingDevice(seed)
     want = SELL.pack(csr, options, machine, cpu)
-    got = SELL.pack(csr, options, machine, Primitives(device))
+    got = SELL.pack(csr, options, machine, CudaPrimitives(device))
     assert_same_plan(got, want)
     return got, device
 
@@ -349,7 +349,7 @@ def test_what_is_no_matrix_is_refused_as_on_the_host(changes):
     with pytest.raises(ValueError, match=r"indptr|indices") as wanted:
         _check.compressed("CSR", csr.shape, *csr[1:])
     with pytest.raises(ValueError, match=re.escape(str(wanted.value))):
-        Primitives(PackingDevice()).survey(csr, SELL_CUT, True)
+        CudaPrimitives(PackingDevice()).survey(csr, SELL_CUT, True)
 
 
 # ---- what planning costs -------------------------------------------------------------------------
@@ -364,7 +364,7 @@ def test_memory_is_at_most_that_of_the_matrix_beside_the_plan_and_is_given_back(
         csr.indices[:] = csr.indices[::-1]
         csr = csr._replace(indices=np.ascontiguousarray(csr.indices))
     device = PackingDevice()
-    plan = SELL.pack(csr, SELL.options(), H200, Primitives(device))
+    plan = SELL.pack(csr, SELL.options(), H200, CudaPrimitives(device))
     kept = nbytes(plan)
     assert device.peak <= kept + nbytes(*csr[1:])
     shared = plan.pattern.segment_offsets.nbytes  # a 0, as in all plans without long rows
@@ -374,7 +374,7 @@ def test_memory_is_at_most_that_of_the_matrix_beside_the_plan_and_is_given_back(
 @pytest.mark.parametrize("narrow", [True, False])
 def test_what_a_usual_matrix_needs_is_compiled_at_once(narrow):
     csr, device = csr_of(generate("fem3:3").astype(np.float64)), PackingDevice()
-    packing = Primitives(device)
+    packing = CudaPrimitives(device)
     packing._on.compile_usual(csr)
     at_once = set(device.sources)
     packing._on.compile_usual(csr)
@@ -404,7 +404,7 @@ def test_other_values_are_coded_and_placed_as_on_the_cpu(kind, dtype):
     matrix, rng = generate("spikes:300:2:290"), np.random.default_rng(3)
     csr = csr_of(matrix)._replace(data=matrix.data.astype(dtype))
     plan, device = plans(csr)
-    gpu = Primitives(device)
+    gpu = CudaPrimitives(device)
     slots = {on: formats.find(plan.format).slots(plan, on) for on in (gpu, cpu)}
     data = draw_values(kind, matrix.nnz, dtype, rng)
     got, want = (SELL.values_from(plan, data, slots[on], on) for on in (gpu, cpu))
@@ -442,7 +442,7 @@ def test_values_in_place_are_all_written_or_none(kind, dtype, launches, seed):
     if kind == "few":
         old = rng.choice(old[:100], matrix.nnz)
     plan, device = plans(csr_of(matrix)._replace(data=old), seed)
-    on, values = Primitives(device), plan.values
+    on, values = CudaPrimitives(device), plan.values
     slots, stored = on.slots(plan), (values.codes, values.table)
     unfit = np.r_[np.pi, old[1:]].astype(dtype)  # a value more
     for data in (old[::-1].copy(), unfit, old + (kind in ("few", "equal")), unfit, old):
@@ -466,7 +466,7 @@ def test_a_capture_writes_values_that_are_stored_as_they_are_alone(monkeypatch):
         csr = csr_of(generate("spikes:300:2:290"))
         data = draw_values(kind, len(csr.data), np.float64, rng)
         plan, device = plans(csr._replace(data=data))
-        on = Primitives(device)
+        on = CudaPrimitives(device)
         slots = on.slots(plan)
         device.launches.clear()
         if kind == "any":

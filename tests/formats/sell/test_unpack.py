@@ -17,7 +17,7 @@ from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cpu import unpack as unpacking
 from dasp.formats.sell.cuda import diagonal as cuda
-from dasp.formats.sell.cuda.primitives import Primitives
+from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.formats.sell.pattern import BITS_8, Choice, Coding, Pattern, Values, shape_word
 from dasp.models import generate
 from dasp.runtime.cpu import threads
@@ -43,7 +43,7 @@ def assert_unpacks(plan, seed=None):
     rows, columns, values = expand(plan)
     want = csr_of_slots(plan, rows, columns, values)
     slots = slots_of_entries(plan, rows, columns)
-    for on in (cpu, Primitives(device)):
+    for on in (cpu, CudaPrimitives(device)):
         for mine, theirs in zip(formats.find(plan.format).unpack(plan, on), want, strict=True):
             assert_same(mine, theirs)
         found = formats.find(plan.format).slots(plan, on)
@@ -102,7 +102,7 @@ def assert_scales(plan):
     if plan.dtype != sum_type(plan.dtype):
         return
     indptr, indices, data = formats.find(plan.format).unpack(plan, cpu)
-    rng, on = np.random.default_rng(1), Primitives(PackingDevice())
+    rng, on = np.random.default_rng(1), CudaPrimitives(PackingDevice())
     left, right = (1 + rng.random(size).astype(plan.dtype) for size in plan.shape)
     for one, other in ((left, right), (None, right), (left, None)):
         made = on.scale_entries(plan, formats.find(plan.format).slots(plan, on), one, other)
@@ -117,7 +117,7 @@ def assert_scales(plan):
 
 def assert_clears_pads(plan, columns):
     for dtype in (np.int8, np.float16, np.float32, np.float64, np.complex128):
-        for on in (cpu, Primitives(PackingDevice())):
+        for on in (cpu, CudaPrimitives(PackingDevice())):
             codes = np.full(len(columns), np.nan if np.dtype(dtype).kind != "i" else 7).astype(dtype)
             want = np.where(columns < 0, dtype(0), codes).astype(dtype)
             on.clear_pads(plan.pattern, codes)
@@ -138,7 +138,7 @@ def test_bytes_become_others(seed):
     to[codes.view(np.uint8)] = codes.view(np.uint8) ^ 0x55
     to[0] = 0
     want = to.astype(np.uint8).view(np.int8)[codes.view(np.uint8)]
-    for on in (cpu, Primitives(PackingDevice(seed))):
+    for on in (cpu, CudaPrimitives(PackingDevice(seed))):
         assert_same(on.map_bytes(codes, to, 0), want)
         for no_zero, no_five, pads, fits in (
             (1, 0, zeros, True), (1, 0, zeros - 1, False), (0, 1, zeros, False), (1, 1, zeros, False)
@@ -193,7 +193,7 @@ def test_new_values_are_coded_as_they_need_whatever_the_old_ones_did(kind):
     )
     assert plan.values.coding == Coding.PLAIN
     made, want = (
-        SELL.values_from(plan, new, SELL.slots(plan, on), on) for on in (Primitives(PackingDevice()), cpu)
+        SELL.values_from(plan, new, SELL.slots(plan, on), on) for on in (CudaPrimitives(PackingDevice()), cpu)
     )
     assert made.coding == want.coding
     assert_same(made.codes, want.codes)
@@ -242,7 +242,7 @@ def test_few_launches_and_little_memory():
     matrix.data = np.random.default_rng(0).standard_normal(matrix.nnz)
     plan = plan_of(matrix)
     device = PackingDevice()
-    on = Primitives(device)
+    on = CudaPrimitives(device)
     slots = formats.find(plan.format).slots(plan, on)
     assert slots.nbytes == 8 * (matrix.shape[0] + 1)
     assert device.peak <= 2 * slots.nbytes + 4096
@@ -265,7 +265,7 @@ def assert_transposes(csr, seed=None):
     arrays = starts, rows[want].astype(csr.indices.dtype), csr.data[want]
     equal = zip(arrays, csr[1:], strict=True)
     same = csr.shape[0] == csr.shape[1] and all(np.array_equal(bits(a), bits(b)) for a, b in equal)
-    for on in (cpu, Primitives(device)):
+    for on in (cpu, CudaPrimitives(device)):
         made = on.operations.transpose(csr)
         assert (made is None) == same
         if same:

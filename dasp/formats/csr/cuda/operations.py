@@ -8,7 +8,7 @@ from dasp.formats.csr.matrix import Array, Csr
 from dasp.runtime.cuda.device import CudaDevice
 
 
-class Operations:
+class CudaOperations:
     """The operations on matrices on one GPU.
 
     Parameters

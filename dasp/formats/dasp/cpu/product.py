@@ -40,7 +40,7 @@ ROW_SLOTS = 2
 """Cost of finding, reducing and storing a row, in slots; used to share rows among threads."""
 
 
-class Product(product_cpu.Product):
+class DaspCpuProduct(product_cpu.CpuProduct):
     """A plan in the format of the paper, ready for several threads."""
 
     def __init__(self, plan: Plan) -> None:
@@ -80,7 +80,7 @@ class Product(product_cpu.Product):
         return shares
 
 
-class _Step(NamedTuple):
+class _Work(NamedTuple):
     """A function of one part, its arrays, and the rising cost of its items in slots, from 0."""
 
     function: Callable[..., None]
@@ -88,11 +88,11 @@ class _Step(NamedTuple):
     costs: Vector
 
 
-_Task = tuple[_Step, int, int]
+_Task = tuple[_Work, int, int]
 """A step, and the first of its items and the one behind the last."""
 
 
-def _steps(plan: Plan) -> list[_Step]:
+def _steps(plan: Plan) -> list[_Work]:
     """Return the functions that a product calls; parts without rows have none."""
     pattern, long, medium, short = plan.pattern, plan.pattern.long, plan.pattern.medium, plan.pattern.short
     values = Values(*map(bits_of_halves, arrays_of(plan.values)))
@@ -111,10 +111,10 @@ def _steps(plan: Plan) -> list[_Step]:
     def even(count: int, cost: int) -> Vector:
         return cost * np.arange(count + 1)
 
-    def of_short(function: Callable[..., None], section: Any, count: int, split: int, width: int) -> _Step:
+    def of_short(function: Callable[..., None], section: Any, count: int, split: int, width: int) -> _Work:
         """Return the step of tile rows of `width` slots: they hold a row, or one of `split` and another."""
         results = 1 + (split < width)
-        return _Step(function, section, even(count, width + results * ROW_SLOTS))
+        return _Work(function, section, even(count, width + results * ROW_SLOTS))
 
     of_long = long.segment, long.offsets, long.segment_offsets, long.segment_rows, long.columns, values.long
     of_medium = (
@@ -123,13 +123,13 @@ def _steps(plan: Plan) -> list[_Step]:
     )
     empty = pattern.empty_rows
     steps = [
-        _Step(_sum_segments, of_long, even(len(long.segment_rows), long.segment)),
-        _Step(_multiply_medium, of_medium, block_costs),
+        _Work(_sum_segments, of_long, even(len(long.segment_rows), long.segment)),
+        _Work(_multiply_medium, of_medium, block_costs),
         of_short(_multiply_13, pairs_13, short.pairs_13, 1, TILE_COLUMNS),
         of_short(_multiply_22, pairs_22, short.pairs_22, 2, TILE_COLUMNS),
         of_short(_multiply_fours, fours, short.fours, TILE_COLUMNS, TILE_COLUMNS),
         of_short(_multiply_singles, singles, short.singles, 1, 1),
-        _Step(_clear_rows, (empty,), even(len(empty), 1)),
+        _Work(_clear_rows, (empty,), even(len(empty), 1)),
     ]
     return [step for step in steps if step.costs[-1] > 0]
 

@@ -6,7 +6,7 @@ from dasp.formats import product_cuda
 from dasp.formats.dasp.cuda import vector
 
 
-class Product(product_cuda.Product):
+class DaspCudaProduct(product_cuda.CudaProduct):
     """A plan in the format of the paper, ready to be multiplied on one GPU."""
 
     kernel = vector

@@ -23,7 +23,7 @@ from numba.extending import intrinsic as _intrinsic
 
 from dasp.formats.plan import WARP
 from dasp.formats.sell.cpu.emitter import FIRST_LEVEL, WORD_LANES
-from dasp.formats.sell.cpu.rows import RowEmitter, Rows, bytes_of_real
+from dasp.formats.sell.cpu.rows import RowBuilder, RowEmitter, bytes_of_real
 from dasp.formats.sell.cpu.slices import of_plan
 from dasp.formats.sell.pattern import shape_fields
 from dasp.runtime.cpu.compile import jit
@@ -159,7 +159,7 @@ def _sum_lanes(
 
     def generate(context, builder, signature, arguments):
         _, sums, width, groups, step, steps, full, block, row, *pointers = arguments
-        rows = Rows(builder, sums.type.pointee, count)
+        rows = RowBuilder(builder, sums.type.pointee, count)
         together = min(WORD_LANES, SUMS_BYTES // (rows.kind.count * bytes_of_real(rows.real)))
 
         def of_width(number: int) -> None:
@@ -210,7 +210,7 @@ def add_neighbours(typing_context, columns, sums, lanes):
     def generate(context, builder, signature, arguments):
         _, sums, lanes = arguments
         count = int(columns.literal_value)
-        rows = Rows(builder, sums.type.pointee, count)
+        rows = RowBuilder(builder, sums.type.pointee, count)
         with cgutils.for_range(builder, lanes) as loop:
             to = builder.mul(loop.index, ir.Constant(I64, count))
             one = builder.gep(sums, [builder.mul(to, ir.Constant(I64, 2))])
@@ -227,7 +227,7 @@ def copy_row(typing_context, columns, sums, to):
 
     def generate(context, builder, signature, arguments):
         _, sums, to = arguments
-        rows = Rows(builder, sums.type.pointee, int(columns.literal_value))
+        rows = RowBuilder(builder, sums.type.pointee, int(columns.literal_value))
         rows.store(rows.load(sums), to)
         return context.get_dummy_value()
 
@@ -240,7 +240,7 @@ def scale_row(typing_context, columns, sums, alpha, y):
 
     def generate(context, builder, signature, arguments):
         _, sums, alpha, y = arguments
-        rows = Rows(builder, sums.type.pointee, int(columns.literal_value))
+        rows = RowBuilder(builder, sums.type.pointee, int(columns.literal_value))
         rows.store(rows.scaled(alpha, rows.load(sums)), y)
         return context.get_dummy_value()
 
@@ -252,7 +252,7 @@ def _expect_row(typing_context, columns, y):
     """Ask for a row of y that is written soon: a row that lies in no cache would be waited for."""
 
     def generate(context, builder, signature, arguments):
-        rows = Rows(builder, arguments[1].type.pointee, int(columns.literal_value))
+        rows = RowBuilder(builder, arguments[1].type.pointee, int(columns.literal_value))
         prefetch_run(
             builder, arguments[1], 0, rows.kind.count * bytes_of_real(rows.real), FIRST_LEVEL, writes=True
         )
@@ -267,7 +267,7 @@ def update_row(typing_context, columns, sums, alpha, beta, done, y):
 
     def generate(context, builder, signature, arguments):
         _, sums, alpha, beta, done, y = arguments
-        rows = Rows(builder, sums.type.pointee, int(columns.literal_value))
+        rows = RowBuilder(builder, sums.type.pointee, int(columns.literal_value))
         before, total = rows.load(y), rows.scaled(alpha, rows.load(sums))
         both = builder.fadd(total, rows.scaled(beta, before))
         total = builder.select(rows.is_zero(beta), total, both)

@@ -40,7 +40,7 @@ core of a Zen 4 a dense matrix of 83 MB takes 6.8 milliseconds without asking, 5
 whose places soon run out, and 3.0 so; what lies in the cache already takes 1 to 3% longer."""
 
 
-class Emitter:
+class StepEmitter:
     """Emits the steps of one slice for arrays of these types.
 
     Parameters

@@ -38,7 +38,7 @@ class _Segments(NamedTuple):
     runs: Runs
 
 
-class Placed(NamedTuple):
+class PlacedRuns(NamedTuple):
     """The detail of a layout: slices and their runs, segments first."""
 
     slices: Slices
@@ -72,7 +72,7 @@ def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
         long_rows=long_rows.astype(index),
         segment_offsets=segments.offsets.astype(index),
         segment_rows=segments.rows.astype(index),
-        detail=Placed(slices, runs),
+        detail=PlacedRuns(slices, runs),
     )
 
 

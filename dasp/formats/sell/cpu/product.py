@@ -36,7 +36,7 @@ LEAST_SECONDS = 4e-6
 _NO_PARTIALS = {sum_type(row.dtype): np.empty(0, row.sum) for row in TABLE.values()}
 
 
-class Product(product_cpu.Product):
+class SellCpuProduct(product_cpu.CpuProduct):
     """A plan of slices, ready for a team of threads."""
 
     several = True
@@ -79,7 +79,7 @@ class Product(product_cpu.Product):
         self._store_long(partials[:, None], 0, y[:, None], alpha, beta)
 
     def multiply_rows(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
-        """Set Y = alpha A X + beta Y; see `dasp.formats.product_cpu.Product.multiply_rows`."""
+        """Set Y = alpha A X + beta Y; see `dasp.formats.product_cpu.CpuProduct.multiply_rows`."""
         spans = span_of(x), span_of(y)
         for block in cut_columns(y.shape[1], y.itemsize):
             self._multiply_block(block, (x, y), spans, alpha, beta)

@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 
 from dasp.formats.plan import WARP
-from dasp.formats.sell.cpu.emitter import FIRST_LEVEL, WORD_LANES, Emitter
+from dasp.formats.sell.cpu.emitter import FIRST_LEVEL, WORD_LANES, StepEmitter
 from dasp.runtime.cpu.emitter import I32, I64, bytes_of, prefetch_run
 
 PLAN_AHEAD = 64
@@ -25,13 +25,13 @@ NEAR_BITS = 8
 """Bits of a delta up to which neighbouring lanes are taken to read neighbouring rows of X."""
 
 
-class RowEmitter(Emitter):
+class RowEmitter(StepEmitter):
     """Emits the sums that some lanes of a group have over a slice in a block of columns.
 
     Parameters
     ----------
     bits, coded, real, parts, *pointers
-        See `Emitter`.
+        See `StepEmitter`.
     columns_at_once : int
         Columns of the block.
     mine : range
@@ -52,7 +52,8 @@ class RowEmitter(Emitter):
         super().__init__(builder, bits, coded, real, parts, *pointers)
         self.mine, self.row = list(mine), ir.VectorType(real, columns_at_once * parts)
         self.size = bytes_of_real(real)
-        self.rows = Rows(builder, real if parts == 1 else ir.LiteralStructType([real] * 2), columns_at_once)
+        number = real if parts == 1 else ir.LiteralStructType([real] * 2)
+        self.rows = RowBuilder(builder, number, columns_at_once)
         # Numbers of a real X stand for two parts of a complex sum each.
         whole = parts == 1 or isinstance(self.data["x"].type.pointee, ir.BaseStructType)
         self.of_x = self.row if whole else ir.VectorType(real, columns_at_once)
@@ -111,7 +112,7 @@ class RowEmitter(Emitter):
         prefetch_run(self.builder, ahead, 0, self.of_x.count * self.size, FIRST_LEVEL)
 
 
-class Rows:
+class RowBuilder:
     """Emits loads and stores of whole rows of sums, at pointers to numbers of their type."""
 
     def __init__(self, builder: ir.IRBuilder, number: ir.Type, columns: int) -> None:

@@ -1,4 +1,4 @@
-"""The product of slices by a vector on a CPU: the steps of a slice by `Emitter`, then its rows' sums."""
+"""The product of slices by a vector on a CPU: the steps of a slice by `StepEmitter`, then its rows' sums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 
 from dasp.formats.plan import WARP
-from dasp.formats.sell.cpu.emitter import VECTOR_BYTES, Emitter
+from dasp.formats.sell.cpu.emitter import VECTOR_BYTES, StepEmitter
 from dasp.formats.sell.pattern import BITS_8, BITS_16, NONE, shape_fields
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import (
@@ -54,7 +54,7 @@ def _sum_slice(
 
     def generate(context, builder, signature, arguments):
         _, sums, _, step, steps, full, first_delta, *pointers = arguments
-        emitter = Emitter(builder, width, coded, sums.type.pointee, parts, *pointers)
+        emitter = StepEmitter(builder, width, coded, sums.type.pointee, parts, *pointers)
         end = full if width else steps
         totals = emitter.loop(ir.Constant(I64, 0), end, emitter.zeros(), (step, first_delta), False)
         if width:

@@ -15,7 +15,7 @@ from dasp.formats.plan import WARP
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cpu.columns import store_columns
 from dasp.formats.sell.cpu.lanes import copy_rows
-from dasp.formats.sell.cpu.unpack import Places
+from dasp.formats.sell.cpu.unpack import RowPlaces
 from dasp.formats.sell.cpu.values import Coded, encode, find_dictionary, holds
 from dasp.formats.sell.layout import Layout, Runs, Slices, Survey
 from dasp.formats.sell.pattern import Coding, Values
@@ -45,7 +45,7 @@ def store(
 
 def code_values(
     data: Vector,
-    slots: Places | Vector,
+    slots: RowPlaces | Vector,
     total: int,
     coding: Coding,
     counted: tuple[ValueStatistics, Coded | None] | None,
@@ -55,13 +55,13 @@ def code_values(
     if coding == Coding.EQUAL:
         return Values(coding, codes, table)
     stored = new_array(total, codes.dtype)
-    if not isinstance(slots, Places):
+    if not isinstance(slots, RowPlaces):
         stored.view(np.uint8)[:] = 0
     _place(codes, slots, stored)
     return Values(coding, stored, table)
 
 
-def recode_values(data: Vector, slots: Places | Vector, values: Values) -> bool:
+def recode_values(data: Vector, slots: RowPlaces | Vector, values: Values) -> bool:
     """See `Primitives`."""
     coded = find_dictionary(data) if values.coding == Coding.DICTIONARY else None
     fits = 0 < len(coded.table) <= len(values.table) if coded else holds(data, values.coding, 0)
@@ -75,9 +75,9 @@ def recode_values(data: Vector, slots: Places | Vector, values: Values) -> bool:
     return True
 
 
-def _place(codes: Vector, slots: Places | Vector, stored: Vector) -> None:
+def _place(codes: Vector, slots: RowPlaces | Vector, stored: Vector) -> None:
     """Write codes to their slots: row by row if it is known where rows begin, else one by one."""
-    if isinstance(slots, Places):
+    if isinstance(slots, RowPlaces):
         _fill(codes, None, *slots, stored)
     else:
         scatter(codes, slots, stored)

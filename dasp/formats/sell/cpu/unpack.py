@@ -61,7 +61,7 @@ def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
     return starts, indices, decode(values, codes, pattern.entries, plan.dtype)
 
 
-class Places(NamedTuple):
+class RowPlaces(NamedTuple):
     """The places of the entries of a plan of slices, row by row.
 
     Attributes
@@ -82,7 +82,7 @@ class Places(NamedTuple):
         return sum(array.nbytes for array in (*self.slices, self.first_steps, *self.runs))
 
 
-def slots(plan: Plan) -> Places | Vector:
+def slots(plan: Plan) -> RowPlaces | Vector:
     """See `Primitives`: where each row begins; or the slot of each entry where they came in another order.
 
     To read values out of order takes longer than to write them so: rows leave the first cache, slices hardly.
@@ -98,7 +98,7 @@ def slots(plan: Plan) -> Places | Vector:
     return found
 
 
-def _places(pattern: Pattern, cursors: Vector, counts: Vector) -> Places:
+def _places(pattern: Pattern, cursors: Vector, counts: Vector) -> RowPlaces:
     """Return the places of a pattern's rows, from the results of `_start_rows`."""
     headers, segments = pattern.headers.astype(np.int64), pattern.segments
     steps, full, shift, _ = shape_fields(headers[:, 3])
@@ -106,7 +106,7 @@ def _places(pattern: Pattern, cursors: Vector, counts: Vector) -> Places:
     first_run[:segments] = np.arange(segments)
     turns = np.concatenate([pattern.positions + headers[:segments, 1], np.arange(pattern.positions)])
     runs = Runs(cursors[turns].astype(narrowest(pattern.entries)), counts[turns].astype(np.int32))
-    return Places(Slices(first_run, shift, steps, full), headers[:, 0].copy(), runs)
+    return RowPlaces(Slices(first_run, shift, steps, full), headers[:, 0].copy(), runs)
 
 
 def _slices(pattern: Pattern) -> tuple[Any, ...]:

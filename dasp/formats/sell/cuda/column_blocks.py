@@ -57,7 +57,7 @@ COPY_PASSES, COPY_BYTES = 2.8, 25e6
 of the launches."""
 
 
-class Layout(NamedTuple):
+class Strides(NamedTuple):
     """The place of a matrix of several columns in memory.
 
     Attributes
@@ -218,7 +218,7 @@ class Pass(NamedTuple):
     block: ColumnBlock
 
 
-def find_layout(shape: tuple[int, ...], strides: tuple[int, ...], item: int, address: int) -> Layout | None:
+def find_strides(shape: tuple[int, ...], strides: tuple[int, ...], item: int, address: int) -> Strides | None:
     """Return how the kernels can read and write an array of two dimensions, None if they cannot.
 
     Parameters
@@ -242,10 +242,10 @@ def find_layout(shape: tuple[int, ...], strides: tuple[int, ...], item: int, add
             and k % (2 * pack) == row % (2 * pack) == address % (2 * pack * item) == 0
         ):
             pack *= 2
-    return Layout(row, column, pack)
+    return Strides(row, column, pack)
 
 
-def describe(kinds: Arithmetic, x: Layout, by: Gathering, model: CostModel) -> frozenset[str]:
+def describe(kinds: Arithmetic, x: Strides, by: Gathering, model: CostModel) -> frozenset[str]:
     """Return the words that hold of a product, for `Rule.where`.
 
     `wide` or `narrow`: numbers of X have 8 bytes and more, or fewer. `near`: entries that a warp reads
@@ -270,8 +270,8 @@ def choose_column_blocks(
     table: BlockTable,
     columns: int,
     kinds: Arithmetic,
-    x: Layout,
-    y: Layout,
+    x: Strides,
+    y: Strides,
     by: Gathering,
     model: CostModel,
 ) -> tuple[Pass, ...]:
@@ -282,7 +282,7 @@ def choose_column_blocks(
     table : BlockTable
     columns : int
     kinds : Arithmetic
-    x, y : Layout
+    x, y : Strides
         Of X and Y.
     by : Gathering
     model : CostModel
@@ -331,7 +331,7 @@ def choose_rule(
 
 
 def _make_block(
-    rule: Rule, width: int, columns: int, kinds: Arithmetic, x: Layout, y: Layout, steps: int
+    rule: Rule, width: int, columns: int, kinds: Arithmetic, x: Strides, y: Strides, steps: int
 ) -> ColumnBlock:
     """Return the block of a width for columns that fill it, or for fewer.
 

@@ -24,11 +24,11 @@ from dasp.formats.sell.cuda.column_blocks import (
     SECTOR_BYTES,
     BlockTable,
     ColumnBlock,
-    Layout,
     Pass,
+    Strides,
     choose_column_blocks,
     choose_parts,
-    find_layout,
+    find_strides,
     gathering_of,
     pays_to_transpose,
 )
@@ -140,7 +140,7 @@ class Kernels(NamedTuple):
     signature: Signature
     types: Callable[[Plan, Arithmetic], dict[str, np.dtype[Any]]]
     passes: Callable[
-        [BlockTable, Plan, int, Arithmetic, Layout, Layout, Callable[[], float]], tuple[Pass, ...]
+        [BlockTable, Plan, int, Arithmetic, Strides, Strides, Callable[[], float]], tuple[Pass, ...]
     ]
     warps: Callable[[Plan, ColumnBlock], int]
     arguments: Callable[[Plan, Any, int], dict[str, Any]]
@@ -202,8 +202,8 @@ def passes_of(
     plan: Plan,
     columns: int,
     kinds: Arithmetic,
-    x: Layout,
-    y: Layout,
+    x: Strides,
+    y: Strides,
     sectors: Callable[[], float],
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns of a plan."""
@@ -211,7 +211,7 @@ def passes_of(
     return choose_column_blocks(table, columns, kinds, x, y, by, plan.pattern.choice.model)
 
 
-Others = Callable[[Arithmetic, int, Layout], Kernels | None]
+Others = Callable[[Arithmetic, int, Strides], Kernels | None]
 
 SLICES = Kernels(
     signature=SIGNATURE,
@@ -269,29 +269,29 @@ class Columns:
         stream = self._cupy.cuda.get_current_stream().ptr
         captured = self._cupy.cuda.runtime.streamIsCapturing(stream)
         with in_pool(self._cupy) if captured else _HERE:
-            taken, x_layout = self._place(x, kinds.x)
-            if self._is_transposed(taken, x_layout):
-                columns, column_layout = taken, x_layout
-                taken, x_layout = self._new_rows(columns)
-                self._transpose(columns, column_layout, taken, True)
-            result, y_layout = self._place(y, kinds.y)
-            written, written_layout = result, y_layout
-            if not adds and y.shape[1] > self._most_written and self._is_transposed(taken, y_layout):
-                written, written_layout = self._new_rows(result)
+            taken, x_strides = self._place(x, kinds.x)
+            if self._is_transposed(taken, x_strides):
+                columns, column_strides = taken, x_strides
+                taken, x_strides = self._new_rows(columns)
+                self._transpose(columns, column_strides, taken, True)
+            result, y_strides = self._place(y, kinds.y)
+            written, written_strides = result, y_strides
+            if not adds and y.shape[1] > self._most_written and self._is_transposed(taken, y_strides):
+                written, written_strides = self._new_rows(result)
             k = x.shape[1]
             partials = self._cupy.empty((self._segments, k), kinds.sum) if self._segments else None
-            self._launch(stream, taken, x_layout, written, written_layout, partials, k, kinds, scale)
+            self._launch(stream, taken, x_strides, written, written_strides, partials, k, kinds, scale)
             if written is not result:
-                self._transpose(result, y_layout, written, False)
+                self._transpose(result, y_strides, written, False)
             if result is not y:
                 self._cupy.copyto(y, result)
         made = [array for array in (taken, result, written, partials) if array is not x and array is not y]
         if captured and any(array is not None for array in made):
             keep(made, captured_in(stream)[1])
 
-    def _is_transposed(self, x: Any, layout: Layout) -> bool:
+    def _is_transposed(self, x: Any, strides: Strides) -> bool:
         """Return True if an array that lies so, X or Y, is worked on in rows."""
-        return layout.column != 1 and pays_to_transpose(self._plan, self._sectors(), x.shape[1] * x.itemsize)
+        return strides.column != 1 and pays_to_transpose(self._plan, self._sectors(), x.shape[1] * x.itemsize)
 
     def _sectors(self) -> float:
         """Return the number of sectors that `pays_to_transpose` takes."""
@@ -300,22 +300,22 @@ class Columns:
                 self._read = read_sectors(self._plan, on_host)
         return self._read
 
-    def _place(self, array: Any, dtype: np.dtype[Any]) -> tuple[Any, Layout]:
-        """Return an array as the kernels take it, itself or a copy in C order, and its layout."""
-        layout = _layout(array)
-        if layout is None or array.dtype != dtype:
+    def _place(self, array: Any, dtype: np.dtype[Any]) -> tuple[Any, Strides]:
+        """Return an array as the kernels take it, itself or a copy in C order, and its strides."""
+        strides = _strides(array)
+        if strides is None or array.dtype != dtype:
             plain = self._cupy.ascontiguousarray(array, dtype)
             array = plain.copy() if plain.data.ptr % dtype.itemsize else plain
-            layout = cast(Layout, _layout(array))
-        return array, layout
+            strides = cast(Strides, _strides(array))
+        return array, strides
 
-    def _new_rows(self, like: Any) -> tuple[Any, Layout]:
-        """Return a new array in even rows for the numbers of another one, and its layout."""
+    def _new_rows(self, like: Any) -> tuple[Any, Strides]:
+        """Return a new array in even rows for the numbers of another one, and its strides."""
         count, k = like.shape
         array = self._cupy.empty((count, even_row(k, like.itemsize)), like.dtype)
-        return array, cast(Layout, _layout(array))
+        return array, cast(Strides, _strides(array))
 
-    def _transpose(self, columns: Any, layout: Layout, rows: Any, to_rows: bool) -> None:
+    def _transpose(self, columns: Any, strides: Strides, rows: Any, to_rows: bool) -> None:
         """Copy an array in columns to one in rows, or back."""
         item, (count, wide), k = rows.itemsize, rows.shape, columns.shape[1]
         width = min(TILE_COLUMNS, 1 << (wide - 1).bit_length())
@@ -331,8 +331,8 @@ class Columns:
                 "columns_of": columns.data.ptr,
                 "rows_of": rows.data.ptr,
                 "count": count,
-                "row": layout.row,
-                "column": layout.column,
+                "row": strides.row,
+                "column": strides.column,
                 "columns": k,
                 "wide": wide,
                 "pieces": pieces,
@@ -345,25 +345,25 @@ class Columns:
         self,
         stream: int,
         x: Any,
-        x_layout: Layout,
+        x_strides: Strides,
         y: Any,
-        y_layout: Layout,
+        y_strides: Strides,
         partials: Any,
         k: int,
         kinds: Arithmetic,
         scale: tuple[Any, ...],
     ) -> None:
-        key = kinds, k, x_layout.column == 1, x_layout.pack, y_layout.column == 1, y_layout.pack
-        passes, finish = self._prepared.get(key) or self._prepare(key, kinds, k, x_layout, y_layout)
+        key = kinds, k, x_strides.column == 1, x_strides.pack, y_strides.column == 1, y_strides.pack
+        passes, finish = self._prepared.get(key) or self._prepare(key, kinds, k, x_strides, y_strides)
         room = 0 if partials is None else partials.data.ptr
-        strides = x_layout.column, y_layout.column, x_layout.row * x.itemsize, y_layout.row
+        strides = x_strides.column, y_strides.column, x_strides.row * x.itemsize, y_strides.row
         for (first, columns, _), launch in passes:
             end = first + columns
             launch(stream, x.data.ptr, y.data.ptr, room, *strides, first, end, k, *scale)
         if finish is not None:
-            finish(stream, y.data.ptr, room, y_layout.column, y_layout.row, k, *scale)
+            finish(stream, y.data.ptr, room, y_strides.column, y_strides.row, k, *scale)
 
-    def _prepare(self, key: Any, kinds: Arithmetic, k: int, x: Layout, y: Layout) -> Any:
+    def _prepare(self, key: Any, kinds: Arithmetic, k: int, x: Strides, y: Strides) -> Any:
         """Compile and keep the launches for so many columns in such layouts."""
         plan = self._plan
         with self._lock:
@@ -442,5 +442,5 @@ def compile_transpose(item: int, width: int, to_rows: bool) -> Any:
     return _source.load(TRANSPOSE.source, constants).get_function(TRANSPOSE.entry)
 
 
-def _layout(array: Any) -> Layout | None:
-    return find_layout(array.shape, array.strides, array.itemsize, array.data.ptr)
+def _strides(array: Any) -> Strides | None:
+    return find_strides(array.shape, array.strides, array.itemsize, array.data.ptr)

@@ -22,7 +22,7 @@ from dasp.formats.sell.pattern import Coding, Pattern, Values
 from dasp.runtime.cuda.device import CudaDevice, device_of_number
 
 
-class Primitives:
+class CudaPrimitives:
     """The primitives of packing on one device.
 
     Parameters
@@ -158,6 +158,6 @@ class Primitives:
 
 
 @cache
-def primitives(number: int) -> Primitives:
+def primitives(number: int) -> CudaPrimitives:
     """Return the primitives of a GPU, which must be CuPy's current one when they are used."""
-    return Primitives(device_of_number(number))
+    return CudaPrimitives(device_of_number(number))

@@ -21,7 +21,7 @@ from dasp.runtime.integers import ceil_div
 T = TypeVar("T")
 
 
-class Product(product_cuda.Product):
+class SellCudaProduct(product_cuda.CudaProduct):
     """A plan of slices, ready to be multiplied on one GPU."""
 
     kernel = vector

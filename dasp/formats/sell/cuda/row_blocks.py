@@ -19,13 +19,13 @@ from dasp.formats.sell.cuda.column_blocks import (
     NUMBER_BYTES,
     BlockTable,
     ColumnBlock,
-    Layout,
     Pass,
     Rule,
+    Strides,
     choose_rule,
 )
 from dasp.formats.sell.cuda.columns import Kernels
-from dasp.formats.sell.cuda.primitives import primitives
+from dasp.formats.sell.cuda.primitives import CudaPrimitives, primitives
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import C_NAMES, Arithmetic, bits_type
@@ -137,7 +137,7 @@ class LazyRowBlocks:
         self._found: RowBlocks | None = None
         self._tiles: int | None = None
 
-    def kernels(self, kinds: Arithmetic, k: int, x: Layout) -> Kernels | None:
+    def kernels(self, kinds: Arithmetic, k: int, x: Strides) -> Kernels | None:
         """Return how a product by k columns of X is made in row blocks; None where slices are faster.
 
         They are made when they are first wanted, if there is memory for them.
@@ -230,7 +230,7 @@ def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
     return columns.types(plan, kinds) | {"Count": COUNT_TYPE}
 
 
-def serve(plan: Plan, kinds: Arithmetic, x: Layout) -> bool:
+def serve(plan: Plan, kinds: Arithmetic, x: Strides) -> bool:
     """Return True if row blocks can stand for a plan of slices in a product.
 
     Not where rows are cut: eight lanes go through the entries of eight rows one by one to make a row block.
@@ -253,12 +253,12 @@ def most_tiles(table: BlockTable, plan: Plan, kinds: Arithmetic, k: int) -> floa
     return next((plan.nnz / entries for columns, entries in known if k >= columns), 0.0)
 
 
-def build(made_of: Any, plan: Plan, most: float) -> tuple[int, RowBlocks | None]:
+def build(made_of: CudaPrimitives, plan: Plan, most: float) -> tuple[int, RowBlocks | None]:
     """Return how many tiles the matrix of a plan takes, and its row blocks if these are at most `most`.
 
     Parameters
     ----------
-    made_of : Primitives
+    made_of : CudaPrimitives
         Of `dasp.formats.sell.cuda.primitives`, where the plan's arrays lie. The count and some offsets are
         read back.
     plan : Plan
@@ -284,7 +284,7 @@ def build(made_of: Any, plan: Plan, most: float) -> tuple[int, RowBlocks | None]
 
 
 def choose_passes(
-    table: BlockTable, columns: int, kinds: Arithmetic, x: Layout, y: Layout
+    table: BlockTable, columns: int, kinds: Arithmetic, x: Strides, y: Strides
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns: in large blocks, and of the rest in smaller ones."""
     item, passes, first = kinds.x.itemsize, [], 0
@@ -296,7 +296,7 @@ def choose_passes(
     return tuple(passes)
 
 
-def _make_block(rule: Rule, width: int, columns: int, x: Layout, y: Layout) -> ColumnBlock:
+def _make_block(rule: Rule, width: int, columns: int, x: Strides, y: Strides) -> ColumnBlock:
     """Return the block of a width for columns that fill it, or for fewer."""
     pack = min(x.pack, width // LANES)
     return ColumnBlock(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dasp.formats.csr.cuda.kernels import SUM_TILES
-from dasp.formats.csr.cuda.operations import Operations
+from dasp.formats.csr.cuda.operations import CudaOperations
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.sell.cuda.pack import kernels, kinds
 from dasp.formats.sell.cuda.pack.kinds import INT64, Kinds
@@ -32,12 +32,12 @@ class Launcher:
     Attributes
     ----------
     device : CudaDevice
-    csr : Operations
+    csr : CudaOperations
         On matrices, on the same device.
     """
 
     def __init__(self, device: CudaDevice) -> None:
-        self.device, self.csr = device, Operations(device)
+        self.device, self.csr = device, CudaOperations(device)
         self._kernels: dict[tuple[Signature, Kinds], Launches] = {}
         self._ready: set[Kinds] = set()
 
