@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dasp.cli.commands import Subparsers, add_parser
 
 if TYPE_CHECKING:
-    from dasp.io.suitesparse import Matrix
+    from dasp.io.suitesparse import KnownMatrix
 
 
 def add_command(subparsers: Subparsers) -> None:
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     return max(_fetch_one(matrix, folder, arguments.url) for matrix in chosen)
 
 
-def _fetch_one(matrix: Matrix, folder: Path, source: str) -> int:
+def _fetch_one(matrix: KnownMatrix, folder: Path, source: str) -> int:
     from dasp.io.suitesparse import FetchError, fetch
 
     target = folder / f"{matrix.name}.mtx"

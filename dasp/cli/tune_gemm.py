@@ -1,6 +1,6 @@
 """The search for tile sizes of dense products on a GPU: enumerate, prune, compile, check, time, keep.
 
-Sets of sizes that cannot run are pruned before anything is compiled (`settings.Setting.problem`). Each one
+Sets of sizes that cannot run are pruned before anything is compiled (`Rung.problem`). Each one
 that is left is compiled, by several threads, and must give a right product of odd sizes before it is timed.
 Beyond 2048 only the fastest at 2048 are timed. The fastest few of a size are timed again with other numbers
 of parts and other groups of blocks. The winner of each rung and size class goes into the table, with cuBLAS's
@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from dasp.dense.gemm import cuda, settings
-from dasp.dense.gemm.ladder import Product, error_bound
-from dasp.dense.gemm.launch_cuda import Launch, Prepared
-from dasp.dense.gemm.rungs_cuda import ARRAYS, BY_NAME, LAST, Layout, Rung, launches
-from dasp.dense.gemm.settings import Setting
+from dasp.dense.gemm.ladder import DenseProduct, error_bound
+from dasp.dense.gemm.launch_cuda import KernelCall, PreparedCalls
+from dasp.dense.gemm.rungs_cuda import ARRAYS, BY_NAME, LAST, OperandLayout, Rung, launches
+from dasp.dense.gemm.settings import TileSizes
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.cuda.timing import products_in, replays
@@ -65,12 +65,12 @@ class Search:
         self._deadline = time.monotonic() + seconds
         self._device = int(cupy.cuda.Device().id)
         self._processors = cuda.processors(self._device)
-        self._fastest: list[Setting] = []
+        self._fastest: list[TileSizes] = []
 
-    def prepare(self, candidates: Sequence[Setting]) -> list[Setting]:
+    def prepare(self, candidates: Sequence[TileSizes]) -> list[TileSizes]:
         """Compile candidates for row-major operands and return those whose product of CHECK is right."""
         a, b, want, bound = self._operands(*CHECK, seed=1)
-        right: list[Setting] = []
+        right: list[TileSizes] = []
         for start in range(0, len(candidates), TOGETHER):
             if time.monotonic() > self._deadline:
                 break
@@ -84,7 +84,7 @@ class Search:
         )
         return right
 
-    def best(self, candidates: Iterable[Setting], size: int) -> tuple[Setting, float] | None:
+    def best(self, candidates: Iterable[TileSizes], size: int) -> tuple[TileSizes, float] | None:
         """Return the fastest of checked candidates for square products of `size`, and its microseconds."""
         a, b, want, bound = self._operands(size, size, size, seed=size)
         out = self._cupy.empty_like(want, dtype=a.dtype)
@@ -112,10 +112,10 @@ class Search:
         """Return the microseconds of cuBLAS for square products of `size`."""
         a, b, want, _ = self._operands(size, size, size, seed=size)
         out = self._cupy.empty_like(want, dtype=a.dtype)
-        product = Product(a, b, None, out, 1.0, 0.0)
+        product = DenseProduct(a, b, None, out, 1.0, 0.0)
         return self._microseconds(lambda: cuda.VENDOR.run(product), samples=5)
 
-    def _variants(self, usual: Setting, size: int) -> Iterator[Setting]:
+    def _variants(self, usual: TileSizes, size: int) -> Iterator[TileSizes]:
         """Yield tile sizes with other numbers of parts and groups of blocks."""
         for parts in PARTS if self.rung.in_parts else (1,):
             few = usual.blocks(size, size) * parts <= 2048 and size // parts >= usual.bk * 2
@@ -133,19 +133,19 @@ class Search:
         want, scale = wide[0] @ wide[1], cupy.abs(wide[0]) @ cupy.abs(wide[1])
         return a, b, want, error_bound(self.dtype, k, want, scale)
 
-    def _launches(self, setting: Setting, sizes: tuple[int, int, int]) -> tuple[Launch, ...]:
+    def _launches(self, setting: TileSizes, sizes: tuple[int, int, int]) -> tuple[KernelCall, ...]:
         m, n, k = sizes
-        return launches(self.rung, self.dtype, Layout(m, n, k, k, n, n, n), setting, 1.0, 0.0)
+        return launches(self.rung, self.dtype, OperandLayout(m, n, k, k, n, n, n), setting, 1.0, 0.0)
 
-    def _ready(self, setting: Setting, a: Any, b: Any, out: Any) -> Callable[[], None]:
+    def _ready(self, setting: TileSizes, a: Any, b: Any, out: Any) -> Callable[[], None]:
         """Return the product with these sizes, to be run; RuntimeError if they do not compile."""
         steps = self._launches(setting, (*out.shape, a.shape[1]))
-        launch = Prepared(steps, self._device, ARRAYS)
+        launch = PreparedCalls(steps, self._device, ARRAYS)
         arrays = a, b, out, out, self._cupy.empty(max(steps[0].sums, 1), out.dtype)
         stream = self._cupy.cuda.get_current_stream
         return lambda: launch(stream().ptr, *(array.data.ptr for array in arrays))
 
-    def _is_right(self, setting: Setting, a: Any, b: Any, want: Any, bound: Any) -> bool:
+    def _is_right(self, setting: TileSizes, a: Any, b: Any, want: Any, bound: Any) -> bool:
         out = self._cupy.full(want.shape, self._cupy.nan, a.dtype)
         try:
             self._ready(setting, a, b, out)()
@@ -158,7 +158,7 @@ class Search:
             self._say(f"WRONG: {self.rung.name} {self.dtype} {setting}")
         return right
 
-    def _time(self, setting: Setting, a: Any, b: Any, out: Any, samples: int) -> float:
+    def _time(self, setting: TileSizes, a: Any, b: Any, out: Any, samples: int) -> float:
         try:
             run = self._ready(setting, a, b, out)
         except RuntimeError:
@@ -229,7 +229,7 @@ def tune(
 
 
 def _keep(
-    line: dict[str, Any], rung: Rung, dtype: str, size: int, found: tuple[Setting, float], vendor: float
+    line: dict[str, Any], rung: Rung, dtype: str, size: int, found: tuple[TileSizes, float], vendor: float
 ) -> None:
     """Put a winner into the table's line; the last rung of the dtype decides which kernel "auto" runs."""
     setting, microseconds = found

@@ -45,7 +45,7 @@ class FetchError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Matrix:
+class KnownMatrix:
     """A line of suite.csv; `entries` counts what the file stores, explicit zeros too."""
 
     name: str
@@ -56,11 +56,11 @@ class Matrix:
     kind: str
 
 
-def read_suite(path: Path = SUITE) -> dict[str, Matrix]:
+def read_suite(path: Path = SUITE) -> dict[str, KnownMatrix]:
     """Read the list of known matrices, by name, smallest first."""
     with open(path, newline="", encoding="utf-8") as file:
         lines = [
-            Matrix(
+            KnownMatrix(
                 line["name"],
                 line["group"],
                 int(line["rows"]),
@@ -73,12 +73,12 @@ def read_suite(path: Path = SUITE) -> dict[str, Matrix]:
     return {matrix.name: matrix for matrix in sorted(lines, key=lambda matrix: matrix.entries)}
 
 
-def fetch(matrix: Matrix, folder: Path, source: str = SOURCE) -> Path:
+def fetch(matrix: KnownMatrix, folder: Path, source: str = SOURCE) -> Path:
     """Download, verify and unpack one matrix.
 
     Parameters
     ----------
-    matrix : Matrix
+    matrix : KnownMatrix
     folder : Path
         Where NAME.mtx goes; it exists.
     source : str
@@ -140,12 +140,12 @@ def _with_bar(reply: Any) -> contextlib.AbstractContextManager[Any]:
     return bar
 
 
-def _most_bytes(matrix: Matrix) -> int:
+def _most_bytes(matrix: KnownMatrix) -> int:
     """Return the size that no archive of a matrix reaches, packed or not."""
     return _MOST_REMARKS + _BYTES_PER_ENTRY * matrix.entries + _BYTES_PER_ROW * (matrix.rows + matrix.cols)
 
 
-class _Bounded:
+class _BoundedStream:
     """The unpacked bytes of an archive: read forwards, in small pieces, and up to a bound."""
 
     def __init__(self, stream: gzip.GzipFile, most_bytes: int) -> None:
@@ -171,12 +171,12 @@ class _Bounded:
         return self._stream.tell()
 
 
-def unpack(matrix: Matrix, archive: Path) -> Path:
+def unpack(matrix: KnownMatrix, archive: Path) -> Path:
     """Take NAME/NAME.mtx out of the archive and put it beside; check both to their ends."""
     path = archive.with_name(f"{matrix.name}.mtx")
     try:
         with gzip.open(archive) as stream, open(path, "xb") as file:
-            bounded = _Bounded(stream, _most_bytes(matrix))
+            bounded = _BoundedStream(stream, _most_bytes(matrix))
             _take_member(matrix, bounded, file)
             file.flush()
             os.fsync(file.fileno())
@@ -190,7 +190,7 @@ def unpack(matrix: Matrix, archive: Path) -> Path:
     return path
 
 
-def _take_member(matrix: Matrix, bounded: _Bounded, file: IO[bytes]) -> None:
+def _take_member(matrix: KnownMatrix, bounded: _BoundedStream, file: IO[bytes]) -> None:
     """Write the matrix of an archive to a file; every member is a plain file or a folder."""
     wanted, found = f"{matrix.name}/{matrix.name}.mtx", False
     with tarfile.TarFile(fileobj=bounded, mode="r") as pack:  # type: ignore[arg-type]
@@ -217,7 +217,7 @@ def _take_member(matrix: Matrix, bounded: _Bounded, file: IO[bytes]) -> None:
         raise FetchError(f"{matrix.name}.tar.gz holds no {wanted}; check the name and the group")
 
 
-def check_content(matrix: Matrix, path: Path) -> None:
+def check_content(matrix: KnownMatrix, path: Path) -> None:
     """Compare a Matrix Market file's size line with suite.csv, and the number of its lines with that."""
     with open(path, "rb") as file:
         line = b"%"
@@ -238,7 +238,7 @@ def check_content(matrix: Matrix, path: Path) -> None:
         )
 
 
-def choose(names: Sequence[str], everything: bool, max_entries: int | None) -> list[Matrix]:
+def choose(names: Sequence[str], everything: bool, max_entries: int | None) -> list[KnownMatrix]:
     """Return the matrices that the command line asks for, smallest first."""
     suite = read_suite()
     for name in names:

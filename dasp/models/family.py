@@ -23,7 +23,7 @@ _LARGEST_INTEGER = 2**62
 
 
 @dataclass(frozen=True)
-class Parameter:
+class SizeParameter:
     """One number of a specification: its name, its kind and the values it may take.
 
     A parameter with a default may be left out, together with all that follow it.
@@ -63,7 +63,7 @@ class Family:
     ----------
     name : str
         The word before the first colon of a specification.
-    parameters : tuple of Parameter
+    parameters : tuple of SizeParameter
         The parameters that follow it, in order.
     summary : str
         One line: what the matrix is and which real matrices it stands for.
@@ -76,7 +76,7 @@ class Family:
     """
 
     name: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[SizeParameter, ...]
     summary: str
     example: str
     size: Callable[..., tuple[float, float]]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dasp.models.assembly import Floats, Integers, csr_from_pairs, csr_from_sums
-from dasp.models.family import Family, Parameter
+from dasp.models.family import Family, SizeParameter
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -122,16 +122,16 @@ def powerlaw(generator: np.random.Generator, n: int, mean: float) -> csr_array:
 
 # fmt: off
 FAMILIES = (
-    Family("triangles", (Parameter("n", minimum=4),),
+    Family("triangles", (SizeParameter("n", minimum=4),),
            "linear elements on the Delaunay triangles of n points: plane meshes, SPD", "triangles:2000",
            lambda n: (n, 20.0 * n), triangles),
-    Family("geometric", (Parameter("n", minimum=1), Parameter("mean", 0.1, 15.0, 10_000, real=True)),
+    Family("geometric", (SizeParameter("n", minimum=1), SizeParameter("mean", 0.1, 15.0, 10_000, real=True)),
            "pairs of near points in the plane, mean neighbours each: mesh and road graphs",
            "geometric:2000", lambda n, mean: (n, mean * n), geometric),
-    Family("rmat", (Parameter("scale", 1, None, 40), Parameter("edges", 1, 16)),
+    Family("rmat", (SizeParameter("scale", 1, None, 40), SizeParameter("edges", 1, 16)),
            "Kronecker graph of 2^scale shuffled vertices: social networks", "rmat:10",
            lambda scale, edges: (2.0**scale, edges * 2.0**scale), rmat),
-    Family("powerlaw", (Parameter("n", minimum=1), Parameter("mean", 0.1, 12.0, 10_000, real=True)),
+    Family("powerlaw", (SizeParameter("n", minimum=1), SizeParameter("mean", 0.1, 12.0, 10_000, real=True)),
            "links inside hosts and to popular pages: web and citation graphs", "powerlaw:3000",
            lambda n, mean: (n, mean * n), powerlaw),
 )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasp.models.assembly import Floats, csr_from_slots, index_type
-from dasp.models.family import Family, Parameter
+from dasp.models.family import Family, SizeParameter
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -203,8 +203,8 @@ def qcd(generator: np.random.Generator, n: int) -> csr_array:
     return matrix
 
 
-_SIDE = Parameter("n", minimum=1)
-_ELEMENTS_SIDE = Parameter("n", minimum=2)
+_SIDE = SizeParameter("n", minimum=1)
+_ELEMENTS_SIDE = SizeParameter("n", minimum=2)
 
 # fmt: off
 FAMILIES = (
@@ -222,7 +222,7 @@ FAMILIES = (
     Family("fem1", (_ELEMENTS_SIDE,),
            "linear tetrahedra on n^3 nodes, 1 unknown each: heat in solids, SPD", "fem1:15",
            lambda n: (n**3, 15.0 * n**3), fem1),
-    Family("qcd", (Parameter("n", minimum=3),),
+    Family("qcd", (SizeParameter("n", minimum=3),),
            "n^4 lattice, 12 unknowns a site, 39 entries a row: quantum chromodynamics", "qcd:4",
            lambda n: (12 * n**4, 468.0 * n**4), qcd),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dasp.models.assembly import Integers, csr_from_pairs, index_type
-from dasp.models.family import Family, Parameter
+from dasp.models.family import Family, SizeParameter
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -78,23 +78,24 @@ def random(generator: np.random.Generator, m: int, n: int, density: float) -> cs
     return csr_from_pairs(generator, rows, columns, (m, n))
 
 
-_SIDE = Parameter("n", minimum=1)
+_SIDE = SizeParameter("n", minimum=1)
 
 # fmt: off
 FAMILIES = (
-    Family("band", (_SIDE, Parameter("mean", 1.0, 40.0, 1e9, real=True), Parameter("halfwidth", 0, 3000)),
+    Family("band", (_SIDE, SizeParameter("mean", 1.0, 40.0, 1e9, real=True),
+            SizeParameter("halfwidth", 0, 3000)),
            "rows of geometric length (mean 40) within +-3000: irregular but local", "band:2000",
            lambda n, mean, halfwidth: (n, n * mean), band),
     Family("short", (_SIDE,), "rows of 1 to 4 within +-500: the short categories alone", "short:5000",
            lambda n: (n, 2.5 * n), short),
-    Family("spikes", (_SIDE, Parameter("k", 0, 20), Parameter("len", 0, 100_000)),
+    Family("spikes", (_SIDE, SizeParameter("k", 0, 20), SizeParameter("len", 0, 100_000)),
            "4 near the diagonal, and k rows of len draws: a few very long rows", "spikes:5000:3:2000",
            lambda n, k, length: (n, 4.0 * n + min(k, n) * float(length)), spikes),
     Family("dense", (_SIDE,), "all n^2 entries: long rows alone", "dense:100",
            lambda n: (n, float(n) ** 2), dense),
     Family("random",
-           (Parameter("m", 1, None, 2**30), Parameter("n", 1, None, 2**30),
-            Parameter("density", 1e-18, None, 1.0, real=True)),
+           (SizeParameter("m", 1, None, 2**30), SizeParameter("n", 1, None, 2**30),
+            SizeParameter("density", 1e-18, None, 1.0, real=True)),
            "m x n, each entry present with chance density: no locality at all", "random:500:400:0.02",
            lambda m, n, density: (m, 16 + float(m) * n * density), random),
 )

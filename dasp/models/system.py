@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dasp.models.assembly import Integers, csr_from_pairs, csr_from_slots, csr_from_sums, laplacian
-from dasp.models.family import Family, Parameter
+from dasp.models.family import Family, SizeParameter
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -102,16 +102,16 @@ def markov(generator: np.random.Generator, n: int) -> csr_array:
 
 # fmt: off
 FAMILIES = (
-    Family("circuit", (Parameter("n", minimum=2),),
+    Family("circuit", (SizeParameter("n", minimum=2),),
            "n nodes, few entries a row, four nearly dense rows and columns: circuits", "circuit:3000",
            lambda n: (n, 5.0 * n), circuit),
-    Family("kkt", (Parameter("n", minimum=2),),
+    Family("kkt", (SizeParameter("n", minimum=2),),
            "[H A^T; A 0] with n unknowns and n // 2 constraints: optimisation, indefinite", "kkt:2000",
            lambda n: (1.5 * n, 9.5 * n), kkt),
-    Family("lp", (Parameter("m", minimum=1), Parameter("n", minimum=1)),
+    Family("lp", (SizeParameter("m", minimum=1), SizeParameter("n", minimum=1)),
            "m x n staircase with long coupling rows: linear programs, rectangular", "lp:500:2000",
            lambda m, n: (m + n, 6.0 * n), lp),
-    Family("markov", (Parameter("n", minimum=1),),
+    Family("markov", (SizeParameter("n", minimum=1),),
            "n states, up to 17 transitions each, rows sum to 1: Markov chains", "markov:2000",
            lambda n: (n, 17.0 * n), markov),
 )

@@ -219,8 +219,8 @@ def test_the_search_finds_a_right_setting(tmp_path, monkeypatch):
     from dasp.dense.gemm import rungs_cuda, settings
 
     few = [
-        settings.Setting(64, 64, 8, tm=4, tn=8, wm=32, wn=32),
-        settings.Setting(32, 32, 8, tm=4, tn=4, wm=16, wn=32),
+        settings.TileSizes(64, 64, 8, tm=4, tn=8, wm=32, wn=32),
+        settings.TileSizes(32, 32, 8, tm=4, tn=4, wm=16, wn=32),
     ]
     monkeypatch.setattr(rungs_cuda.Rung, "candidates", lambda rung, dtype: iter(few))
     table = cuda_tune.tune(["float32"], [128], tmp_path / "t.json", seconds=60, say=print, rungs=["split"])

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from dasp.dense import gemm, kernels
 from dasp.dense.gemm.ladder import HALF
-from dasp.dense.gemm.rungs_cuda import BY_NAME, ITEM, LAST, RUNGS, Layout, launches
-from dasp.dense.gemm.settings import SIZES, Setting, entry, nearest
+from dasp.dense.gemm.rungs_cuda import BY_NAME, ITEM, LAST, RUNGS, OperandLayout, launches
+from dasp.dense.gemm.settings import SIZES, TileSizes, entry, nearest
 from tests.dense.test_gemm import assert_product, spread
 from tests.simt import compile_kernels, poisoned
 
@@ -25,18 +25,18 @@ pytestmark = pytest.mark.simt
 
 # Small tiles of every rung, so that a few results already have several blocks, warps, pieces and stages.
 SMALL = {
-    "column_4": Setting(16, 32, 8, tm=4, tn=1),
-    "column_8": Setting(32, 32, 16, tm=8, tn=1),
-    "square_4": Setting(32, 32, 8, tm=4, tn=4),
-    "square_8": Setting(64, 64, 8),
-    "vector": Setting(32, 32, 8, tm=4, tn=4),
-    "tuned": Setting(32, 64, 16, tm=4, tn=8),
-    "warp": Setting(32, 32, 8, tm=4, tn=4, wm=32, wn=16),
-    "double": Setting(32, 32, 8, tm=4, tn=4, wm=16, wn=32),
-    "async": Setting(32, 64, 8, tm=4, tn=8, wm=32, wn=32, stages=3, group=2),
-    "split": Setting(32, 32, 8, tm=4, tn=4, wm=16, wn=32, stages=4, group=3, parts=3),
-    "tensor": Setting(32, 32, 16, wm=16, wn=32, stages=3, group=2, parts=2),
-    "tensor_half": Setting(32, 64, 32, wm=16, wn=32, stages=3, group=2),
+    "column_4": TileSizes(16, 32, 8, tm=4, tn=1),
+    "column_8": TileSizes(32, 32, 16, tm=8, tn=1),
+    "square_4": TileSizes(32, 32, 8, tm=4, tn=4),
+    "square_8": TileSizes(64, 64, 8),
+    "vector": TileSizes(32, 32, 8, tm=4, tn=4),
+    "tuned": TileSizes(32, 64, 16, tm=4, tn=8),
+    "warp": TileSizes(32, 32, 8, tm=4, tn=4, wm=32, wn=16),
+    "double": TileSizes(32, 32, 8, tm=4, tn=4, wm=16, wn=32),
+    "async": TileSizes(32, 64, 8, tm=4, tn=8, wm=32, wn=32, stages=3, group=2),
+    "split": TileSizes(32, 32, 8, tm=4, tn=4, wm=16, wn=32, stages=4, group=3, parts=3),
+    "tensor": TileSizes(32, 32, 16, wm=16, wn=32, stages=3, group=2, parts=2),
+    "tensor_half": TileSizes(32, 64, 32, wm=16, wn=32, stages=3, group=2),
 }
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 EACH = [(rung.name, dtype) for rung in RUNGS for dtype in rung.dtypes]
@@ -89,7 +89,7 @@ def emulate(
         rows[2] = poisoned(rows[2].array)  # reading it is an error
     d = poisoned(np.zeros_like(rows[2].array))
     lds = [x.array.shape[1] for x in (*rows, d)]
-    layout = Layout(m, n, k, *lds, *along, aligned)
+    layout = OperandLayout(m, n, k, *lds, *along, aligned)
     row = BY_NAME[rung]
     setting = setting or SMALL.get(rung) or row.default(dtype)
     steps = launches(row, dtype, layout, setting, alpha, beta)
@@ -147,7 +147,9 @@ def test_last_rungs_take_either_memory_order(dtype, along, aligned):
 
 @pytest.mark.parametrize("depth", [0, 4, 8, 16])
 def test_every_float64_instruction(depth):
-    emulate("tensor", "float64", (33, 47, 37), setting=Setting(32, 32, 32, wm=16, wn=16, mma_k=depth), beta=1)
+    emulate(
+        "tensor", "float64", (33, 47, 37), setting=TileSizes(32, 32, 32, wm=16, wn=16, mma_k=depth), beta=1
+    )
 
 
 @settings(max_examples=60)
@@ -169,7 +171,7 @@ def test_any_size_is_right_and_has_equal_bits_twice(which, sizes, along, aligned
 
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_split_shares_any_depth(parts):
-    setting = Setting(32, 32, 8, tm=4, tn=4, wm=16, wn=32, stages=3, parts=parts)
+    setting = TileSizes(32, 32, 8, tm=4, tn=4, wm=16, wn=32, stages=3, parts=parts)
     for k in (1, 8, 9, 39, 41):
         emulate("split", "float32", (33, 35, k), setting=setting, beta=1)
 
@@ -194,7 +196,7 @@ def test_settings_describe_what_they_launch(rung):
     """The search's own arithmetic (threads, shared memory) agrees with the compiled kernel's."""
     dtype = "float16" if rung == "tensor_half" else "float64" if rung == "tensor" else "float32"
     setting = SMALL[rung]
-    layout = Layout(64, 64, 64, 64, 64, 64, 64)
+    layout = OperandLayout(64, 64, 64, 64, 64, 64, 64)
     tiles = BY_NAME[rung].tiles
     step = launches(BY_NAME[rung], dtype, layout, setting, 1.0, 0.0)[0]
     compiled = module(step.source, step.defines)
@@ -330,7 +332,7 @@ def test_the_vendors_library_takes_any_order(dtype):
     import cupy
 
     from dasp.dense.gemm import cublas_cuda
-    from dasp.dense.gemm.ladder import Product
+    from dasp.dense.gemm.ladder import DenseProduct
 
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
@@ -344,7 +346,7 @@ def test_the_vendors_library_takes_any_order(dtype):
             got = gemm(left, right, alpha=alpha, kernel="vendor")
             host = cupy.asnumpy(got if dtype != "bfloat16" else got.astype("float32"))
             check(host, a, b, np.zeros((m, n)), alpha, 0, dtype)
-            assert cublas_cuda.multiply(Product(left, right, None, got, alpha, 0.0), 0, 0), (
+            assert cublas_cuda.multiply(DenseProduct(left, right, None, got, alpha, 0.0), 0, 0), (
                 "cuBLAS was not called directly"
             )
             assert (
@@ -445,7 +447,7 @@ def fake_gpu(monkeypatch):
     )
     monkeypatch.setattr(_arrays, "is_cupy", lambda array: isinstance(array, OnFakeGpu))
     monkeypatch.setattr(cuda, "_cupy", lambda: fake)
-    monkeypatch.setattr(cuda, "Prepared", FakeLaunch)
+    monkeypatch.setattr(cuda, "PreparedCalls", FakeLaunch)
     monkeypatch.setattr(cuda, "_name_of", lambda device: "no such GPU")
     monkeypatch.setattr(cuda, "_capability", lambda device: (9, 0))
     monkeypatch.setattr(cuda, "processors", lambda device: 132)
@@ -598,7 +600,7 @@ def test_a_users_table_goes_first(fake_gpu, monkeypatch, tmp_path):
     monkeypatch.setenv("DASP_TUNED", str(tmp_path / "table.json"))
     forget()
     split = BY_NAME["split"]
-    assert split.find("float32", (256, 256, 256), "no such GPU", 132) == Setting(**winner)
+    assert split.find("float32", (256, 256, 256), "no such GPU", 132) == TileSizes(**winner)
     assert split.find("float32", (4000, 4000, 2), "no such GPU", 132).parts == 1
     said = explain((256, 256), (256, 256), device="cuda")
     why = "no such GPU's autotuned table for float32, size class 256: split 3 us and vendor 4 us"
@@ -612,8 +614,8 @@ def test_a_kernel_whose_last_turn_is_nearly_empty_gives_way(fake_gpu, monkeypatc
     from dasp.dense import explain
 
     tiles = dict(bm=128, bn=128, bk=8, tm=8, tn=8, wm=64, wn=32, parts=1)
-    assert Setting(**tiles).busy(11 * 128, 12 * 128, 132) == 1
-    assert Setting(**tiles).busy(11 * 128, 13 * 128, 132) == pytest.approx(143 / 264)
+    assert TileSizes(**tiles).busy(11 * 128, 12 * 128, 132) == 1
+    assert TileSizes(**tiles).busy(11 * 128, 13 * 128, 132) == pytest.approx(143 / 264)
     line = {"kernel": "split", "microseconds": {"split": 10.0, "vendor": 10.5}, "settings": {"split": tiles}}
     write_table(tmp_path / "table.json", {"2048": line})
     monkeypatch.setenv("DASP_TUNED", str(tmp_path / "table.json"))

@@ -260,7 +260,7 @@ def fake_gpu(monkeypatch):
     monkeypatch.setattr(_arrays, "is_cupy", lambda array: isinstance(array, OnFakeGpu))
     monkeypatch.setattr(dense, "_cupy", lambda: fake)
     monkeypatch.setattr(cuda, "_cupy", lambda: fake)
-    monkeypatch.setattr(cuda, "Prepared", FakeLaunch)
+    monkeypatch.setattr(cuda, "PreparedCalls", FakeLaunch)
     monkeypatch.setattr(cuda, "processors", lambda device: 132)
     monkeypatch.setattr(cuda, "_read_by_graphs", {})
     make.capturing = capturing

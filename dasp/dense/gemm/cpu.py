@@ -1,8 +1,8 @@
 """The CPU ladder: nine ways to multiply two dense matrices, each a step from the one before.
 
 Rungs 1 to 6 are plain Numba loops over contiguous, row-major matrices (anything else is copied first). From
-rung 7 on the innermost product is the micro-kernel of `dasp.dense.gemm.goto`, which reads any strides while
-it packs.
+rung 7 on the innermost product is the one of `dasp.dense.gemm.micro_kernel`, and any strides are read while
+operands are packed.
 
 Every loop releases the GIL. Only the last rung uses several threads, from a pool of its own: Numba's parallel
 loops end the process when two Python threads enter them under the default threading layer.
@@ -18,73 +18,53 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import extending
 from numpy.typing import NDArray
 
-from dasp.dense.gemm.goto import LINE, Tile, host_tile, packed_product
-from dasp.dense.gemm.ladder import REAL, Kernel, Product
+from dasp.dense.gemm.goto import packed_product
+from dasp.dense.gemm.ladder import REAL, DenseProduct, Kernel
+from dasp.dense.gemm.micro_kernel import Tile, host_tile, multiply_add
 from dasp.runtime import arrays as _arrays
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.emitter import LINE
 from dasp.runtime.integers import round_up
 
-Matrix = NDArray[Any]
-intrinsic: Any = extending.intrinsic
-
-_compile = functools.partial(jit, nogil=True)
+Floats = NDArray[Any]
 
 
-@intrinsic
-def _multiply_add(typing_context, a, b, c):  # type: ignore[no-untyped-def]
-    """Return a b + c, rounded once where the processor can.
-
-    Said with each product, so that the compiler has no choice of what it fuses: bits stay the same however a
-    function is inlined.
-    """
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        kind = arguments[2].type
-        name = f"llvm.fmuladd.f{8 * context.get_abi_sizeof(kind)}"
-        function = builder.module.declare_intrinsic(name, (), ir.FunctionType(kind, [kind] * 3))
-        return builder.call(function, arguments)
-
-    return c(c, c, c), generate
-
-
-@_compile()
-def _multiply_dot(a: Matrix, b: Matrix, c: Matrix) -> None:
+@jit(nogil=True)
+def _multiply_dot(a: Floats, b: Floats, c: Floats) -> None:
     for i in range(a.shape[0]):
         for j in range(b.shape[1]):
             for p in range(a.shape[1]):
-                c[i, j] = _multiply_add(a[i, p], b[p, j], c[i, j])
+                c[i, j] = multiply_add(a[i, p], b[p, j], c[i, j])
 
 
-@_compile()
-def _edge(a: Matrix, b: Matrix, c: Matrix, rows: int, columns: int) -> None:
-    """The results outside the first `rows` x `columns`, one at a time."""
+@jit(nogil=True)
+def _edge(a: Floats, b: Floats, c: Floats, rows: int, columns: int) -> None:
+    """Compute the results outside the first `rows` x `columns`, one at a time."""
     for i in range(a.shape[0]):
         for j in range(columns if i < rows else 0, b.shape[1]):
             total = c[i, j]
             for p in range(a.shape[1]):
-                total = _multiply_add(a[i, p], b[p, j], total)
+                total = multiply_add(a[i, p], b[p, j], total)
             c[i, j] = total
 
 
-@_compile()
-def _multiply_square(a: Matrix, b: Matrix, c: Matrix) -> None:
+@jit(nogil=True)
+def _multiply_square(a: Floats, b: Floats, c: Floats) -> None:
     rows, columns = a.shape[0] // 4 * 4, b.shape[1] // 4 * 4
     for i in range(0, rows, 4):
         for j in range(0, columns, 4):
             for p in range(a.shape[1]):
                 for v in range(4):
                     for w in range(4):
-                        c[i + v, j + w] = _multiply_add(a[i + v, p], b[p, j + w], c[i + v, j + w])
+                        c[i + v, j + w] = multiply_add(a[i + v, p], b[p, j + w], c[i + v, j + w])
     _edge(a, b, c, rows, columns)
 
 
-@_compile()
-def _multiply_registers(a: Matrix, b: Matrix, c: Matrix) -> None:
+@jit(nogil=True)
+def _multiply_registers(a: Floats, b: Floats, c: Floats) -> None:
     rows, columns = a.shape[0] // 4 * 4, b.shape[1] // 4 * 4
     zero = a.dtype.type(0)
     for i in range(0, rows, 4):
@@ -94,22 +74,22 @@ def _multiply_registers(a: Matrix, b: Matrix, c: Matrix) -> None:
             for p in range(a.shape[1]):
                 a0, a1, a2, a3 = a[i, p], a[i + 1, p], a[i + 2, p], a[i + 3, p]
                 b0, b1, b2, b3 = b[p, j], b[p, j + 1], b[p, j + 2], b[p, j + 3]
-                c00 = _multiply_add(a0, b0, c00)
-                c01 = _multiply_add(a0, b1, c01)
-                c02 = _multiply_add(a0, b2, c02)
-                c03 = _multiply_add(a0, b3, c03)
-                c10 = _multiply_add(a1, b0, c10)
-                c11 = _multiply_add(a1, b1, c11)
-                c12 = _multiply_add(a1, b2, c12)
-                c13 = _multiply_add(a1, b3, c13)
-                c20 = _multiply_add(a2, b0, c20)
-                c21 = _multiply_add(a2, b1, c21)
-                c22 = _multiply_add(a2, b2, c22)
-                c23 = _multiply_add(a2, b3, c23)
-                c30 = _multiply_add(a3, b0, c30)
-                c31 = _multiply_add(a3, b1, c31)
-                c32 = _multiply_add(a3, b2, c32)
-                c33 = _multiply_add(a3, b3, c33)
+                c00 = multiply_add(a0, b0, c00)
+                c01 = multiply_add(a0, b1, c01)
+                c02 = multiply_add(a0, b2, c02)
+                c03 = multiply_add(a0, b3, c03)
+                c10 = multiply_add(a1, b0, c10)
+                c11 = multiply_add(a1, b1, c11)
+                c12 = multiply_add(a1, b2, c12)
+                c13 = multiply_add(a1, b3, c13)
+                c20 = multiply_add(a2, b0, c20)
+                c21 = multiply_add(a2, b1, c21)
+                c22 = multiply_add(a2, b2, c22)
+                c23 = multiply_add(a2, b3, c23)
+                c30 = multiply_add(a3, b0, c30)
+                c31 = multiply_add(a3, b1, c31)
+                c32 = multiply_add(a3, b2, c32)
+                c33 = multiply_add(a3, b3, c33)
             c[i, j], c[i, j + 1], c[i, j + 2], c[i, j + 3] = c00, c01, c02, c03
             c[i + 1, j], c[i + 1, j + 1], c[i + 1, j + 2], c[i + 1, j + 3] = c10, c11, c12, c13
             c[i + 2, j], c[i + 2, j + 1], c[i + 2, j + 2], c[i + 2, j + 3] = c20, c21, c22, c23
@@ -117,17 +97,17 @@ def _multiply_registers(a: Matrix, b: Matrix, c: Matrix) -> None:
     _edge(a, b, c, rows, columns)
 
 
-@_compile()
-def _add_row(c: Matrix, a0: float, b: Matrix) -> None:
+@jit(nogil=True)
+def _add_row(c: Floats, a0: float, b: Floats) -> None:
     for j in range(b.shape[0]):
-        c[j] = _multiply_add(a0, b[j], c[j])
+        c[j] = multiply_add(a0, b[j], c[j])
 
 
-@_compile()
+@jit(nogil=True)
 def _add_four_rows(
-    c0: Matrix, c1: Matrix, c2: Matrix, c3: Matrix, a0: float, a1: float, a2: float, a3: float, b: Matrix
+    c0: Floats, c1: Floats, c2: Floats, c3: Floats, a0: float, a1: float, a2: float, a3: float, b: Floats
 ) -> None:
-    """Four rows of C gain a multiple of one row of B: contiguous in j, so LLVM works on whole vectors.
+    """Add multiples of one row of B to four rows of C: contiguous in j, so LLVM works on whole vectors.
 
     All is read before anything is written: rows of a matrix whose width is a power of two are multiples of
     4 KiB apart, and a processor that compares the low 12 bits of addresses lets such a read wait for the
@@ -135,12 +115,12 @@ def _add_four_rows(
     """
     for j in range(b.shape[0]):
         x, y0, y1, y2, y3 = b[j], c0[j], c1[j], c2[j], c3[j]
-        c0[j], c1[j] = _multiply_add(a0, x, y0), _multiply_add(a1, x, y1)
-        c2[j], c3[j] = _multiply_add(a2, x, y2), _multiply_add(a3, x, y3)
+        c0[j], c1[j] = multiply_add(a0, x, y0), multiply_add(a1, x, y1)
+        c2[j], c3[j] = multiply_add(a2, x, y2), multiply_add(a3, x, y3)
 
 
-@_compile()
-def _multiply_vectorised(a: Matrix, b: Matrix, c: Matrix) -> None:
+@jit(nogil=True)
+def _multiply_vectorised(a: Floats, b: Floats, c: Floats) -> None:
     rows = a.shape[0] // 4 * 4
     for i in range(0, rows, 4):
         for p in range(a.shape[1]):
@@ -152,8 +132,8 @@ def _multiply_vectorised(a: Matrix, b: Matrix, c: Matrix) -> None:
             _add_row(c[i], a[i, p], b[p])
 
 
-@_compile()
-def _multiply_blocked(a: Matrix, b: Matrix, c: Matrix) -> None:
+@jit(nogil=True)
+def _multiply_blocked(a: Floats, b: Floats, c: Floats) -> None:
     rows = a.shape[0] // 4 * 4
     wide = 4096 // b.itemsize
     for p0 in range(0, a.shape[1], 128):
@@ -169,38 +149,38 @@ def _multiply_blocked(a: Matrix, b: Matrix, c: Matrix) -> None:
                     _add_row(c[i, j0:j1], a[i, p], b[p, j0:j1])
 
 
-@_compile()
+@jit(nogil=True)
 def _add_four_by_four(
-    c0: Matrix, c1: Matrix, c2: Matrix, c3: Matrix, a: Matrix, b0: Matrix, b1: Matrix, b2: Matrix, b3: Matrix
+    c0: Floats, c1: Floats, c2: Floats, c3: Floats, a: Floats, b0: Floats, b1: Floats, b2: Floats, b3: Floats
 ) -> None:
-    """Four rows of C gain multiples of four rows of B: a quarter of the loads and stores of C."""
+    """Add multiples of four rows of B to four rows of C: a quarter of the loads and stores of C."""
     a00, a01, a02, a03 = a[0], a[1], a[2], a[3]
     a10, a11, a12, a13 = a[4], a[5], a[6], a[7]
     a20, a21, a22, a23 = a[8], a[9], a[10], a[11]
     a30, a31, a32, a33 = a[12], a[13], a[14], a[15]
     for j in range(b0.shape[0]):
         x0, x1, x2, x3 = b0[j], b1[j], b2[j], b3[j]
-        y0 = _multiply_add(a00, x0, c0[j])
-        y0 = _multiply_add(a10, x1, y0)
-        y0 = _multiply_add(a20, x2, y0)
-        y0 = _multiply_add(a30, x3, y0)
-        y1 = _multiply_add(a01, x0, c1[j])
-        y1 = _multiply_add(a11, x1, y1)
-        y1 = _multiply_add(a21, x2, y1)
-        y1 = _multiply_add(a31, x3, y1)
-        y2 = _multiply_add(a02, x0, c2[j])
-        y2 = _multiply_add(a12, x1, y2)
-        y2 = _multiply_add(a22, x2, y2)
-        y2 = _multiply_add(a32, x3, y2)
-        y3 = _multiply_add(a03, x0, c3[j])
-        y3 = _multiply_add(a13, x1, y3)
-        y3 = _multiply_add(a23, x2, y3)
-        y3 = _multiply_add(a33, x3, y3)
+        y0 = multiply_add(a00, x0, c0[j])
+        y0 = multiply_add(a10, x1, y0)
+        y0 = multiply_add(a20, x2, y0)
+        y0 = multiply_add(a30, x3, y0)
+        y1 = multiply_add(a01, x0, c1[j])
+        y1 = multiply_add(a11, x1, y1)
+        y1 = multiply_add(a21, x2, y1)
+        y1 = multiply_add(a31, x3, y1)
+        y2 = multiply_add(a02, x0, c2[j])
+        y2 = multiply_add(a12, x1, y2)
+        y2 = multiply_add(a22, x2, y2)
+        y2 = multiply_add(a32, x3, y2)
+        y3 = multiply_add(a03, x0, c3[j])
+        y3 = multiply_add(a13, x1, y3)
+        y3 = multiply_add(a23, x2, y3)
+        y3 = multiply_add(a33, x3, y3)
         c0[j], c1[j], c2[j], c3[j] = y0, y1, y2, y3
 
 
-@_compile()
-def _multiply_packed(a: Matrix, b: Matrix, c: Matrix) -> None:
+@jit(nogil=True)
+def _multiply_packed(a: Floats, b: Floats, c: Floats) -> None:
     block = np.empty((128, 512), a.dtype)
     panel = np.empty(4 * 128, a.dtype)
     rows = a.shape[0] // 4 * 4
@@ -220,9 +200,9 @@ def _multiply_packed(a: Matrix, b: Matrix, c: Matrix) -> None:
                     _add_row(c[i, j0:j1], a[i, p0 + p], block[p, : j1 - j0])
 
 
-@_compile()
-def _add_panel(c: Matrix, i: int, j0: int, j1: int, panel: Matrix, block: Matrix, depth: int) -> None:
-    """Four rows of C gain a packed panel of A times a packed block of B."""
+@jit(nogil=True)
+def _add_panel(c: Floats, i: int, j0: int, j1: int, panel: Floats, block: Floats, depth: int) -> None:
+    """Add a packed panel of A times a packed block of B to four rows of C."""
     width, whole = j1 - j0, depth // 4 * 4
     c0, c1, c2, c3 = c[i, j0:j1], c[i + 1, j0:j1], c[i + 2, j0:j1], c[i + 3, j0:j1]
     for p in range(0, whole, 4):
@@ -233,11 +213,11 @@ def _add_panel(c: Matrix, i: int, j0: int, j1: int, panel: Matrix, block: Matrix
         _add_four_rows(c0, c1, c2, c3, a0, a1, a2, a3, block[p, :width])
 
 
-Loops = Callable[[Matrix, Matrix, Matrix], None]
+Loops = Callable[[Floats, Floats, Floats], None]
 
 
-def _finish(product: Product, sums: Matrix) -> None:
-    """Out = alpha sums + beta c, for rungs that compute the plain product only."""
+def _finish(product: DenseProduct, sums: Floats) -> None:
+    """Set out = alpha sums + beta c, for rungs that compute the plain product only."""
     if product.alpha != 1:
         sums *= sums.dtype.type(product.alpha)
     if product.c is not None:
@@ -245,8 +225,8 @@ def _finish(product: Product, sums: Matrix) -> None:
     product.out[...] = sums
 
 
-def _run_loops(loops: Loops, product: Product) -> None:
-    """A rung of plain loops: contiguous row-major copies in, a fresh sum of products out."""
+def _run_loops(loops: Loops, product: DenseProduct) -> None:
+    """Run a rung of plain loops: contiguous row-major copies in, a fresh sum of products out."""
     m, n, _ = product.sizes
     sums = np.zeros((m, n), product.a.dtype)
     loops(_adjacent(product.a), _adjacent(product.b), sums)
@@ -254,7 +234,7 @@ def _run_loops(loops: Loops, product: Product) -> None:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Blocking:
     """The sizes of one packed rung: its micro-tile, its blocks in elements, and the layout of its buffers.
 
     `height` rows of A, `depth` columns of A and rows of B, and `width` columns of B are packed at a time.
@@ -269,65 +249,65 @@ class Setting:
 
 
 def _depth(size: int) -> int:
-    """Elements in a row of packed A: 1.5 or 2 KiB; a panel is half of a first-level cache of 32 KiB."""
+    """Return the elements in a row of packed A, 1.5 or 2 KiB: a panel is half of a cache of 32 KiB."""
     return 384 if size == 4 else 256
 
 
 def _second_level(tile: Tile, size: int) -> int:
-    """Columns of B whose packed block is under half of a second-level cache of 1 MiB."""
+    """Return the columns of B whose packed block is under half of a second-level cache of 1 MiB."""
     return 450_000 // (_depth(size) * size * tile.columns) * tile.columns
 
 
 @functools.cache
-def _wide(size: int) -> Setting:
+def _wide(size: int) -> Blocking:
     tile = Tile(4, 2, host_tile(size).lanes)
-    return Setting(tile, 64, _depth(size) // 2, 8 * tile.columns, vectors=False, alignment=16)
+    return Blocking(tile, 64, _depth(size) // 2, 8 * tile.columns, vectors=False, alignment=16)
 
 
 @functools.cache
-def _aligned(size: int) -> Setting:
+def _aligned(size: int) -> Blocking:
     tile = host_tile(size)
     width = _second_level(tile, size)
-    return Setting(tile, 8 * tile.rows, _depth(size), width, vectors=True, alignment=0)
+    return Blocking(tile, 8 * tile.rows, _depth(size), width, vectors=True, alignment=0)
 
 
 @functools.cache
-def _goto(size: int) -> Setting:
+def _goto(size: int) -> Blocking:
     tile = host_tile(size)
     width = _second_level(tile, size)
-    return Setting(tile, 1032 // tile.rows * tile.rows, _depth(size), width, vectors=True, alignment=0)
+    return Blocking(tile, 1032 // tile.rows * tile.rows, _depth(size), width, vectors=True, alignment=0)
 
 
 _buffers = threading.local()
 
 
-def _workspace(setting: Setting, m: int, n: int, size: int) -> tuple[Matrix, tuple[int, int, int]]:
-    """Memory that this thread keeps for its next call; where in it packed A, packed B and a spare tile lie.
+def _workspace(blocking: Blocking, m: int, n: int, size: int) -> tuple[Floats, tuple[int, int, int]]:
+    """Return memory that this thread keeps, and the places in it of packed A, packed B and a spare tile.
 
     It is the caller's alone until `_buffers.held` gets it back: a product in the handler of a signal, which
     may come in the middle of another, makes its own.
     """
-    tile = setting.tile
-    tall = round_up(min(m, setting.height), tile.rows) * setting.depth
-    wide = round_up(min(n, setting.width), tile.columns) * setting.depth
+    tile = blocking.tile
+    tall = round_up(min(m, blocking.height), tile.rows) * blocking.depth
+    wide = round_up(min(n, blocking.width), tile.columns) * blocking.depth
     sizes = [round_up(count * size, LINE) for count in (tall, wide, tile.rows * tile.columns)]
     held = _buffers.__dict__.pop("held", None)
     if held is None or held.nbytes < sum(sizes) + 2 * LINE:
         held = np.zeros(sum(sizes) + 2 * LINE, np.uint8)
-    start = round_up(_arrays.address(held), LINE) + setting.alignment
+    start = round_up(_arrays.address(held), LINE) + blocking.alignment
     return held, (start, start + sizes[0], start + sizes[0] + sizes[1])
 
 
-def _multiply_part(setting: Setting, product: Product) -> None:
-    """One thread's product; `out` has unit columns."""
+def _multiply_part(blocking: Blocking, product: DenseProduct) -> None:
+    """Compute one thread's product; `out` has unit columns."""
     a, b, out = product.a, product.b, product.out
     m, n, k = product.sizes
     real = out.dtype.type
     if product.c is not None and product.c is not product.out:
         out[...] = product.c
     beta = 0.0 if product.c is None else product.beta
-    held, work = _workspace(setting, m, n, out.itemsize)
-    packed_product(out.itemsize, setting.tile, setting.depth, setting.vectors)(
+    held, work = _workspace(blocking, m, n, out.itemsize)
+    packed_product(out.itemsize, blocking.tile, blocking.depth, blocking.vectors)(
         m,
         n,
         k,
@@ -337,42 +317,47 @@ def _multiply_part(setting: Setting, product: Product) -> None:
         real(product.alpha),
         real(beta),
         work,
-        setting.height,
-        setting.width,
+        blocking.height,
+        blocking.width,
     )
     _buffers.held = held
 
 
-def _run_packed(setting_for: Callable[[int], Setting], product: Product, most_threads: int = 1) -> None:
-    """A packed rung: turned over if C runs down its columns, through copies where it runs along neither, and
-    where addresses are no multiples of an element's size."""
+def _run_packed(
+    blocking_for: Callable[[int], Blocking], product: DenseProduct, most_threads: int = 1
+) -> None:
+    """Run a packed rung.
+
+    The transpose is computed if C runs down its columns; copies are made where it runs along neither, and
+    where addresses are no multiples of an element's size.
+    """
     out, size = product.out, product.out.itemsize
     if not (product.a.flags.aligned and product.b.flags.aligned):
         product = product._replace(a=_adjacent(product.a), b=_adjacent(product.b))
     if not out.flags.aligned or size not in out.strides:
         straight = np.empty(out.shape, out.dtype)
-        _run_packed(setting_for, product._replace(out=straight), most_threads)
+        _run_packed(blocking_for, product._replace(out=straight), most_threads)
         out[...] = straight
         return
     if out.strides[1] != size:
         product = product.T
-    setting = setting_for(size)
-    parts = _parts(product, setting.tile, most_threads)
+    blocking = blocking_for(size)
+    parts = _parts(product, blocking.tile, most_threads)
     if len(parts) == 1:
-        _multiply_part(setting, product)
+        _multiply_part(blocking, product)
     else:
-        _threads.run([functools.partial(_multiply_part, setting, part) for part in parts])
+        _threads.run([functools.partial(_multiply_part, blocking, part) for part in parts])
 
 
-def _adjacent(array: Matrix) -> Matrix:
-    """The same values row by row, nothing between them, at whole multiples of an element's size."""
+def _adjacent(array: Floats) -> Floats:
+    """Return the same values row by row, nothing between them, at whole multiples of an element's size."""
     in_rows = array.strides == (array.shape[1] * array.itemsize, array.itemsize)
     if in_rows and array.flags.aligned:
         return array
     return np.array(array, order="C")
 
 
-def _parts(product: Product, tile: Tile, most: int) -> list[Product]:
+def _parts(product: DenseProduct, tile: Tile, most: int) -> list[DenseProduct]:
     """Cut C into one rectangle per thread, as square as the sizes allow, at multiples of the tile."""
     m, n, k = product.sizes
     count = min(most, m * n * k // SERIAL_WORK)
@@ -385,12 +370,12 @@ def _parts(product: Product, tile: Tile, most: int) -> list[Product]:
 
 
 def _cuts(length: int, count: int, step: int) -> list[slice]:
-    """At most `count` slices of nearly equal length, all but the last a multiple of `step`."""
+    """Return at most `count` slices of nearly equal length, all but the last a multiple of `step`."""
     share = round_up(length, count * step) // count
     return [slice(start, min(start + share, length)) for start in range(0, length, share)]
 
 
-def _part(product: Product, rows: slice, columns: slice) -> Product:
+def _part(product: DenseProduct, rows: slice, columns: slice) -> DenseProduct:
     out = product.out[rows, columns]
     c = product.c
     if c is not None:
@@ -402,19 +387,19 @@ def _part(product: Product, rows: slice, columns: slice) -> Product:
 SERIAL_WORK = 128**3
 
 
-def _run_wide(product: Product) -> None:
+def _run_wide(product: DenseProduct) -> None:
     m, n, _ = product.sizes
     sums = np.empty((m, n), product.a.dtype)
-    _run_packed(_wide, Product(product.a, product.b, None, sums, 1.0, 0.0))
+    _run_packed(_wide, DenseProduct(product.a, product.b, None, sums, 1.0, 0.0))
     _finish(product, sums)
 
 
-def _run_goto(product: Product) -> None:
+def _run_goto(product: DenseProduct) -> None:
     m, n, k = product.sizes
     _run_packed(_goto, product, _threads.get_num_threads() if m * n * k > SERIAL_WORK else 1)
 
 
-def _run_blas(product: Product) -> None:
+def _run_blas(product: DenseProduct) -> None:
     """The product by NumPy's BLAS; it would round differently in other memory orders, so it sees one only."""
     a, b, out = _adjacent(product.a), _adjacent(product.b), product.out
     plain = out.flags.aligned and out.strides == (out.shape[1] * out.itemsize, out.itemsize)
@@ -460,7 +445,7 @@ def using(*arrays: Any) -> AbstractContextManager[int]:
     return nullcontext(0)
 
 
-def empty(shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:
+def empty(shape: tuple[int, int], dtype: np.dtype[Any]) -> Floats:
     """Return a new row-major array."""
     return np.empty(shape, dtype)
 
@@ -469,7 +454,7 @@ check_out = functools.partial(_arrays.check_result, "out")
 overlap = _arrays.overlap
 
 
-def same_view(x: Matrix, y: Matrix) -> bool:
+def same_view(x: Floats, y: Floats) -> bool:
     """Return True if two arrays are the same elements in the same memory."""
     return x.ctypes.data == y.ctypes.data and x.strides == y.strides and x.shape == y.shape
 

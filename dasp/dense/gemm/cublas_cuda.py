@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dasp.dense.gemm.ladder import Product
+from dasp.dense.gemm.ladder import DenseProduct
 
 HALF_TYPES = {"float16": 2, "bfloat16": 14}  # cudaDataType_t: CUDA_R_16F, CUDA_R_16BF
 COMPUTE_32F, DEFAULT_ALGORITHM = 68, -1
@@ -43,14 +43,14 @@ class Form(NamedTuple):
         return None
 
 
-def multiply(product: Product, device: int, stream: int) -> bool:
+def multiply(product: DenseProduct, device: int, stream: int) -> bool:
     """Compute a product on a stream, in the arrays' own precision (true float32, never TF32).
 
     Half precisions are summed in float32, as our own kernels sum them.
 
     Parameters
     ----------
-    product : Product
+    product : DenseProduct
         Not empty; c, if there is one, is out itself.
     device, stream : int
         The current GPU's number, and a stream of it.

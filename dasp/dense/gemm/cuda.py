@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dasp.dense.gemm import cublas_cuda
-from dasp.dense.gemm.ladder import HALF, REAL, Kernel, Product
-from dasp.dense.gemm.launch_cuda import Prepared
-from dasp.dense.gemm.rungs_cuda import ARRAYS, BY_NAME, ITEM, LAST, RUNGS, Layout, Rung, launches
+from dasp.dense.gemm.ladder import HALF, REAL, DenseProduct, Kernel
+from dasp.dense.gemm.launch_cuda import PreparedCalls
+from dasp.dense.gemm.rungs_cuda import ARRAYS, BY_NAME, ITEM, LAST, RUNGS, OperandLayout, Rung, launches
 from dasp.dense.gemm.settings import entry
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
@@ -94,12 +94,12 @@ def same_view(x: Any, y: Any) -> bool:
 class Ready(NamedTuple):
     """The launches of a product, whether they compute its transpose, and the elements of their workspace."""
 
-    launch: Prepared
+    launch: PreparedCalls
     turned: bool
     sums: int
 
 
-def run(rung: Rung, product: Product) -> None:
+def run(rung: Rung, product: DenseProduct) -> None:
     """Compute a checked product on the current stream."""
     a, b, c, out, alpha, beta = product
     addend = out if c is None else c
@@ -165,12 +165,12 @@ def _prepare(
     if max(m, n, k) >= 2**31:
         raise ValueError(f"a matrix has {max(m, n, k)} rows or columns; fewer than 2^31 are needed")
     aligned = multiple == 16 and all(ld * item % 16 == 0 for ld in lds)
-    layout = Layout(m, n, k, *lds, along_a, along_b, aligned)
+    layout = OperandLayout(m, n, k, *lds, along_a, along_b, aligned)
     setting = rung.find(dtype.name, (m, n, k), _name_of(device), processors(device))
     if rung.deepest and not setting.mma_k and _capability(device) >= FASTER_DEEP:
         setting = replace(setting, mma_k=rung.deepest)
     steps = launches(rung, dtype.name, layout, setting, alpha, beta)
-    return Ready(Prepared(steps, device, ARRAYS), turned, steps[0].sums)
+    return Ready(PreparedCalls(steps, device, ARRAYS), turned, steps[0].sums)
 
 
 def _unit(shape: tuple[int, int], strides: tuple[int, int], axis: int, item: int) -> bool:
@@ -183,7 +183,7 @@ def _leading(shape: tuple[int, int], strides: tuple[int, int], axis: int, item: 
     return round_up(shape[1 - axis], 8) if shape[axis] == 1 else strides[axis] // item
 
 
-def _run_copies(rung: Rung, product: Product) -> None:
+def _run_copies(rung: Rung, product: DenseProduct) -> None:
     """A product of operands that a rung cannot read, and into a result that it cannot write."""
     out = product.out
     item = out.itemsize
@@ -222,7 +222,7 @@ def _capturing(stream: int) -> bool:
 # ---- cuBLAS ----------------------------------------------------------------------------------------------
 
 
-def _run_vendor(product: Product) -> None:
+def _run_vendor(product: DenseProduct) -> None:
     """The product by cuBLAS; what it cannot take is copied first."""
     if product.c is not None and product.c is not product.out:
         product.out[...] = product.c
@@ -273,7 +273,7 @@ def processors(device: int) -> int:
     return int(_cupy().cuda.Device(device).attributes["MultiProcessorCount"])
 
 
-def _run_if_able(rung: Rung, product: Product) -> None:
+def _run_if_able(rung: Rung, product: DenseProduct) -> None:
     found = _capability(_device())
     if found < rung.capability:
         raise RuntimeError(

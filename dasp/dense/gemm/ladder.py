@@ -13,7 +13,7 @@ UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16
 """Unit roundoff of each dtype: the largest relative error of one rounding to nearest."""
 
 
-class Product(NamedTuple):
+class DenseProduct(NamedTuple):
     """One checked product C = alpha A B + beta C, with the transpositions already folded into the views.
 
     Attributes
@@ -37,11 +37,11 @@ class Product(NamedTuple):
         return self.a.shape[0], self.b.shape[1], self.a.shape[1]
 
     @property
-    def T(self) -> Product:
+    def T(self) -> DenseProduct:
         """The same product as C^T = alpha B^T A^T + beta C^T."""
         c = None if self.c is None else self.c.T
         out = c if self.c is self.out else self.out.T
-        return Product(self.b.T, self.a.T, c, out, self.alpha, self.beta)
+        return DenseProduct(self.b.T, self.a.T, c, out, self.alpha, self.beta)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Kernel:
     name: str
     summary: str
     dtypes: tuple[str, ...]
-    run: Callable[[Product], None] = field(repr=False, compare=False)
+    run: Callable[[DenseProduct], None] = field(repr=False, compare=False)
     capability: tuple[int, int] | None = None
 
     @property

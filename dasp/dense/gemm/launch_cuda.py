@@ -1,4 +1,4 @@
-"""Launches as data, and launches that lack only the stream and the addresses of arrays."""
+"""Kernel calls as data, and launches that lack only the stream and the addresses of arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATIC_LIMIT = 48 * 1024
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelCall:
     """One launch of one kernel.
 
     Attributes
@@ -31,7 +31,7 @@ class Launch:
     arguments : NumPy scalars, and in the arrays' places their names
     shared_bytes : dynamic shared memory of a block
     sums : elements of the workspace "sums", for kernels that use one
-    first_row : the row at which arrays begin, those that `Prepared` is told the rows' lengths of
+    first_row : the row at which arrays begin, those that `PreparedCalls` is told the rows' lengths of
     """
 
     source: str
@@ -45,12 +45,12 @@ class Launch:
     first_row: int = 0
 
 
-class Prepared:
+class PreparedCalls:
     """The launches of one product on the current GPU; their kernels are compiled and loaded here.
 
     Parameters
     ----------
-    steps : sequence of Launch
+    steps : sequence of KernelCall
     device : int
         The current GPU's number.
     arrays : sequence of str
@@ -61,7 +61,7 @@ class Prepared:
 
     def __init__(
         self,
-        steps: Sequence[Launch],
+        steps: Sequence[KernelCall],
         device: int,
         arrays: Sequence[str],
         row_bytes: Mapping[str, int] | None = None,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dasp.dense.gemm.ladder import Backend, Kernel, Product
+from dasp.dense.gemm.ladder import Backend, DenseProduct, Kernel
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime.loading import load
@@ -102,7 +102,7 @@ def gemm(
             addend = _check_memory(backend, target, a, b, addend)
         if 0 not in shape:
             left, right = (a.T if trans_a else a), (b.T if trans_b else b)
-            product = Product(left, right, addend, target, alpha, beta)
+            product = DenseProduct(left, right, addend, target, alpha, beta)
             if alpha == 0 or not left.shape[1]:
                 _scale(product)
             else:
@@ -288,7 +288,7 @@ def _find(backend: Backend, name: str) -> Kernel:
     raise ValueError(f"kernel is {name!r}; it must be 'auto', 'vendor', {names}")
 
 
-def _scale(product: Product) -> None:
+def _scale(product: DenseProduct) -> None:
     """Out = beta c, where there is nothing to multiply."""
     if product.c is None:
         product.out[...] = 0

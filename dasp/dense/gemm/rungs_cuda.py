@@ -16,8 +16,8 @@ import numpy as np
 
 from dasp.dense.gemm import settings
 from dasp.dense.gemm.ladder import HALF, REAL
-from dasp.dense.gemm.launch_cuda import STATIC_LIMIT, Launch
-from dasp.dense.gemm.settings import Setting
+from dasp.dense.gemm.launch_cuda import STATIC_LIMIT, KernelCall
+from dasp.dense.gemm.settings import TileSizes
 from dasp.runtime.integers import ceil_div, round_up
 
 DYNAMIC_LIMIT = 227 * 1024
@@ -32,7 +32,7 @@ REGISTERS = 65536
 
 
 @dataclass(frozen=True)
-class Layout:
+class OperandLayout:
     """The places of one product's operands in memory, all strides in elements, C and D row-major.
 
     `along_a` (`along_b`) says that neighbours along k lie side by side in A (B); the leading dimension is the
@@ -60,31 +60,31 @@ class Layout:
 # ---- how a rung cuts C into tiles ------------------------------------------------------------------------
 
 
-def _threads_of_results(s: Setting) -> int:
+def _threads_of_results(s: TileSizes) -> int:
     return s.bm * s.bn // (s.tm * s.tn)
 
 
-def _threads_of_warps(s: Setting) -> int:
+def _threads_of_warps(s: TileSizes) -> int:
     return s.bm // s.wm * (s.bn // s.wn) * 32
 
 
-def _plain_tiles(s: Setting, item: int, along_a: bool, along_b: bool) -> int:
+def _plain_tiles(s: TileSizes, item: int, along_a: bool, along_b: bool) -> int:
     return s.bk * (s.bm + s.bn) * item
 
 
-def _padded_rows(s: Setting, item: int, along_a: bool, along_b: bool) -> int:
+def _padded_rows(s: TileSizes, item: int, along_a: bool, along_b: bool) -> int:
     return (s.bm + s.bn) * (s.bk + 16 // item) * item
 
 
-def _padded_columns(copies: Callable[[Setting], int]) -> Callable[[Setting, int, bool, bool], int]:
-    def shared(s: Setting, item: int, along_a: bool, along_b: bool) -> int:
+def _padded_columns(copies: Callable[[TileSizes], int]) -> Callable[[TileSizes, int, bool, bool], int]:
+    def shared(s: TileSizes, item: int, along_a: bool, along_b: bool) -> int:
         return copies(s) * s.bk * (s.bm + s.bn + 32 // item) * item
 
     return shared
 
 
-def _as_stored(pad: int) -> Callable[[Setting, int, bool, bool], int]:
-    def shared(s: Setting, item: int, along_a: bool, along_b: bool) -> int:
+def _as_stored(pad: int) -> Callable[[TileSizes, int, bool, bool], int]:
+    def shared(s: TileSizes, item: int, along_a: bool, along_b: bool) -> int:
         a = s.bm * (s.bk + pad) if along_a else s.bk * (s.bm + pad)
         b = s.bn * (s.bk + pad) if along_b else s.bk * (s.bn + pad)
         return s.stages * (a + b) * item
@@ -98,7 +98,7 @@ def _too_many_registers(each: int, threads: int) -> str | None:
     return None
 
 
-def _not_by_pieces(s: Setting, dtype: str, threads: int) -> str | None:
+def _not_by_pieces(s: TileSizes, dtype: str, threads: int) -> str | None:
     """Threads that read and keep whole pieces of 16 bytes."""
     width, words = 16 // ITEM[dtype], ITEM[dtype] // 4
     if s.tm % width or s.tn % width or s.bk % width or s.bm % s.tm or s.bn % s.tn:
@@ -106,7 +106,7 @@ def _not_by_pieces(s: Setting, dtype: str, threads: int) -> str | None:
     return _too_many_registers(s.tm * s.tn * words + 2 * (s.tm + s.tn) + 24, threads)
 
 
-def _not_by_lanes(s: Setting, dtype: str, threads: int) -> str | None:
+def _not_by_lanes(s: TileSizes, dtype: str, threads: int) -> str | None:
     """Warps whose lanes form a rectangle."""
     width, words = 16 // ITEM[dtype], ITEM[dtype] // 4
     if s.bm % s.wm or s.bn % s.wn:
@@ -120,7 +120,7 @@ def _not_by_lanes(s: Setting, dtype: str, threads: int) -> str | None:
     return _too_many_registers((s.tm * s.tn + 2 * (s.tm + s.tn)) * words + 30, threads)
 
 
-def _not_by_stages(s: Setting, dtype: str, threads: int) -> str | None:
+def _not_by_stages(s: TileSizes, dtype: str, threads: int) -> str | None:
     """Lanes as above, whose threads share the asynchronous copies of a tile."""
     width = 16 // ITEM[dtype]
     problem = _not_by_lanes(s, dtype, threads)
@@ -128,7 +128,7 @@ def _not_by_stages(s: Setting, dtype: str, threads: int) -> str | None:
     return problem or ("the threads do not share a tile's copies evenly" if uneven or s.bk % 8 else None)
 
 
-def _not_by_tensors(s: Setting, dtype: str, threads: int) -> str | None:
+def _not_by_tensors(s: TileSizes, dtype: str, threads: int) -> str | None:
     """Warps of whole instructions: m8n8k4 and m16n8 of `mma_k` for float64, m16n16k16 for half precisions."""
     half = dtype in HALF
     deep, tall, across = (16, 16, 16) if half else (max(s.mma_k, 4), 16 if s.mma_k else 8, 8)
@@ -160,9 +160,9 @@ class Tiles:
     block : the shape of a block of threads, where it is no line
     """
 
-    threads: Callable[[Setting], int]
-    shared: Callable[[Setting, int, bool, bool], int]
-    problem: Callable[[Setting, str, int], str | None]
+    threads: Callable[[TileSizes], int]
+    shared: Callable[[TileSizes, int, bool, bool], int]
+    problem: Callable[[TileSizes, str, int], str | None]
     constants: tuple[str, ...]
     choices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     staged: bool = False
@@ -239,7 +239,7 @@ class Rung:
     name: str
     summary: str
     tiles: Tiles
-    usual: tuple[tuple[Setting, ...], ...] = ((Setting(32, 32),),) * 2
+    usual: tuple[tuple[TileSizes, ...], ...] = ((TileSizes(32, 32),),) * 2
     file: str = ""
     dtypes: tuple[str, ...] = REAL
     in_parts: bool = False
@@ -255,11 +255,11 @@ class Rung:
         """The least compute capability of the GPU."""
         return (8, 0) if self.tiles.staged else (5, 0)
 
-    def default(self, dtype: str) -> Setting:
+    def default(self, dtype: str) -> TileSizes:
         """Return the tile sizes for large products where no table has better ones."""
         return self.usual[self.dtypes.index(dtype)][-1]
 
-    def problem(self, setting: Setting, dtype: str) -> str | None:
+    def problem(self, setting: TileSizes, dtype: str) -> str | None:
         """Why this set of tile sizes cannot run, or None if it can."""
         threads = self.tiles.threads(setting)
         if not 32 <= threads <= 1024 or threads % 32:
@@ -271,7 +271,7 @@ class Rung:
             return f"{shared} bytes of shared memory; the limit is {self.tiles.limit}"
         return self.tiles.problem(setting, dtype, threads)
 
-    def candidates(self, dtype: str) -> Iterator[Setting]:
+    def candidates(self, dtype: str) -> Iterator[TileSizes]:
         """Every valid set of tile sizes that the search tries, parts and group as usual."""
         for values in product(*self.tiles.choices.values()):
             chosen = dict(zip(self.tiles.choices, values, strict=True))
@@ -279,7 +279,7 @@ class Rung:
             if self.problem(setting, dtype) is None and 64 <= self.tiles.threads(setting) <= 512:
                 yield setting
 
-    def find(self, dtype: str, sizes: tuple[int, int, int], gpu: str, processors: int) -> Setting:
+    def find(self, dtype: str, sizes: tuple[int, int, int], gpu: str, processors: int) -> TileSizes:
         """Return the tile sizes for a product.
 
         The table's, else the largest usual ones of which the multiprocessors have about one each, with k
@@ -298,27 +298,27 @@ class Rung:
 
 ENOUGH = 0.9
 """Tiles for each multiprocessor from which on larger tiles than the smallest pay."""
-TUNED_SINGLE = (Setting(32, 32, 16, tm=4, tn=4), Setting(64, 128, 16, tm=16, tn=4))
-TUNED_DOUBLE = (Setting(32, 32, 16, tm=4, tn=4), Setting(64, 128, 8, tm=16, tn=4))
+TUNED_SINGLE = (TileSizes(32, 32, 16, tm=4, tn=4), TileSizes(64, 128, 16, tm=16, tn=4))
+TUNED_DOUBLE = (TileSizes(32, 32, 16, tm=4, tn=4), TileSizes(64, 128, 8, tm=16, tn=4))
 SPLIT_SINGLE = (
-    Setting(32, 64, 16, tm=4, tn=4, wm=16, wn=32),
-    Setting(64, 128, 16, tm=4, tn=16, wm=64, wn=32, stages=4, group=16),
-    Setting(128, 256, 16, tm=16, tn=8, wm=64, wn=64, stages=5),
+    TileSizes(32, 64, 16, tm=4, tn=4, wm=16, wn=32),
+    TileSizes(64, 128, 16, tm=4, tn=16, wm=64, wn=32, stages=4, group=16),
+    TileSizes(128, 256, 16, tm=16, tn=8, wm=64, wn=64, stages=5),
 )
-SPLIT_DOUBLE = (Setting(128, 64, 8, wm=64, wn=32),)
+SPLIT_DOUBLE = (TileSizes(128, 64, 8, wm=64, wn=32),)
 TENSOR_DOUBLE = (
-    Setting(32, 32, 32, wm=16, wn=16, stages=4, group=4, mma_k=8),
-    Setting(64, 64, 16, wm=64, wn=16, group=16, mma_k=8),
-    Setting(128, 128, 16, wm=64, wn=32),
+    TileSizes(32, 32, 32, wm=16, wn=16, stages=4, group=4, mma_k=8),
+    TileSizes(64, 64, 16, wm=64, wn=16, group=16, mma_k=8),
+    TileSizes(128, 128, 16, wm=64, wn=32),
 )
 TENSOR_HALF = (
-    Setting(64, 64, 64, wm=32, wn=32),
-    Setting(128, 256, 64, wm=64, wn=64),
+    TileSizes(64, 64, 64, wm=32, wn=32),
+    TileSizes(128, 256, 64, wm=64, wn=64),
 )
 """Tile sizes that `dasp tune gemm` found on an H200 for products of about 256, 1024 and 4096 cubed."""
 
 
-def _alone(*settings: Setting) -> tuple[tuple[Setting, ...], ...]:
+def _alone(*settings: TileSizes) -> tuple[tuple[TileSizes, ...], ...]:
     """Return one usual setting for each dtype."""
     return tuple((setting,) for setting in settings)
 
@@ -335,26 +335,26 @@ RUNGS: tuple[Rung, ...] = (
     Rung("conflict_free",
          "B's tile by columns with a pad, lanes in rectangles: 16-byte reads, no bank conflict.", LINE_BLOCK),
     Rung("column_4", "Four results in a column per thread: each element of B serves four.", COLUMNS,
-         _alone(Setting(32, 64, 8, 4, 1, min_blocks=4), Setting(32, 64, 8, 4, 1, min_blocks=3)),
+         _alone(TileSizes(32, 64, 8, 4, 1, min_blocks=4), TileSizes(32, 64, 8, 4, 1, min_blocks=3)),
          file="column"),
     Rung("column_8", "Eight results in a column per thread: half the reads of B again.", COLUMNS,
-         _alone(Setting(64, 64, 8, 8, 1, min_blocks=4), Setting(64, 64, 8, 8, 1, min_blocks=3)),
+         _alone(TileSizes(64, 64, 8, 8, 1, min_blocks=4), TileSizes(64, 64, 8, 8, 1, min_blocks=3)),
          file="column"),
     Rung("square_4", "4 x 4 results per thread: k/2 shared loads per result.", SQUARES,
-         _alone(Setting(64, 64, 32, 4, 4, min_blocks=3), Setting(64, 64, 16, 4, 4, min_blocks=3)),
+         _alone(TileSizes(64, 64, 32, 4, 4, min_blocks=3), TileSizes(64, 64, 16, 4, 4, min_blocks=3)),
          file="square"),
     Rung("square_8", "8 x 8 results per thread: k/4 shared loads per result.", SQUARES,
-         _alone(Setting(64, 64, 16), Setting(64, 128, 8)), file="square"),
+         _alone(TileSizes(64, 64, 16), TileSizes(64, 128, 8)), file="square"),
     Rung("vector", "16-byte loads, A turned over on its way into shared memory.", VECTORS,
-         _alone(Setting(128, 128, 16), Setting(128, 64, 8, tm=8, tn=4))),
+         _alone(TileSizes(128, 128, 16), TileSizes(128, 64, 8, tm=8, tn=4))),
     Rung("tuned", "The same with tile sizes found by search on this GPU.", VECTORS,
          (TUNED_SINGLE, TUNED_DOUBLE), file="vector"),
     Rung("warp", "A rectangle of results per warp: fewer shared reads, none in conflict.", WARPS,
-         _alone(Setting(128, 128, 16), Setting(128, 64, 8, wm=32, wn=64))),
+         _alone(TileSizes(128, 128, 16), TileSizes(128, 64, 8, wm=32, wn=64))),
     Rung("double", "The next tiles travel through registers while the present ones are multiplied.", DOUBLED,
-         _alone(Setting(128, 128, 8), Setting(128, 64, 8, wm=32, wn=64))),
+         _alone(TileSizes(128, 128, 8), TileSizes(128, 64, 8, wm=32, wn=64))),
     Rung("async", "Asynchronous copies several stages deep; blocks ordered for the cache.", PIPELINE,
-         _alone(Setting(128, 128, 8, tm=8, tn=16, wm=64, wn=64, stages=4), *SPLIT_DOUBLE)),
+         _alone(TileSizes(128, 128, 8, tm=8, tn=16, wm=64, wn=64, stages=4), *SPLIT_DOUBLE)),
     Rung("split", "Several blocks share the dot products where C is too small for the GPU.", PIPELINE,
          (SPLIT_SINGLE, SPLIT_DOUBLE), in_parts=True),
     Rung("tensor", "float64 tensor cores.", TENSORS, (TENSOR_DOUBLE,), file="tensor_f64",
@@ -372,8 +372,8 @@ LAST = {dtype: [r.name for r in RUNGS if dtype in r.dtypes][-1] for dtype in (*R
 
 
 def launches(
-    rung: Rung, dtype: str, layout: Layout, setting: Setting, alpha: float, beta: float
-) -> tuple[Launch, ...]:
+    rung: Rung, dtype: str, layout: OperandLayout, setting: TileSizes, alpha: float, beta: float
+) -> tuple[KernelCall, ...]:
     """Return the launches of a product that is not empty.
 
     A rung that does not read either order needs both operands row-major: along_a and not along_b.
@@ -393,7 +393,7 @@ def launches(
         parts = ceil_div(k, depth)
         arguments += [np.int32(depth), "sums"]
     sums = parts * m * round_up(n, 16 // ITEM[dtype]) if parts > 1 else 0
-    first = Launch(
+    first = KernelCall(
         rung.source,
         _defines(rung, dtype, layout, setting),
         "dasp_gemm",
@@ -408,11 +408,11 @@ def launches(
     )
 
 
-def _reduction(layout: Layout, dtype: str, parts: int, alpha: Any, beta: Any, sums: int) -> Launch:
+def _reduction(layout: OperandLayout, dtype: str, parts: int, alpha: Any, beta: Any, sums: int) -> KernelCall:
     """The launch that adds the parts and updates D."""
     across = ceil_div(layout.n * ITEM[dtype], 16)
     arguments = (np.int32(layout.m), np.int32(layout.n), np.int32(parts), alpha, "sums", beta)
-    return Launch(
+    return KernelCall(
         "dense/gemm_reduce.cu",
         _words({"REAL": _c_type(dtype), "ALIGNED": layout.aligned and layout.whole(dtype)}),
         "dasp_gemm_reduce",
@@ -432,7 +432,9 @@ def _words(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple((f"DASP_{name}", v if isinstance(v, str) else str(int(v))) for name, v in values.items())
 
 
-def _defines(rung: Rung, dtype: str, layout: Layout, setting: Setting) -> tuple[tuple[str, str], ...]:
+def _defines(
+    rung: Rung, dtype: str, layout: OperandLayout, setting: TileSizes
+) -> tuple[tuple[str, str], ...]:
     """The compile-time constants of a rung's source."""
     known = {name.upper(): value for name, value in vars(setting).items()}
     known |= {"REAL": _c_type(dtype), "BFLOAT16": dtype == "bfloat16"}

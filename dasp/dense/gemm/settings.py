@@ -20,7 +20,7 @@ SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 @dataclass(frozen=True)
-class Setting:
+class TileSizes:
     """Tile sizes of one rung, in elements.
 
     A block computes bm x bn results in steps of bk along k, a warp wm x wn of them, a thread tm x tn.
@@ -68,7 +68,7 @@ class Entry:
     size: int
     kernel: str
     microseconds: dict[str, float] = field(default_factory=dict)
-    settings: dict[str, Setting] = field(default_factory=dict)
+    settings: dict[str, TileSizes] = field(default_factory=dict)
 
     def why(self, machine: str, dtype: str) -> str:
         """Say why this kernel was chosen."""
@@ -109,9 +109,9 @@ def entry(gpu: str, dtype: str, sizes: tuple[int, int, int]) -> Entry | None:
         return None
     size = nearest(list(whole), sizes)
     line = whole[size]
-    names = {each.name for each in fields(Setting)}  # a table may be another version's
+    names = {each.name for each in fields(TileSizes)}  # a table may be another version's
     known = {
-        rung: Setting(**{name: value for name, value in values.items() if name in names})
+        rung: TileSizes(**{name: value for name, value in values.items() if name in names})
         for rung, values in line.get("settings", {}).items()
     }
     return Entry(size, line["kernel"], line.get("microseconds", {}), known)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp.dense.gemm.cuda import overlap, processors, using
-from dasp.dense.gemm.launch_cuda import Launch, Prepared
+from dasp.dense.gemm.launch_cuda import KernelCall, PreparedCalls
 from dasp.dense.gf256.field import EXP, LOG, Bytes
 from dasp.dense.gf256.kernel import Kernel
 from dasp.runtime import arrays as _arrays
@@ -64,23 +64,23 @@ class CudaKernel(Kernel):
     """
 
     word_bytes: int
-    launches: Callable[[Sizes, Bytes | None], Iterator[Launch]] = field(repr=False)
+    launches: Callable[[Sizes, Bytes | None], Iterator[KernelCall]] = field(repr=False)
     reads_coefficients: bool = False
 
 
-def _naive(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
+def _naive(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
     numbers = (np.int32(s.k), np.int64(s.n), np.int64(s.b_stride), np.int64(s.out_stride))
     arguments = ("a", "b", "out", *numbers)
-    yield Launch(
+    yield KernelCall(
         "dense/gf256_naive.cu", (), "dasp_gf256_naive", (ceil_div(s.n, 256), s.m), (256, 1), arguments
     )
 
 
-def _square_tiles(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
+def _square_tiles(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
     numbers = (np.int32(s.m), np.int32(s.k), np.int64(s.n), np.int64(s.b_stride), np.int64(s.out_stride))
     arguments = ("a", "b", "out", "logs", "powers", *numbers)
     grid = (min(ceil_div(s.n, 16), FEW_BLOCKS * s.processors), ceil_div(s.m, 16))
-    yield Launch("dense/gf256_square_tiles.cu", (), "dasp_gf256_square_tiles", grid, (16, 16), arguments)
+    yield KernelCall("dense/gf256_square_tiles.cu", (), "dasp_gf256_square_tiles", grid, (16, 16), arguments)
 
 
 def _tiled_arguments(s: Sizes, columns: int) -> tuple[Any, ...]:
@@ -88,40 +88,40 @@ def _tiled_arguments(s: Sizes, columns: int) -> tuple[Any, ...]:
     return ("a", "b", "out", *numbers)
 
 
-def _general_tiles(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
+def _general_tiles(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
     groups = ceil_div(s.m, 8)
     rows = ceil_div(s.m, groups)
     depth = min(s.k, SHARED_BYTES // (256 * rows))
     arguments = (*_tiled_arguments(s, s.n), np.int32(rows), np.int32(depth))
     grid = (min(ceil_div(s.n, 256), FEW_BLOCKS * s.processors), groups)
     name = "dasp_gf256_general_tiles"
-    yield Launch("dense/gf256_general_tiles.cu", (), name, grid, (256, 1), arguments, 256 * rows * depth)
+    yield KernelCall("dense/gf256_general_tiles.cu", (), name, grid, (256, 1), arguments, 256 * rows * depth)
 
 
-def _launch_packed(word_bytes: int) -> Callable[[Sizes, Bytes | None], Iterator[Launch]]:
-    def launches(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
+def _launch_packed(word_bytes: int) -> Callable[[Sizes, Bytes | None], Iterator[KernelCall]]:
+    def launches(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
         vectors = s.n // word_bytes
         depth = min(s.k, SHARED_BYTES // 128)
         arguments = (*_tiled_arguments(s, vectors), np.int32(depth))
         grid = (min(ceil_div(vectors, 256), MANY_BLOCKS * s.processors), ceil_div(s.m, 4))
         defines = (("DASP_BYTES", str(word_bytes)),)
-        yield Launch(
+        yield KernelCall(
             "dense/gf256_packed.cu", defines, "dasp_gf256_packed", grid, (256, 1), arguments, 128 * depth
         )
 
     return launches
 
 
-def _byte_permute(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
+def _byte_permute(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
     vectors = s.n // 16
     pairs = min(ceil_div(s.k, 2), SHARED_BYTES // 160)
     arguments = (*_tiled_arguments(s, vectors), np.int32(2 * pairs))
     grid = (min(ceil_div(vectors, 256), MANY_BLOCKS * s.processors), ceil_div(s.m, 4))
     name = "dasp_gf256_byte_permute"
-    yield Launch("dense/gf256_byte_permute.cu", (), name, grid, (256, 1), arguments, 160 * pairs)
+    yield KernelCall("dense/gf256_byte_permute.cu", (), name, grid, (256, 1), arguments, 160 * pairs)
 
 
-def _schedule(s: Sizes, coefficients: Bytes | None) -> Iterator[Launch]:
+def _schedule(s: Sizes, coefficients: Bytes | None) -> Iterator[KernelCall]:
     if coefficients is None:
         raise ValueError("no coefficients were given; this kernel is compiled for their values")
     vectors = s.n // 16
@@ -139,7 +139,7 @@ def _schedule(s: Sizes, coefficients: Bytes | None) -> Iterator[Launch]:
         )
         grid = (ceil_div(vectors, 256), 1)
         name = "dasp_gf256_schedule"
-        yield Launch("dense/gf256_schedule.cu", defines, name, grid, (256, 1), arguments, first_row=first)
+        yield KernelCall("dense/gf256_schedule.cu", defines, name, grid, (256, 1), arguments, first_row=first)
 
 
 # fmt: off
@@ -173,7 +173,7 @@ def best_for_many(matrix: Bytes, d: Any) -> str:
     return "schedule" if worth else BEST.name
 
 
-def launches(kernel: CudaKernel, sizes: Sizes, coefficients: Bytes | None) -> list[Launch]:
+def launches(kernel: CudaKernel, sizes: Sizes, coefficients: Bytes | None) -> list[KernelCall]:
     """Return the launches of a product whose columns fill words.
 
     Parameters
@@ -274,13 +274,13 @@ def _tables(device: int) -> tuple[Any, Any]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _prepare(device: int, kernel: CudaKernel, sizes: Sizes, coefficients: bytes | None) -> Prepared:
+def _prepare(device: int, kernel: CudaKernel, sizes: Sizes, coefficients: bytes | None) -> PreparedCalls:
     """Compile and load the kernels of a product, and lay out their arguments."""
     values = None
     if coefficients is not None:
         values = np.frombuffer(coefficients, np.uint8).reshape(sizes.m, sizes.k)
     row_bytes = {"a": sizes.k, "out": sizes.out_stride}
-    return Prepared(launches(kernel, sizes, values), device, _ARRAYS, row_bytes)
+    return PreparedCalls(launches(kernel, sizes, values), device, _ARRAYS, row_bytes)
 
 
 def matmul(a: Any, b: Any, out: Any, kernel: CudaKernel) -> Any:
