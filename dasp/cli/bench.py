@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dasp.cli.commands import Subparsers, add_parser
@@ -83,7 +84,8 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     """Run `dasp bench`; 0 when every product is right, 1 when one is wrong."""
     from dasp.cli.measure import open_device, warm_up
-    from dasp.io.matrices import check_spec
+    from dasp.cli.values import as_float
+    from dasp.io.matrices import check_spec, load_matrix
 
     specs = arguments.matrix or DEFAULT_MATRICES
     for spec in specs:
@@ -93,7 +95,10 @@ def _run(arguments: argparse.Namespace) -> int:
     threads = f", {device.threads} threads" if hasattr(device, "threads") else ""
     print(f"on {device.kind}{threads}; copy {device.bandwidth / 1e9:.0f} GB/s", file=sys.stderr)
     warm_up(plan, device, arguments.dtype)
-    rows = [_measure(spec, plan, device, arguments) for spec in specs]
+    rows = []
+    for spec in specs:
+        csr = as_float(load_matrix(spec, seed=arguments.seed), arguments.dtype, arguments.seed)
+        rows.append(measure_matrix(spec, csr, plan, device, seed=arguments.seed, samples=arguments.repeat))
     if arguments.json:
         print(json.dumps({"subject": "sparse", "rows": rows}, indent=1, allow_nan=False))
     else:
@@ -123,30 +128,27 @@ def planner(device: str, format: str = "auto") -> Callable[[Any], Operator]:
     return plan
 
 
-def _measure(
-    spec: str, plan: Callable[[Any], Operator], device: Device, arguments: argparse.Namespace
+def measure_matrix(
+    name: str,
+    csr: Any,
+    plan: Callable[[Any], Operator],
+    device: Device,
+    *,
+    seed: int = 0,
+    samples: int | None = None,
 ) -> Row:
-    """Plan, verify and time one matrix."""
+    """Plan, verify and time one matrix of SciPy; return the findings."""
     from dasp.cli.measure import best_ms, compare
     from dasp.cli.roofline import csr_bytes, product_bytes, roofline_us
-    from dasp.cli.values import as_float
-    from dasp.io.matrices import load_matrix
 
-    csr = as_float(load_matrix(spec, seed=arguments.seed), arguments.dtype, arguments.seed)
     operator, plan_ms = best_ms(lambda: plan(csr), device)
-    found = compare(
-        operator,
-        csr,
-        device,
-        lambda x: device.baselines(csr, x),
-        seed=arguments.seed,
-        samples=arguments.repeat,
-    )
+    baselines = partial(device.baselines, csr)
+    found = compare(operator, csr, device, baselines, seed=seed, samples=samples)
     rows, columns = csr.shape
     moved, best, us = product_bytes(rows, columns, csr.nnz, csr.dtype.itemsize), found.best_baseline, found.us
     row = {
-        "matrix": spec,
-        "dtype": arguments.dtype,
+        "matrix": name,
+        "dtype": csr.dtype.name,
         "device": device.kind,
         "rows": rows,
         "columns": columns,

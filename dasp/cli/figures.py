@@ -198,25 +198,6 @@ def draw_svg(panels: Sequence[Callable[[Any], None]]) -> str:
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
-def draw_times(axes: Any, curves: Mapping[str, tuple[float, float]]) -> None:
-    """Draw total time over the number of products.
-
-    Parameters
-    ----------
-    axes : matplotlib.axes.Axes
-    curves : mapping
-        By name: milliseconds once, and microseconds a product.
-    """
-    import numpy as np
-
-    products = np.geomspace(1, 1e6, 49)
-    for name, (once, each) in curves.items():
-        axes.loglog(products, 1e-3 * once + 1e-6 * each * products, label=name)
-    axes.set(xlabel="products", ylabel="total time, s", title="Total time")
-    axes.grid(alpha=0.3)
-    axes.legend()
-
-
 def _draw_lengths(axes: Any, matrix: csr_array) -> None:
     import numpy as np
 
