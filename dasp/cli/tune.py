@@ -68,16 +68,15 @@ def run_machine(args: argparse.Namespace) -> int:
     path = args.out or cost_file.find_path()
     if _takes_gpu(args.device, "the measurement"):
         gpu = device_cuda.describe_gpu("cuda:0")
-        name, found = gpu.name, machine.measure(CostModel.for_gpu(gpu), machine.gpu_clock())
+        name, model, clock = gpu.name, CostModel.for_gpu(gpu), machine.gpu_clock()
     else:
-        name = name_processor()
-        found = machine.measure(CostModel.for_cpu(), machine.host_clock(args.seconds))
-    measured = {each.field: each.measured for each in found if each.measured is not None}
+        name, model, clock = name_processor(), CostModel.for_cpu(), machine.host_clock(args.seconds)
+    measured = machine.measure(model, clock)
     cost_file.write(path, name, measured)
     if args.json:
-        print(json.dumps({each.field: each._asdict() for each in found}, indent=1, allow_nan=False))
+        print(json.dumps(measured, indent=1, allow_nan=False))
     else:
-        print(machine.table(found))
+        print(machine.table(model, measured))
         print(f"numbers of {name}: {path}")
     return 0
 

@@ -12,7 +12,7 @@ sectors that are far, and pads among them, come out dearer.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ import scipy.sparse
 from scipy.optimize import nnls
 
 from dasp import models
+from dasp.cli.table import Table
 from dasp.formats.cost import FEW_WARPS, MANY_WARPS, CostModel
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
@@ -50,20 +51,6 @@ MODELS = {
 """The matrices over which the most steps are searched: on a GPU 4 million entries or more, below which
 `CostModel.steps` says them."""
 COSTS = ("call", "slot", "byte", "slice", "row", "pad", "by_slice", "by_few", "by_many")
-
-
-class Found(NamedTuple):
-    """A field of `CostModel`: its unit and what it trades, the value until now, and the one measured here.
-
-    `measured` is None where nothing here can tell; `how` then says how the other one was found.
-    """
-
-    field: str
-    unit: str
-    trades: str
-    shipped: Any
-    measured: Any
-    how: str
 
 
 class Experiment(NamedTuple):
@@ -128,7 +115,7 @@ def experiment(
 
 
 def _sectors(columns: Columns, steps: int) -> int:
-    """Distinct sectors in each run of so many steps of 32 slots, added up."""
+    """Count the distinct sectors in each run of so many steps of 32 slots, all together."""
     flat, run = columns.reshape(-1) // SECTOR, LANES * steps
     whole, rest = np.split(flat, [flat.size // run * run])
     ordered = np.sort(whole.reshape(-1, run), axis=1)
@@ -136,13 +123,13 @@ def _sectors(columns: Columns, steps: int) -> int:
 
 
 def band(rows: int, length: int, width: int) -> Columns:
-    """Neighbouring columns in each row, three further on in the next: deltas that fill a byte, not less."""
+    """Return neighbouring columns in each row, three further on in the next: deltas fill a byte, not less."""
     starts = 3 * np.arange(rows) % max(width - length, 1)
     return starts[:, None] + np.arange(length)
 
 
 def scattered(rows: int, length: int, width: int, shared: int = 1) -> Columns:
-    """Random columns; so many slices of 32 rows after each other have the same ones."""
+    """Return random columns; so many slices of 32 rows after each other have the same ones."""
     rng = np.random.default_rng(shared)
     groups = ceil_div(rows, LANES * shared)
     some = np.sort(rng.integers(0, width, (groups, 1, LANES, length)), axis=3)
@@ -150,7 +137,7 @@ def scattered(rows: int, length: int, width: int, shared: int = 1) -> Columns:
 
 
 def near_experiments(model: CostModel, entries: int) -> list[Experiment]:
-    """Matrices whose x is near: they tell slots, bytes, slices, rows, pads, and sectors that are near."""
+    """Make matrices whose x is near: they tell slots, bytes, slices, rows, pads and near sectors."""
     width = max(model.near_bytes, 1 << 18) // 16
     rows = entries // LANES
     make = functools.partial(experiment, model=model)
@@ -169,7 +156,7 @@ def near_experiments(model: CostModel, entries: int) -> list[Experiment]:
 
 
 def far_experiments(model: CostModel, entries: int) -> list[Experiment]:
-    """Matrices whose x is far: they tell sectors of one slice, and those that blocks of slices share."""
+    """Make matrices whose x is far: they tell sectors of one slice, and those that blocks of slices share."""
     width, rows = FAR_BYTES // 8, entries // LANES
     make = functools.partial(experiment, model=model, delta_bytes=4)
     alone = scattered(rows, 32, width)
@@ -201,7 +188,7 @@ def fit(
 def measure_costs(model: CostModel, clock: Clock, entries: int) -> dict[str, Any]:
     """Measure `slot`, `value_byte`, `slice`, `row`, `near` and `far`, in the model's unit.
 
-    All are None where the times hardly grow with the unit, as on a machine that others keep busy.
+    There are none where the times hardly grow with the unit, as on a machine that others keep busy.
     """
     near, far = near_experiments(model, entries), far_experiments(model, entries)
     times = [clock(each.matrix, **each.choices) for each in near]
@@ -216,7 +203,7 @@ def measure_costs(model: CostModel, clock: Clock, entries: int) -> dict[str, Any
     unit = costs["slot"] + 8 * costs["byte"] if model.kind == "cpu" else costs["byte"]
     named = {"slot": "slot", "value_byte": "byte", "slice": "slice", "row": "row"}
     if unit * entries < LEAST_SHARE * max(times):
-        return dict.fromkeys((*named, "near", "far"))
+        return {}
 
     def gathers(found: dict[str, float]) -> Any:
         return type(model.near)(*(round(found[name] / unit, 3) for name in COSTS[5:]))
@@ -263,7 +250,7 @@ def measure_slot_bytes(model: CostModel, clock: Clock, entries: int, costs: dict
     return round(float(ratio * (costs["slot"] + 8 * costs["value_byte"])), 2)
 
 
-def measure(model: CostModel, clock: Clock, *, entries: int | None = None) -> list[Found]:
+def measure(model: CostModel, clock: Clock, *, entries: int | None = None) -> dict[str, Any]:
     """Measure a machine's numbers again.
 
     Parameters
@@ -277,29 +264,19 @@ def measure(model: CostModel, clock: Clock, *, entries: int | None = None) -> li
 
     Returns
     -------
-    list of Found
-        Every field of the record, in its order.
+    dict of str to number or tuple
+        Some fields of `CostModel`, and what was measured; no costs where the times are too noisy for them.
     """
     entries = entries or ENTRIES[model.kind]
     found = measure_costs(model, clock, entries)
-    found["near_bytes"] = measure_near_bytes(model, clock, entries)
     collection = [models.generate(name).tocsr() for name in MODELS[model.kind]]
-    found["most_steps"] = fastest(clock, collection, "steps", STEPS)
     if model.kind == "gpu":
-        found["large_block"] = measure_large_block(model, clock, entries)
-        if found["slot"] is not None:
+        if found:
             found["slot_bytes"] = measure_slot_bytes(model, clock, entries, found)
-    return [
-        Found(
-            field.name,
-            field.metadata["unit"],
-            field.metadata["trades"],
-            getattr(model, field.name),
-            found.get(field.name),
-            field.metadata["again"],
-        )
-        for field in fields(model)
-    ]
+        found["large_block"] = measure_large_block(model, clock, entries)
+    found["near_bytes"] = measure_near_bytes(model, clock, entries)
+    found["most_steps"] = fastest(clock, collection, "steps", STEPS)
+    return found
 
 
 # ---- clocks ----------------------------------------------------------------------------------------------
@@ -341,31 +318,19 @@ def _planned(matrix: Any, device: str, choices: dict[str, Any]) -> tuple[SpMatri
 # ---- the table -------------------------------------------------------------------------------------------
 
 
-def table(found: Sequence[Found]) -> str:
-    """Return the fields as text: the shipped number, the measured one, the unit, and what it trades."""
-    rows = [("field", "shipped", "measured", "unit: what it trades")]
-    for each in found:
-        measured = "-" if each.measured is None else _text(each.measured)
-        said = ": ".join(filter(None, (each.unit, each.trades)))
-        rows.append((each.field, _text(each.shipped), measured, said))
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    lines = ["  ".join([*(f"{row[i]:<{widths[i]}}" for i in range(3)), row[3]]).rstrip() for row in rows]
-    unmeasured = [each.field for each in found if each.measured is None and each.how]
-    if unmeasured:
-        lines.append(f"- : not measured here; found by {_ways(found)}")
-    if "slot" in unmeasured:
-        lines.append("The times were too noisy for costs: measure again while nothing else runs.")
-    return "\n".join(lines)
-
-
-def _ways(found: Sequence[Found]) -> str:
-    ways = dict.fromkeys(each.how for each in found if each.measured is None and each.how)
-    return "; ".join(ways)
+def table(model: CostModel, measured: Mapping[str, Any]) -> str:
+    """Return what was measured as text, beside the numbers until now."""
+    units = {field.name: field.metadata["unit"] for field in fields(model)}
+    lines: list[tuple[str, ...]] = [
+        (name, _text(getattr(model, name)), _text(value), units[name]) for name, value in measured.items()
+    ]
+    text = Table("", ("field", "until now", "measured", "unit"), lines, frozenset({"unit"})).text()
+    if "slot" not in measured:
+        text += "\nThe times were too noisy for costs: measure again while nothing else runs."
+    return text
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
     if isinstance(value, tuple):
-        return "(" + ", ".join(map(_text, value)) + ")"
-    return str(value)
+        return " ".join(map(_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

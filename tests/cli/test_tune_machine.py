@@ -121,11 +121,10 @@ def test_searches_take_the_best_mean_and_the_ratios():
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_costs_that_no_time_shows_are_not_measured(kind, monkeypatch):
     monkeypatch.setattr(tuning, "MODELS", {kind: ("poisson3d:5",)})
-    found = {each.field: each for each in tuning.measure(TOYS[kind], lambda *_, **__: 3.0, entries=1 << 12)}
-    for name in ("slot", "value_byte", "slice", "row", "near", "far", "slot_bytes"):
-        assert found[name].measured is None
-    assert found["near_bytes"].measured is not None
-    assert "too noisy" in tuning.table(list(found.values()))
+    found = tuning.measure(TOYS[kind], lambda *_, **__: 3.0, entries=1 << 12)
+    assert not found.keys() & {"slot", "value_byte", "slice", "row", "near", "far", "slot_bytes"}
+    assert "near_bytes" in found
+    assert "too noisy" in tuning.table(TOYS[kind], found)
 
 
 def test_a_gpu_searches_matrices_of_the_size_that_is_meant():
@@ -146,32 +145,12 @@ def test_this_cpu_is_measured_printed_and_kept(capsys, monkeypatch, tmp_path):
     assert path == f"{tmp_path / 'own.json'}\n"
     kept = json.loads((tmp_path / "own.json").read_text())[name_processor()]
     assert kept["most_steps"] in tuning.STEPS
-    _, *lines, said = printed.partition("\nThe times were too noisy")[0].splitlines()
-    assert [line.split()[0] for line in lines] == [field.name for field in dataclasses.fields(CostModel)]
+    _, *lines = printed.partition("\nThe times were too noisy")[0].splitlines()
+    assert sorted(line.split()[0] for line in lines) == sorted(kept)
     (steps,) = (line.split() for line in lines if line.startswith("most_steps"))
     assert steps[1] == "128"
     assert int(steps[2]) in tuning.STEPS
-    assert said.startswith("- : not measured here; ")
-    assert (
-        main(
-            [
-                "tune",
-                "machine",
-                "--device",
-                "cpu",
-                "--seconds",
-                "0.0001",
-                "--json",
-                "--out",
-                str(tmp_path / "b"),
-            ]
-        )
-        == 0
-    )
+    assert main([*measure, "--json", "--out", str(tmp_path / "b")]) == 0
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # NaN is no JSON
-    assert found["slice"]["shipped"] == ZEN4.slice
-    assert found["slice"]["measured"] is None or found["slice"]["measured"] >= 0
-    assert found["most_steps"]["measured"] in tuning.STEPS
-    assert found["most_growth"]["measured"] is None
-    named = json.loads((tmp_path / "b").read_text())[name_processor()]
-    assert named == {name: each["measured"] for name, each in found.items() if each["measured"] is not None}
+    assert found["most_steps"] in tuning.STEPS
+    assert json.loads((tmp_path / "b").read_text())[name_processor()] == found
