@@ -66,7 +66,7 @@ extern "C" __global__ void entries(long long n, long long first, long long end, 
 
 
 def pieces(n: int, first: int, end: int) -> Split:
-    """A rank's whole planes, split as `dasp.distributed.split.split` does, which needs more memory."""
+    """Return a rank's whole planes, split as `dasp.distributed.split.split` does, which needs more memory."""
     import cupy
 
     module, count, plane = cupy.RawModule(code=SOURCE), end - first, n * n
@@ -96,7 +96,7 @@ def right_side(places: Any) -> Any:
 
 
 def filled(make: Any, first: int, end: int) -> Any:
-    """A rank's part of a vector, made piece by piece."""
+    """Return a rank's part of a vector, made piece by piece."""
     import cupy
 
     made = cupy.empty(end - first)
@@ -106,7 +106,7 @@ def filled(make: Any, first: int, end: int) -> Any:
 
 
 def stencil_square(D: SpMatrix, n: int, x: Any, b: Any) -> float:
-    """The square of this rank's part of b - A x, from the stencil; all ranks call it."""
+    """Return the square of this rank's part of b - A x, from the stencil; all ranks call it."""
     import cupy
 
     first, planes = D.rows.first // n**2, D.rows.count // n**2

@@ -40,7 +40,7 @@ Row = dict[str, str]
 
 
 def operands(spec: str) -> tuple[Any, Any, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """A matrix of SciPy, the planned one, x and room for y."""
+    """Return a matrix of SciPy, the planned one, x and room for y."""
     csr = models.generate(spec).astype(float)
     A = dasp.SpMatrix.from_scipy(csr, device="cpu")
     return csr, A, np.random.default_rng(0).standard_normal(A.shape[1]), np.empty(A.shape[0])
@@ -63,7 +63,7 @@ def idle(spec: str) -> Row:
 
 
 def count(product: Callable[[], Any], until: float) -> int:
-    """How many products are made before a time."""
+    """Return how many products are made before a time."""
     made = 0
     while time.time() < until:
         product()
@@ -107,7 +107,7 @@ def take_turns(spec: str, threads: int | None) -> list[int]:
 
 
 def shared(spec: str, processes: int, threads: int | None) -> Row:
-    """Products of all processes together, each slot by one library; pairs of neighbours are compared."""
+    """Time products of all processes together, each slot by one library; compare neighbours."""
     context = multiprocessing.get_context("spawn")
     meeting = context.Barrier(processes), context.Value("d", 0.0)
     with context.Pool(processes, meet, meeting) as pool:
@@ -129,7 +129,7 @@ def shared(spec: str, processes: int, threads: int | None) -> Row:
 
 
 def cases(spec: str) -> Iterator[Row]:
-    """Every case of a matrix."""
+    """Yield every case of a matrix."""
     yield idle(spec)
     for processes in PROCESSES:
         yield shared(spec, processes, None)

@@ -127,7 +127,7 @@ def read(name: str) -> Any:
 
 
 def is_right(Y: Any, matrix: Any, X: Any) -> bool:
-    """Whether a product lies within its rounding bound in every row."""
+    """Return True if a product lies within its rounding bound in every row."""
     unit = np.finfo(matrix.dtype).eps
     want = matrix.astype(np.float64) @ X.astype(np.float64)
     lengths = np.diff(matrix.indptr).reshape((-1,) + (1,) * (X.ndim - 1)) + 2

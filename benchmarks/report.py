@@ -69,14 +69,14 @@ ANCHOR = "cusparse_12.9"
 
 
 def sparse_rows(name: str) -> list[Row]:
-    """The latest rows of a collection, with the times of a later cuSPARSE where that was measured apart."""
+    """Return the latest rows of a collection, with a later cuSPARSE's times if measured apart."""
     rows = results.latest(results.read(RESULTS / f"{name}.csv"))
     anchors = RESULTS.parent / f"anchors_{name}.csv"
     return with_anchors(rows, read_anchors(anchors)) if anchors.exists() else rows
 
 
 def read_anchors(path: Path) -> dict[str, float]:
-    """Microseconds of the best cuSPARSE setting by matrix, float64, from an anchor table."""
+    """Return the microseconds of the best cuSPARSE setting by matrix, float64, from an anchor table."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["dtype"] == "f64"]
     return {row["matrix"]: float(row["best_cusparse_us"]) for row in rows}
@@ -100,7 +100,7 @@ def with_anchors(rows: Sequence[Row], anchors: dict[str, float]) -> list[Row]:
 
 
 def sparse_text(name: str) -> str:
-    """The tables of one collection."""
+    """Return the tables of one collection."""
     rows = sparse_rows(name)
     found = sparse_report.report(rows)
     said = [provenance(rows, RESULTS / f"{name}.csv")]
@@ -180,7 +180,7 @@ def _baseline(against: str, called: str, names: list[str]) -> tuple[str, str, Ra
 
 
 def dense_text(name: str) -> str:
-    """The tables of a dense ladder."""
+    """Return the tables of a dense ladder."""
     path = RESULTS / f"{name}.csv"
     rows = results.latest(results.read(path))
     found = gemm_report.report(rows)
@@ -253,7 +253,7 @@ def squares_text(name: str) -> str:
 
 
 def busy_text(name: str) -> str:
-    """What idle threads take, and what products make of too few processors; a line a matrix."""
+    """Return the cost of idle threads, and of products on too few processors, a line a matrix."""
     path = RESULTS / f"{name}.csv"
     rows = results.read(path)
     found = {(row["matrix"], row["case"], row["processes"], row["threads"]): row for row in rows}
@@ -288,7 +288,7 @@ def _least_together(rows: Sequence[Row], matrix: str) -> str:
 
 
 def dtypes_text(name: str) -> str:
-    """The mean over the best baseline of each type."""
+    """Return the mean over the best baseline of each type."""
     path = RESULTS / f"{name}.csv"
     rows = results.latest(results.read(path))
     found = {
@@ -313,7 +313,7 @@ def dtypes_text(name: str) -> str:
 
 
 def planning_text(name: str) -> str:
-    """The tables of plans that are made on a GPU."""
+    """Return the tables of plans that are made on a GPU."""
     path = RESULTS / f"{name}.csv"
     rows = results.latest(results.read(path))
     found = sparse_report.planning_report(rows)
@@ -377,7 +377,7 @@ def scaling_text(name: str) -> str:
 
 
 def gains_text(name: str) -> str:
-    """The largest systems of each study: how many times as fast several ranks are as one."""
+    """Return the largest systems of each study: how many times as fast several ranks are as one."""
     path = RESULTS / f"{name.replace('gains', 'scaling')}.csv"
     rows = [row for row in results.latest(results.read(path)) if row.get("study")]
     counts = sorted({int(row["ranks"]) for row in rows} - {1})
@@ -399,7 +399,7 @@ def gains_text(name: str) -> str:
 
 
 def text(name: str) -> str:
-    """What stands between the markers of a name."""
+    """Return the text between the markers of a name."""
     if name == "headline":
         return headline_text(name)
     if name == "front":

@@ -32,7 +32,7 @@ NARROW = {"auto": True, "plain": False}
 
 
 def read(name: str) -> Csr:
-    """The CSR of a specification (of `dasp.models`) or in a file, in float64 unless it is complex."""
+    """Return the CSR of a specification (of `dasp.models`) or in a file, in float64 unless it is complex."""
     given = dasp.models.generate(name) if ":" in name else load_matrix(name)
     matrix = given.tocsr()
     data = matrix.data if matrix.data.dtype.kind in "fc" else matrix.data.astype(np.float64)
@@ -40,7 +40,7 @@ def read(name: str) -> Csr:
 
 
 def digest(*values: Any) -> str:
-    """A digest of arrays, on any device, with types and shapes, and of other values as Python writes them."""
+    """Return a digest of arrays, with types and shapes, and of other values as Python writes them."""
     found = hashlib.sha256()
     for value in values:
         if hasattr(value, "get") and hasattr(value, "dtype"):
@@ -54,7 +54,7 @@ def digest(*values: Any) -> str:
 
 
 def digests(csr: Csr, narrow: bool, device: str) -> dict[str, str]:
-    """Digests of a matrix and of its plan for a GPU, made on a device: one for each field, by its name."""
+    """Return the digests of a matrix and of its plan for a GPU, made on a device, by field."""
     if device == "cpu":
         from dasp.formats.sell.cpu import primitives
     else:
@@ -76,7 +76,7 @@ def digests(csr: Csr, narrow: bool, device: str) -> dict[str, str]:
 def compare(
     name: str, csr: Csr, policy: str, known: dict[str, Any], columns: dict[str, str]
 ) -> dict[str, str]:
-    """The row of a matrix: which fields of the GPU's plan are those of the CPU's.
+    """Return the row of a matrix: which fields of the GPU's plan are those of the CPU's.
 
     Raises
     ------

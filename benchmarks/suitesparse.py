@@ -77,7 +77,7 @@ FAMILIES = {
 
 
 def real_matrices(folder: str | None) -> list[str]:
-    """The matrix files of a folder, sorted by name; none where there is no folder."""
+    """Return the matrix files of a folder, sorted by name; none where there is no folder."""
     if not folder:
         return []
     found = [path for path in Path(folder).iterdir() if path.name.endswith((".npz", ".mtx", ".mtx.gz"))]
@@ -89,7 +89,7 @@ SQUARE, SORTED = "^2", "^2 sorted"
 
 
 def load_square(spec: str, seed: int) -> Any:
-    """The product of a matrix with itself, whose columns SciPy leaves unsorted, for one of those names."""
+    """Return the product of a matrix with itself, whose columns SciPy leaves unsorted."""
     A = load(spec.removesuffix(SORTED).removesuffix(SQUARE), seed)
     square = A @ A
     if spec.endswith(SORTED):

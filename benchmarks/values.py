@@ -35,13 +35,13 @@ Row = dict[str, str]
 
 
 def read(name: str) -> Any:
-    """The matrix of a specification (of `dasp.models`) or in a file, in float64."""
+    """Return the matrix of a specification (of `dasp.models`) or in a file, in float64."""
     given = dasp.models.generate(name) if ":" in name else load_matrix(name)
     return given.astype(np.float64)
 
 
 def least_us(call: Callable[[], Any], wait: Callable[[], Any]) -> float:
-    """Microseconds of a call and of what it left to do, the least of many."""
+    """Return the microseconds of a call and of what it left to do, the least of many."""
     taken = []
     for _ in range(CALLS):
         wait()
@@ -64,7 +64,7 @@ class Place:
 
     @classmethod
     def of(cls, device: str) -> Place:
-        """The CPU, or the current GPU."""
+        """Return the CPU, or the current GPU."""
         if device == "cpu":
             columns = machine.host_columns(dasp.get_num_threads())
             return cls(device, np.asarray, lambda: None, host_copy_bandwidth(), columns)
@@ -83,7 +83,7 @@ def hold(A: Any, csr: Any, data: NDArray[Any], policy: Any, place: Place) -> Non
 
 
 def measure(name: str, place: Place) -> Iterator[Row]:
-    """The rows of a matrix: in place and anew, values as they are and coded."""
+    """Yield the rows of a matrix: in place and anew, values as they are and coded."""
     csr = read(name)
     one = roofline_us(product_bytes(*csr.shape, csr.nnz, 8), place.bandwidth)
     x, y = place.put(np.ones(csr.shape[1])), place.put(np.zeros(csr.shape[0]))

@@ -44,7 +44,7 @@ class MatrixDescription(ctypes.Structure):
 
 
 def _scalar(dtype: np.dtype[Any]) -> tuple[str, Any]:
-    """MKL's letter and ctypes' type of a dtype."""
+    """Return MKL's letter and ctypes' type of a dtype."""
     return ("d", c_double) if dtype == np.float64 else ("s", c_float)
 
 
@@ -92,7 +92,7 @@ def _checked(status: int, name: str) -> None:
 
 
 def mkl_candidate(csr: Any, x: NDArray[Any], threads: int, operation: int = NON_TRANSPOSE) -> Candidate:
-    """MKL's inspector-executor product, or that with the transpose, with a persistent, optimised handle.
+    """Return MKL's inspector-executor product, plain or transposed, with a persistent, optimised handle.
 
     Raises
     ------

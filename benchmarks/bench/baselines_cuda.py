@@ -132,7 +132,7 @@ def synchronize() -> None:
 
 
 def enqueuing(library: CuSparse, name: str, arguments: tuple[Any, ...]) -> Callable[[], None]:
-    """A run that calls one cuSPARSE function on CuPy's current stream."""
+    """Return a run that calls one cuSPARSE function on CuPy's current stream."""
     import cupy
 
     def run() -> None:
@@ -151,7 +151,7 @@ def product_candidate(
     y: Any,
     owned: Any,
 ) -> Candidate:
-    """A product through cusparseSpMV or cusparseSpMM: descriptors and workspace are made once.
+    """Return a product through cusparseSpMV or cusparseSpMM: descriptors and workspace are made once.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def spmv_candidate(
     algorithm: int,
     prepare: bool,
 ) -> Candidate:
-    """A product through cusparseSpMV by one cusparseSpMVAlg_t.
+    """Return a product through cusparseSpMV by one cusparseSpMVAlg_t.
 
     `matrix` makes the matrix descriptor: one for each setting, because preprocessing leaves its analysis in
     it.
@@ -232,7 +232,7 @@ def spmv_candidate(
 
 
 def spmvop_candidate(name: str, library: CuSparse, device: Device, algorithm: int) -> Candidate:
-    """A product through cusparseSpMVOp, which plans (and compiles) for one matrix."""
+    """Return a product through cusparseSpMVOp, which plans (and compiles) for one matrix."""
     import cupy
 
     if not library.has_spmvop:
@@ -315,7 +315,7 @@ def sliced_ell(
 
 
 def sell_candidate(library: CuSparse, device: Device, csr: Any) -> Candidate:
-    """A product on cuSPARSE's sliced ELL format; the conversion counts as setup."""
+    """Return a product on cuSPARSE's sliced ELL format; the conversion counts as setup."""
     import cupy
 
     started = time.perf_counter()
@@ -331,7 +331,7 @@ def sell_candidate(library: CuSparse, device: Device, csr: Any) -> Candidate:
 
 
 def cupy_candidate(device: Device) -> Candidate:
-    """CuPy's `A @ x`, with call overhead."""
+    """Return CuPy's `A @ x`, with call overhead."""
     from cupyx.scipy.sparse import csr_matrix
 
     matrix = csr_matrix((device.data, device.indices, device.indptr), shape=device.shape)
@@ -346,7 +346,7 @@ def cupy_candidate(device: Device) -> Candidate:
 
 
 def _make(name: str, library: CuSparse, device: Device, csr: Any) -> Candidate:
-    """The candidate of one setting."""
+    """Return the candidate of one setting."""
     if name == "cupy":
         return cupy_candidate(device)
     if name == "cusparse_sell":

@@ -61,7 +61,7 @@ Timed = tuple[float, list[np.ndarray[Any, Any]]]
 
 
 def spmm_candidate(name: str, library: CuSparse, device: Device, x: Any, y: Any) -> Candidate:
-    """A product by several columns through cusparseSpMM under one setting.
+    """Return a product by several columns through cusparseSpMM under one setting.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def outer_columns(csr: Any) -> Any:
 
 
 def references(csr: Any) -> tuple[Reference, Reference]:
-    """Return what the products by the first and by the last column must be."""
+    """Return the right products by the first and by the last column."""
     first, last = np.ascontiguousarray(outer_columns(csr).T)
     return tuple(reference_product(csr.data, csr.indices, csr.indptr, x) for x in (first, last))  # type: ignore[return-value]
 
@@ -236,7 +236,7 @@ class Subject:
 
 
 def known_columns(device: str, bandwidth: float | None = None) -> dict[str, str]:
-    """Return what is known of the machine, as columns; the bandwidth of a copy is measured if not given."""
+    """Return the columns of the machine; the bandwidth of a copy is measured if not given."""
     known = (
         machine.cuda_columns(load().version_text)
         if device == "cuda"

@@ -198,7 +198,7 @@ def _run_sparse(args: argparse.Namespace) -> int:
 def sparse_subject(
     args: argparse.Namespace, specs: Any, device: BenchDevice, loader: Callable[[str, int], Any] | None = None
 ) -> Subject:
-    """The sparse subject of parsed options; `loader` as `benchmarks.bench.sparse.Sparse` takes it.
+    """Return the sparse subject of parsed options; `loader` as `benchmarks.bench.sparse.Sparse` takes it.
 
     Raises
     ------

@@ -142,7 +142,7 @@ class CuSparse:
         self.call("cusparseSetStream", self.handle, pointer)
 
     def matrix_csr(self, shape: tuple[int, int], data: Any, indices: Any, indptr: Any) -> c_void_p:
-        """A descriptor of a CSR matrix whose int32 and value arrays are on the GPU."""
+        """Return a descriptor of a CSR matrix whose int32 and value arrays are on the GPU."""
         made = c_void_p()
         arrays = (indptr.data.ptr, indices.data.ptr, data.data.ptr)
         kinds = (INDEX_32, INDEX_32, BASE_ZERO, VALUE_TYPES[data.dtype])
@@ -152,7 +152,7 @@ class CuSparse:
     def matrix_sell(
         self, shape: tuple[int, int], entries: int, height: int, data: Any, indices: Any, offsets: Any
     ) -> c_void_p:
-        """A descriptor of a sliced ELL matrix: slices of `height` rows by columns, pads at column -1."""
+        """Return a descriptor of a sliced ELL matrix: `height` rows a slice, by columns, pads at -1."""
         made = c_void_p()
         arrays = (offsets.data.ptr, indices.data.ptr, data.data.ptr)
         kinds = (INDEX_32, INDEX_32, BASE_ZERO, VALUE_TYPES[data.dtype])
@@ -160,13 +160,13 @@ class CuSparse:
         return made
 
     def vector(self, values: Any) -> c_void_p:
-        """A descriptor of a dense vector on the GPU."""
+        """Return a descriptor of a dense vector on the GPU."""
         made = c_void_p()
         self.call("cusparseCreateDnVec", byref(made), values.size, values.data.ptr, VALUE_TYPES[values.dtype])
         return made
 
     def matrix_dense(self, values: Any) -> c_void_p:
-        """A descriptor of a dense matrix on the GPU, C- or F-ordered."""
+        """Return a descriptor of a dense matrix on the GPU, C- or F-ordered."""
         made = c_void_p()
         order = "C" if values.flags.c_contiguous else "F"
         rows, columns = values.shape
@@ -178,7 +178,7 @@ class CuSparse:
 
 
 def open_library() -> Any:
-    """The cuSPARSE to measure: the file in DASP_CUSPARSE, else the one CuPy uses, else the system's.
+    """Return the cuSPARSE to measure: the file in DASP_CUSPARSE, else the one CuPy uses, else the system's.
 
     Raises
     ------

@@ -44,7 +44,7 @@ class HostDevice(measure.HostDevice):
         return machine.host_columns(self.threads)
 
     def peak_gigaflops(self, dtype: str) -> float:
-        """Multiply-adds in registers, measured."""
+        """Return the multiply-adds in registers, measured."""
         from benchmarks.bench.peak_cpu import cpu_gigaflops
 
         return cpu_gigaflops(dtype, self.threads)
@@ -97,13 +97,13 @@ class CudaDevice(measure.CudaDevice):
         return machine.cuda_columns(version)
 
     def peak_gigaflops(self, dtype: str) -> float:
-        """By the data sheet's rates, at the highest clock."""
+        """Return the peak by the data sheet's rates, at the highest clock."""
         from benchmarks.bench.peak import cuda_peak
 
         return cuda_peak(dtype)
 
     def resident(self, csr: Any) -> Any:
-        """A `cupyx.scipy.sparse.csr_matrix`, copied to the GPU; None of halves, which CuPy's cannot hold."""
+        """Return a CSR matrix of CuPy, copied to the GPU; None of halves, which it cannot hold."""
         from cupyx.scipy.sparse import csr_matrix
 
         return csr_matrix(csr) if csr.dtype.itemsize > 2 else None
@@ -115,7 +115,7 @@ class CudaDevice(measure.CudaDevice):
     def all_baselines(
         self, csr: Any, x: Any, names: Collection[str], *, transpose: bool = False
     ) -> Baselines:
-        """CuSPARSE's settings, and CuPy."""
+        """Return the settings of cuSPARSE, and CuPy."""
         from benchmarks.bench.baselines_cuda import build
 
         return build(csr, x, names=names, transpose=transpose)
@@ -125,7 +125,7 @@ BenchDevice = HostDevice | CudaDevice
 
 
 def open_device(name: str, *, threads: int | None = None, seconds: float = 0.6) -> BenchDevice:
-    """The device of `--device auto|cpu|cuda`; `auto` takes the GPU where one works.
+    """Return the device of `--device auto|cpu|cuda`; `auto` takes the GPU where one works.
 
     Raises
     ------

@@ -134,12 +134,12 @@ def draw_collection(rows: Sequence[Row], path: Path) -> None:
 
 
 def family(name: str) -> str:
-    """The library that a baseline is a setting of."""
+    """Return the library that a baseline is a setting of."""
     return "cusparse" if name.startswith("cusparse") else name
 
 
 def best_times(row: Row) -> dict[str, float]:
-    """Microseconds of each library at its best setting; those that are called from Python left out."""
+    """Return the microseconds of each library at its best setting, without those called from Python."""
     found = {"dasp": us(row, "dasp")}
     for name in baselines(row):
         if name != "cupy":
@@ -148,7 +148,7 @@ def best_times(row: Row) -> dict[str, float]:
 
 
 def profile(axes: Any, rows: Sequence[Row], title: str = "Performance profile") -> None:
-    """Share of the matrices on which a library is within a factor of the fastest (Dolan and More, 2002)."""
+    """Draw the share of matrices on which a library is within a factor of the fastest (Dolan, More 2002)."""
     times = [best_times(row) for row in rows]
     names = list(dict.fromkeys(name for row in times for name in row))
     ratios = {name: sorted(row.get(name, math.inf) / min(row.values()) for row in times) for name in names}
@@ -210,7 +210,7 @@ def against_roofline(axes: Any, rows: Sequence[Row]) -> None:
 
 
 def by_name(axes: Any, rows: Sequence[Row]) -> None:
-    """A dot a matrix: speed-up over its best baseline, on a logarithmic axis; in and beyond the cache."""
+    """Draw a dot a matrix: speed-up over its best baseline; in and beyond the cache."""
     places = range(len(rows))
     values = [number(row, "speedup_best") for row in rows]
     axes.hlines(places, 1, values, color="0.75", linewidth=0.8)

@@ -89,12 +89,12 @@ class Gemm:
         self._peaks: dict[str, float] = {}
 
     def _rungs(self, dtype: str) -> list[str]:
-        """The kernels to measure for a dtype, the vendor's library first, which all are compared with."""
+        """Return the kernels to measure for a dtype, first the vendor's library, their measure."""
         fit = {kernel.name for kernel in self._ladder if dtype in kernel.dtypes} | {"auto"}
         return [VENDOR, *(name for name in self._names if name in fit)]
 
     def wanted(self, case: str) -> list[Row]:
-        """A row for each rung of the case's dtype."""
+        """Return a row for each rung of the case's dtype."""
         dtype, _, size = case.partition(":")
         named = {"matrix": f"gemm:{size}", "dtype": dtype, "device": self.device.kind}
         return [{**named, "kernel": name, "size": size} for name in self._rungs(dtype)]
@@ -126,7 +126,7 @@ class Gemm:
         return self._peaks[dtype]
 
     def report(self, rows: Sequence[Row]) -> Report:
-        """What "auto" reaches, then every kernel."""
+        """Return the share that "auto" reaches, then every kernel's."""
         return report(rows)
 
 
@@ -144,7 +144,7 @@ class _Host:
         self._gamma = error_factor(dtype, size)
 
     def verify(self, kernel: str) -> bool:
-        """Whether nothing is NaN and some rows are within gamma(k) |A| |B| of the long-double product."""
+        """Return True if nothing is NaN and some rows are within gamma(k) |A| |B| of long double's."""
         self._out[...] = np.nan
         gemm(self._a, self._b, out=self._out, kernel=kernel)
         error = np.abs(self._out[self._rows] - self._want)
@@ -184,14 +184,14 @@ class _Cuda:
         self._bound = error_bound(dtype, size, self._want, scale)
 
     def verify(self, kernel: str) -> bool:
-        """Whether every result is within gamma(k) |A| |B| of the float64 product."""
+        """Return True if every result is within gamma(k) |A| |B| of the float64 product."""
         self._out[...] = self._cupy.nan
         gemm(self._a, self._b, out=self._out, kernel=kernel)
         error = self._cupy.abs(self._out.astype("float64") - self._want)
         return bool((error <= self._bound).all())
 
     def time(self, kernel: str, seconds: float) -> Timing:
-        """Replays of a graph of several products; SAMPLES of them, together about `seconds` long."""
+        """Replay a graph of several products, SAMPLES times, together about `seconds` long."""
         from dasp.runtime.cuda.timing import products_in, replays
 
         def run() -> None:

@@ -16,7 +16,7 @@ Cells = dict[tuple[str, int], Row]
 
 
 def ladders(rows: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
-    """The rows of each machine and dtype, with the machine in words."""
+    """Return the rows of each machine and dtype, with the machine in words."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((where(row), row["dtype"]), []).append(row)
@@ -24,19 +24,19 @@ def ladders(rows: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
 
 
 def cells(rows: Sequence[Row]) -> tuple[list[str], list[int], Cells]:
-    """The kernels and sizes of some rows, and the row of each pair."""
+    """Return the kernels and sizes of some rows, and the row of each pair."""
     names = list(dict.fromkeys(row["kernel"] for row in rows))
     sizes = sorted({int(row["size"]) for row in rows})
     return names, sizes, {(row["kernel"], int(row["size"])): row for row in rows}
 
 
 def mean_of_vendor(name: str, sizes: Sequence[int], found: Cells) -> float:
-    """A kernel's geometric mean, over the sizes, of its ratio to the vendor's library."""
+    """Return a kernel's geometric mean, over the sizes, of its ratio to the vendor's library."""
     return geometric_mean(number(found[name, size], "of_vendor") for size in sizes if (name, size) in found)
 
 
 def report(rows: Sequence[Row]) -> Report:
-    """What `kernel="auto"`, or else the last rung, reaches at the largest size; then every kernel."""
+    """Return the share that `kernel="auto"`, or the last rung, reaches at the largest size; then all."""
     headings = ("machine", "dtype", "size", "GFLOP/s", "% of vendor", "% of peak", "% over all sizes")
     lines, details = [], []
     for machine, dtype, part in ladders(rows):
@@ -55,7 +55,7 @@ def report(rows: Sequence[Row]) -> Report:
 
 
 def ladder_table(rows: Sequence[Row], title: str) -> Table:
-    """GFLOP/s and % of the vendor's library for each kernel and size."""
+    """Return GFLOP/s and % of the vendor's library for each kernel and size."""
     names, sizes, found = cells(rows)
     lines = []
     for name in names:

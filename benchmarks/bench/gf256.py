@@ -111,7 +111,7 @@ class Gf256:
         self._isal = _load_isal() if on == "cpu" else None
 
     def wanted(self, case: str) -> list[Row]:
-        """A row for each kernel, and one for ISA-L where it is installed."""
+        """Return a row for each kernel, and one for ISA-L where it is installed."""
         names = [*self._names, *([ISA_L] if self._isal else [])]
         return [{"matrix": case, "device": self.device.kind, "kernel": name} for name in names]
 
@@ -146,7 +146,7 @@ class Gf256:
             }
 
     def _candidates(self, a: Bytes, b: Bytes, out: Any) -> list[Candidate]:
-        """Our kernels on the device's own copies, and ISA-L on a CPU."""
+        """Return our kernels on the device's own copies, and ISA-L on a CPU."""
         reads = {kernel.name for kernel in self._ladder if getattr(kernel, "reads_coefficients", False)}
         there, right = self.device.vector(a), self.device.vector(b)
         # Only CPU kernels take a number of threads.
@@ -164,7 +164,7 @@ class Gf256:
         return made + ([self._isal.encoder(a, b, out)] if self._isal else [])
 
     def report(self, rows: Sequence[Row]) -> Report:
-        """A table for each machine and shape."""
+        """Return a table for each machine and shape."""
         return report(rows)
 
 
@@ -177,7 +177,7 @@ def _load_isal() -> IsaL | None:
 
 
 def _reference(a: Bytes, b: Bytes) -> Bytes:
-    """The product by the CPU's best kernel, both ends of which are compared with the table."""
+    """Return the product by the CPU's best kernel, both ends of which are compared with the table."""
     want: Bytes = gf256.matmul(a, b, threads=get_num_threads())
     for part in (slice(0, VERIFIED), slice(max(0, b.shape[1] - VERIFIED), None)):
         if not np.array_equal(want[:, part], multiply(a, b[:, part])):
@@ -186,7 +186,7 @@ def _reference(a: Bytes, b: Bytes) -> Bytes:
 
 
 def shapes(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """The rows of each machine and shape, with both in words."""
+    """Return the rows of each machine and shape, with both in words."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((where(row), row["matrix"]), []).append(row)
@@ -200,7 +200,7 @@ def shapes(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 
 def report(rows: Sequence[Row]) -> Report:
-    """A table for each machine and shape: speed, and shares of ISA-L's and of what copying allows."""
+    """Return a table for each machine and shape: speed, and shares of ISA-L's and of what copying allows."""
     columns = [
         ("kernel", lambda row: row["kernel"]),
         ("GB/s of data", lambda row: row["data_gbs"] if results.right(row) else "WRONG"),

@@ -19,12 +19,12 @@ PROVENANCE = (
 
 
 def provenance(columns: Mapping[str, str]) -> str:
-    """The columns of PROVENANCE in words, those that are empty left out."""
+    """Return the columns of PROVENANCE in words, those that are empty left out."""
     return ", ".join(f"{name} {columns[name]}" for name in PROVENANCE if columns.get(name))
 
 
 def cpu_name() -> str:
-    """The processor's name, from /proc/cpuinfo where there is one."""
+    """Return the processor's name, from /proc/cpuinfo where there is one."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -34,7 +34,7 @@ def cpu_name() -> str:
 
 
 def last_level_cache_bytes(folder: Path = CACHE_FOLDER) -> int:
-    """Bytes of the last-level cache of the first core; 32 MiB where the system does not say.
+    """Return the bytes of the last-level cache of the first core; 32 MiB where the system does not say.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def last_level_cache_bytes(folder: Path = CACHE_FOLDER) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size as sysfs writes it: `36608K`, `32M`, `512`.
+    """Return the bytes of a size as sysfs writes it: `36608K`, `32M`, `512`.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def parse_size(text: str) -> int:
 
 
 def commit() -> str:
-    """The commit of the source tree, with `+` for uncommitted changes to tracked files.
+    """Return the commit of the source tree, with `+` for uncommitted changes to tracked files.
 
     The environment variable DASP_COMMIT overrides it, for a copy of the tree without its history; outside a
     checkout it is the version of the installed package.
@@ -85,7 +85,7 @@ def commit() -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    """What git prints in `root`, or nothing where it fails."""
+    """Return git's output in `root`, or nothing where it fails."""
     try:
         done = subprocess.run(
             ["git", *arguments], cwd=root, capture_output=True, text=True, timeout=20, check=True
@@ -96,7 +96,7 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def package_version(name: str) -> str:
-    """The version of an installed distribution, or an empty string."""
+    """Return the version of an installed distribution, or an empty string."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -127,7 +127,7 @@ def cuda_columns(cusparse_version: str) -> dict[str, str]:
 
 
 def dotted_cuda(version: int) -> str:
-    """CUDA's version number in words.
+    """Return CUDA's version number in words.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def dotted_cuda(version: int) -> str:
 
 
 def driver_version() -> str:
-    """The NVIDIA driver's version, or an empty string."""
+    """Return the NVIDIA driver's version, or an empty string."""
     try:
         done = subprocess.run(
             ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
@@ -153,7 +153,7 @@ def driver_version() -> str:
 
 
 def _library_columns() -> dict[str, str]:
-    """Versions of Python and of the libraries that any run uses, and the commit."""
+    """Return the versions of Python and of the libraries that any run uses, and the commit."""
     return {
         "python": platform.python_version(),
         "numpy": package_version("numpy"),

@@ -51,7 +51,7 @@ class HostMemory:
 
 
 def _status(name: str) -> float:
-    """A line of /proc/self/status in bytes; NaN where there is none."""
+    """Return a line of /proc/self/status in bytes; NaN where there is none."""
     found = re.search(rf"^{name}:\s+(\d+) kB$", STATUS.read_text(encoding="ascii"), flags=re.MULTILINE)
     return 1024.0 * int(found[1]) if found else math.nan
 

@@ -8,7 +8,7 @@ from dasp.runtime.cpu.threads import get_num_threads
 
 
 def report(device: str, threads: int | None) -> str:
-    """The tables of a device: `cpu`, `cuda`, or `auto` for both where there is a GPU."""
+    """Return the tables of a device: `cpu`, `cuda`, or `auto` for both where there is a GPU."""
     parts = [report_cpu(threads or get_num_threads())]
     if device != "cpu":
         parts.append(report_cuda(required=device == "cuda"))
@@ -16,7 +16,7 @@ def report(device: str, threads: int | None) -> str:
 
 
 def report_cpu(threads: int) -> str:
-    """The CPU's table: multiply-adds in registers and copies beyond the caches, by one thread and by all."""
+    """Return the CPU's table: multiply-adds in registers, copies beyond the caches, on one thread and all."""
     lines = [f"{'CPU':<28}{'1 thread':>12}{f'{threads} threads':>14}"]
     for dtype in ("float32", "float64"):
         one, every = (peak.cpu_gigaflops(dtype, count) for count in (1, threads))
@@ -27,7 +27,7 @@ def report_cpu(threads: int) -> str:
 
 
 def report_cuda(required: bool) -> str:
-    """The GPU's table; empty where there is none and it was not asked for."""
+    """Return the GPU's table; empty where there is none and it was not asked for."""
     from dasp.formats.device_cuda import available
 
     works, reason = available()
@@ -43,7 +43,7 @@ def report_cuda(required: bool) -> str:
 
 
 def cuda_peak(dtype: str) -> float:
-    """The current GPU's arithmetic peak in GFLOP/s at its highest clock; NaN where its rates are unknown."""
+    """Return the current GPU's peak in GFLOP/s at its highest clock; NaN where its rates are unknown."""
     import cupy
 
     device = cupy.cuda.Device()

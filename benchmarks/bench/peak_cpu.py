@@ -104,6 +104,6 @@ def cpu_gigaflops(dtype: str, threads: int = 1, samples: int = 5) -> float:
 
 
 def gpu_gigaflops(dtype: str, capability: tuple[int, int], multiprocessors: int, clock_hertz: float) -> float:
-    """A GPU's arithmetic peak in 10^9 operations per second at a clock; NaN where its rates are unknown."""
+    """Return a GPU's peak in 10^9 operations a second at a clock; NaN where its rates are unknown."""
     rate = MULTIPLY_ADDS.get(capability, {}).get(dtype)
     return float("nan") if rate is None else 2.0 * rate * multiprocessors * clock_hertz / 1e9

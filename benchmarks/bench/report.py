@@ -51,7 +51,7 @@ class Report:
 
 
 def provenance(rows: Sequence[Row], source: Path) -> str:
-    """Where rows come from: machines, versions, commits and the file."""
+    """Return the origin of rows: machines, versions, commits and the file."""
     columns = {
         name: " / ".join(sorted({row[name] for row in rows if row.get(name)})) for name in machine.PROVENANCE
     }
@@ -59,7 +59,7 @@ def provenance(rows: Sequence[Row], source: Path) -> str:
 
 
 def where(row: Row) -> str:
-    """The machine of a row in words, with its threads on a CPU.
+    """Return the machine of a row in words, with its threads on a CPU.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def where(row: Row) -> str:
 
 
 def as_json(subject: str, rows: Sequence[Row]) -> str:
-    """The rows as JSON: numbers as numbers, yes and no as booleans, what is not known as null."""
+    """Return the rows as JSON: numbers as numbers, yes and no as booleans, what is not known as null."""
     typed = [{name: _typed(text) for name, text in row.items()} for row in rows]
     return json.dumps({"subject": subject, "rows": typed}, indent=1, allow_nan=False)
 

@@ -16,7 +16,7 @@ KEY = ("matrix", "dtype", "device", "policy", "kernel", "machine", "threads", "c
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """Every row of a result file, in order; nothing where there is no file.
+    """Return every row of a result file, in order; nothing where there is no file.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def write(path: Path, rows: Iterable[dict[str, str]]) -> None:
 
 
 def _columns(path: Path) -> list[str]:
-    """The header of a result file; nothing where there is none."""
+    """Return the header of a result file; nothing where there is none."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
@@ -80,12 +80,12 @@ def _columns(path: Path) -> list[str]:
 
 
 def key(row: dict[str, str]) -> tuple[str, ...]:
-    """What makes a row the same measurement as another."""
+    """Return the columns by which rows are the same measurement."""
     return tuple(row.get(name, "") for name in KEY)
 
 
 def latest(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """One row for each matrix, dtype, device, policy, kernel and machine: the last one in the file."""
+    """Return one row for each matrix, dtype, device, policy, kernel and machine: the last one in the file."""
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:
         place = tuple(row.get(name, "") for name in KEY if name != "commit")
@@ -95,5 +95,5 @@ def latest(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def right(row: dict[str, str]) -> bool:
-    """Whether the product that a row is about was verified and right."""
+    """Return True if the product that a row is about was verified and right."""
     return row.get("verified", row.get("correct")) == "yes"

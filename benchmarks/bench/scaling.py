@@ -355,7 +355,7 @@ class Scaling:
 
 @cache
 def machine_columns(device: str) -> Row:
-    """Return what rows say of the machine."""
+    """Return the columns of the machine."""
     return machine.host_columns(get_num_threads()) if device == "cpu" else machine.cuda_columns("")
 
 
@@ -448,7 +448,7 @@ def main(
 
 
 def report(rows: Sequence[Row]) -> Report:
-    """A line for each system on so many ranks, and one for each message."""
+    """Return a line for each system on so many ranks, and one for each message."""
     columns: list[tuple[str, Callable[[Row], str]]] = [
         ("system", lambda row: row["matrix"]),
         ("study", lambda row: row["study"]),

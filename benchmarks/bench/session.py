@@ -31,13 +31,13 @@ class Subject(Protocol):
         """Names of what is measured, in order."""
 
     def wanted(self, case: str) -> list[Row]:
-        """The rows that a case makes, by the columns that name them; columns of the machine left out."""
+        """Return the rows that a case makes, by the columns that name them, without the machine's."""
 
     def measure(self, case: str) -> Iterator[Row]:
         """Verify and time a case: its rows, each as soon as it is known."""
 
     def report(self, rows: Sequence[Row]) -> Report:
-        """The tables of some rows."""
+        """Return the tables of some rows."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Session:
 
 
 def _progress(cases: Sequence[str]) -> Iterator[str]:
-    """The same names, with a progress bar on a terminal's standard error where tqdm is installed."""
+    """Yield the same names, with a progress bar on a terminal's standard error where tqdm is installed."""
     try:
         from tqdm import tqdm
     except ImportError:

@@ -111,7 +111,7 @@ def _whole_seconds(rows: Sequence[Row], row: Row, count: int) -> float:
 
 
 def solvers_text(name: str) -> str:
-    """The tables of linear systems."""
+    """Return the tables of linear systems."""
     rows = results.latest(results.read(RESULTS / f"{name}.csv"))
     found = solvers_report.report(rows)
     said = provenance(rows, RESULTS / f"{name}.csv")
@@ -159,7 +159,7 @@ def _mean_of(rows: Sequence[Row], method: str) -> float:
 
 
 def multigrid_text(name: str) -> str:
-    """The systems that were solved with multigrid, and each without."""
+    """Return the systems that were solved with multigrid, and each without."""
     path = RESULTS / f"{name.replace('multigrid', 'solvers')}.csv"
     rows = results.latest(results.read(path))
     systems = {row["matrix"] for row in rows if "multigrid" in row["kernel"]}

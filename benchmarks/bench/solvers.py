@@ -88,12 +88,12 @@ class Solvers:
         self._said: set[str] = set()
 
     def wanted(self, case: str) -> list[Row]:
-        """A row for each solver."""
+        """Return a row for each solver."""
         named = {"matrix": short_name(case), "dtype": "float64", "device": self.device.kind}
         return [{**named, "kernel": name} for name in self._solvers()]
 
     def _solvers(self) -> list[str]:
-        """Names of the solvers, by method, the library's first."""
+        """Return the names of the solvers, by method, the library's first."""
         library = "SciPy" if self.device.kind == "cpu" else "CuPy"
         jax = others.jax_methods() if self._compared else ()
         names = []
@@ -125,11 +125,11 @@ class Solvers:
             yield {**row, **{name: as_text(value) for name, value in figures.items()}}
 
     def judged(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows that must be right: ours."""
+        """Return the rows that must be right: ours."""
         return ours(rows)
 
     def report(self, rows: Sequence[Row]) -> Report:
-        """A line for each solver of each system."""
+        """Return a line for each solver of each system."""
         return report(rows)
 
 
@@ -155,7 +155,7 @@ class _System:
     # ---- ours ----
 
     def by_dasp(self, method: str, more: str = "") -> dict[str, Any]:
-        """Figures of one of our methods."""
+        """Return the figures of one of our methods."""
         from dasp import preconditioners, solvers
 
         solver, figures, M = getattr(solvers, method), {}, None
@@ -189,13 +189,13 @@ class _System:
     # ---- others ----
 
     def by_scipy(self, method: str) -> dict[str, Any]:
-        """Figures of SciPy's method."""
+        """Return the figures of SciPy's method."""
         solve, iterations = by_library("cpu", method, self.csr, self.ones, self.rtol, self.maxiter)
         figures = self._figures(solve, iterations)
         return {**figures, "total_ms": figures["solve_ms"]}
 
     def by_cupy(self, method: str) -> dict[str, Any]:
-        """Figures of CuPy's method."""
+        """Return the figures of CuPy's method."""
         if self._resident is None:
             tries = [self._timed(lambda: self.device.resident(self.csr)) for _ in range(2)]
             self._upload_seconds, self._resident = min(tries, key=_first)
@@ -205,12 +205,12 @@ class _System:
         return {**figures, "total_ms": figures["solve_ms"] + 1e3 * self._upload_seconds}
 
     def by_jax(self, method: str) -> dict[str, Any]:
-        """Figures of JAX's method, compiled before."""
+        """Return the figures of JAX's method, compiled before."""
         solve = others.by_jax(self.device.kind, method, self.csr, self.rtol, self.maxiter)
         return self._figures(solve, float("nan"))
 
     def by_pyamg(self, method: str, more: str) -> dict[str, Any]:
-        """Figures of PyAMG's own solve, on the host."""
+        """Return the figures of PyAMG's own solve, on the host."""
         seconds, ml = self.hierarchy()
         solve, residuals = others.by_pyamg(ml, self.ones, self.rtol, self.maxiter)
         first, x = self._timed(solve)
@@ -246,7 +246,7 @@ class _System:
         }
 
     def verify(self, x: NDArray[Any]) -> tuple[float, bool]:
-        """The true residual over the norm of b, and whether it is as small as was asked for."""
+        """Return the true residual over the norm of b, and whether it is as small as was asked for."""
         csr, b = self.csr, self.ones
         with np.errstate(all="ignore"):
             residual = np.linalg.norm(b - csr @ x) / np.linalg.norm(b)

@@ -18,18 +18,18 @@ SHARED = ("matrix", "device", "machine", "threads")
 
 
 def library_of(row: Row) -> str:
-    """The library of a row."""
+    """Return the library of a row."""
     return row["kernel"].partition(" ")[0]
 
 
 def method_of(row: Row) -> str:
-    """The method of a row, such as `cg` or `cg multigrid`, without what kind of cycle."""
+    """Return the method of a row, such as `cg` or `cg multigrid`, without what kind of cycle."""
     words = row["kernel"].split()
     return " ".join(words[1:3]) if MULTIGRID in words else words[1]
 
 
 def rival(rows: Sequence[Row], row: Row) -> Row | None:
-    """The row of a library's method on the same system and machine; None where there is none."""
+    """Return the row of a library's method on the same system and machine; None where there is none."""
     for name in LIBRARIES:
         for other in rows:
             same = all(other.get(key) == row.get(key) for key in SHARED)
@@ -39,18 +39,18 @@ def rival(rows: Sequence[Row], row: Row) -> Row | None:
 
 
 def ratio(rows: Sequence[Row], row: Row, figure: str) -> float:
-    """How many times as long as a row's the library's figure is; NaN where either is not known."""
+    """Return how many times as long as a row's the library's figure is; NaN where either is not known."""
     other = rival(rows, row)
     return math.nan if other is None else number(other, figure) / number(row, figure)
 
 
 def ours(rows: Sequence[Row]) -> list[Row]:
-    """The rows of our solvers."""
+    """Return the rows of our solvers."""
     return [row for row in rows if library_of(row) == OURS]
 
 
 def report(rows: Sequence[Row]) -> Report:
-    """A line for each method in the mean, and one for each solver of each system."""
+    """Return a line for each method in the mean, and one for each solver of each system."""
     mine = ours(rows)
     compared = [row for row in mine if rival(rows, row) is not None]
 

@@ -78,7 +78,7 @@ class MatrixResult(Comparison):
     bytes_ratio: float
 
     def row(self) -> dict[str, str]:
-        """The result as a row of the CSV file: every value as text."""
+        """Return the result as a row of the CSV file: every value as text."""
         ours = self.us(OURS)
         best = self.best_baseline
         figures: dict[str, object] = {
@@ -123,7 +123,7 @@ _AS_THEY_ARE = (
 
 
 def as_text(value: object) -> str:
-    """A value as it stands in the CSV file: six digits, nothing for NaN, yes or no for a bool.
+    """Return a value as it stands in the CSV file: six digits, nothing for NaN, yes or no for a bool.
 
     Examples
     --------
@@ -221,7 +221,7 @@ def measure(
 def measure_planning(
     plan: Callable[[Any], Operator], csr: Any, device: BenchDevice
 ) -> tuple[Operator, Planning]:
-    """The planned matrix, and what planning it takes, from the host and from the device."""
+    """Return the planned matrix, and the cost of planning it from the host and from the device."""
     resident, upload_ms = best_ms(lambda: device.resident(csr), device)
     device_ms = float("nan")
     if resident is None:
@@ -240,7 +240,7 @@ def measure_planning(
 def measure_transposing(
     plan: Callable[[Any], Operator], csr: Any, device: BenchDevice
 ) -> tuple[Operator, Planning]:
-    """The transpose of the planned matrix, and what it takes to make it, where the plan of that lies."""
+    """Return the transpose of the planned matrix, and the cost of making it where that lies."""
     best, peak, begun = float("inf"), float("nan"), time.perf_counter()
     for nth in range(PLAN_TRIES):
         if nth > 1 and time.perf_counter() - begun > PLAN_SECONDS:
@@ -321,7 +321,7 @@ class Sparse:
         self._warm = False
 
     def wanted(self, case: str) -> list[Row]:
-        """The one row of a matrix."""
+        """Return the one row of a matrix."""
         named = {"matrix": self._name(case), "dtype": self.settings.dtype}
         return [{**named, "device": self.device.kind, "policy": self.settings.policy}]
 
@@ -355,14 +355,14 @@ class Sparse:
 
 
 def load(spec: str, seed: int) -> Any:
-    """The matrix that a user names, from a file or a model."""
+    """Return the matrix that a user names, from a file or a model."""
     from dasp.io.matrices import load_matrix
 
     return load_matrix(spec, seed=seed)
 
 
 def short_name(spec: str) -> str:
-    """A file's name without folder and suffix; a model's specification as it is.
+    """Return a file's name without folder and suffix; a model's specification as it is.
 
     Examples
     --------

@@ -18,33 +18,33 @@ LIBRARY = {"cpu": ("scipy", "SciPy"), "cuda": ("cupy", "CuPy")}
 
 
 def timed(rows: Sequence[Row]) -> list[Row]:
-    """The rows whose product was right, and was timed."""
+    """Return the rows whose product was right, and was timed."""
     return [row for row in rows if results.right(row) and number(row, "time_us") > 0]
 
 
 def us(row: Row, name: str) -> float:
-    """Microseconds of a timing, by the statistic that its device compares; NaN where it was not taken."""
+    """Return the microseconds of a timing by its device's statistic; NaN where it was not taken."""
     return number(row, f"{name}_us" if row.get("statistic") == "median" else f"{name}_best_us")
 
 
 def ours_against(row: Row, name: str) -> float:
-    """Our microseconds to hold against a baseline: called as it is called."""
+    """Return our microseconds to hold against a baseline: called as it is called."""
     return us(row, "dasp_new" if name in BY_A_CALL else "dasp")
 
 
 def library(row: Row) -> tuple[str, str]:
-    """The library whose arrays a row's device multiplies."""
+    """Return the library whose arrays a row's device multiplies."""
     return LIBRARY["cuda" if row.get("device") == "cuda" else "cpu"]
 
 
 def baselines(row: Row) -> list[str]:
-    """The baselines that a row has a time of."""
+    """Return the baselines that a row has a time of."""
     names = [name.removesuffix("_best_us") for name in row if name.endswith("_best_us")]
     return [name for name in names if not name.startswith("dasp") and not math.isnan(us(row, name))]
 
 
 def speedup(row: Row, name: str) -> float:
-    """How many times as fast as a baseline our product is."""
+    """Return how many times as fast as a baseline our product is."""
     return us(row, name) / ours_against(row, name)
 
 
@@ -132,14 +132,14 @@ def summarize(rows: Sequence[Row]) -> Summary:
 
 
 def groups(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """The rows beyond the cache and those inside it, under their headings; empty groups are left out."""
+    """Return the rows beyond the cache and inside it, under their headings, without empty groups."""
     beyond = [row for row in rows if row.get("in_cache") == "no"]
     inside = [row for row in rows if row.get("in_cache") != "no"]
     return [(title, part) for title, part in (("beyond the cache", beyond), ("in the cache", inside)) if part]
 
 
 def report(rows: Sequence[Row]) -> Report:
-    """The tables of both groups, their means, the losses by name, and what did not run."""
+    """Return the tables of both groups, their means, the losses by name, and what did not run."""
     details = []
     for title, part in groups(rows):
         details += [product_table(part, title), planning_table(part, title)]
@@ -150,7 +150,7 @@ Columns = list[tuple[str, Callable[[Row], str]]]
 
 
 def product_table(rows: Sequence[Row], title: str) -> Table:
-    """Times and speed-ups, a line a matrix."""
+    """Return the times and speed-ups, a line a matrix."""
     columns: Columns = [
         ("matrix", lambda row: row["matrix"]),
         ("entries", lambda row: whole(number(row, "entries"))),
@@ -169,7 +169,7 @@ def product_table(rows: Sequence[Row], title: str) -> Table:
 
 
 def planning_table(rows: Sequence[Row], title: str) -> Table:
-    """What a plan takes, and after how many products it has paid, a line a matrix."""
+    """Return the cost of plans, and the products after which they have paid, a line a matrix."""
     columns: Columns = [
         ("matrix", lambda row: row["matrix"]),
         ("rows", lambda row: whole(number(row, "rows"))),
@@ -198,7 +198,7 @@ def planning_table(rows: Sequence[Row], title: str) -> Table:
 
 
 def planning_report(rows: Sequence[Row]) -> Report:
-    """What plans take that are made on a GPU, and when they pay there."""
+    """Return the cost of plans made on a GPU, and the products after which they have paid."""
     known = [row for row in timed(rows) if not math.isnan(number(row, "plan_device_ms"))]
     details = [planning_table(part, title) for title, part in groups(known)]
     return Report([], [f"Planned from a CSR on the GPU: {_pays_there(known)}."], details)
@@ -229,7 +229,7 @@ def _peak_ratio(row: Row) -> float:
 
 
 def summary_table(rows: Sequence[Row]) -> Table:
-    """Means of both groups and of all."""
+    """Return the means of both groups and of all."""
     parts = groups(rows)
     if len(parts) > 1:
         parts.append(("all", list(rows)))
@@ -247,7 +247,7 @@ def summary_table(rows: Sequence[Row]) -> Table:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """What the figures mean, the losses by name, what is wrong and what did not run."""
+    """Return the meaning of the figures, the losses by name, the faults and what did not run."""
     said = [
         "Geometric means, and the median of `pays after`. `x best` compares with the fastest baseline of "
         "each matrix. A baseline that is called from Python and makes a new y (SciPy, CuPy) is compared with "
@@ -266,7 +266,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 
 def missing_lines(rows: Sequence[Row]) -> list[str]:
-    """Baselines that did not run, one line for each reason."""
+    """Return the baselines that did not run, one line for each reason."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         # A reason may hold "; " itself; only what a baseline's name follows divides two of them.

@@ -76,7 +76,7 @@ def check_plot(path: str, option: str = "--plot", kinds: Sequence[str] = _KINDS)
 
 
 def density_image(matrix: csr_array, pixels: int = _PIXELS) -> NDArray[np.float64]:
-    """Share of the places that hold an entry, in each cell of a grid laid over the matrix.
+    """Return the share of the places that hold an entry, in each cell of a grid laid over the matrix.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def styled(draw: Callable[..., None]) -> Callable[..., None]:
 
 
 def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Any, list[Any]]:
-    """A figure of so many inches with panels side by side, line after line."""
+    """Return a figure of so many inches with panels side by side, line after line."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -242,7 +242,7 @@ def _draw_density(axes: Any, matrix: csr_array) -> None:
 
 
 def _draw_plan(axes: Any, shares: Mapping[str, Mapping[str, int]]) -> None:
-    """A block of bars for each thing that is shared out, a bar a share, with its count beside it."""
+    """Draw a block of bars for each thing that is shared out, a bar a share, with its count beside it."""
     axes.set_title("The plan")
     axes.set_xlabel("share")
     axes.set_xlim(0, 1.25)

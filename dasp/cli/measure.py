@@ -55,7 +55,7 @@ class Operator(Protocol):
         """Write A x to `out`."""
 
     def __matmul__(self, x: Any) -> Any:
-        """A x, in a new vector."""
+        """Return A x, in a new vector."""
 
 
 class HostDevice:

@@ -157,7 +157,7 @@ def _on_terminal() -> bool:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1, for argparse."""
+    """Return a whole number from 1, for argparse."""
     try:
         value = int(text)
     except ValueError:
@@ -168,7 +168,7 @@ def positive(text: str) -> int:
 
 
 def duration(text: str) -> float:
-    """A time above 0, which may be infinite, for argparse."""
+    """Return a time above 0, which may be infinite, for argparse."""
     try:
         value = float(text)
     except ValueError:
@@ -179,10 +179,10 @@ def duration(text: str) -> float:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words between commas, for argparse."""
+    """Return the words between commas, for argparse."""
     return tuple(filter(None, (word.strip() for word in text.split(","))))
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """The whole numbers from 1 between commas, for argparse."""
+    """Return the whole numbers from 1 between commas, for argparse."""
     return tuple(positive(word) for word in words(text))

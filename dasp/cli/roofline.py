@@ -21,17 +21,17 @@ REPEATS = 7
 
 
 def csr_bytes(rows: int, entries: int, itemsize: int) -> int:
-    """Bytes of a CSR matrix with 32-bit indices: (itemsize + 4) nnz + 4 (m + 1)."""
+    """Return the bytes of a CSR matrix with 32-bit indices: (itemsize + 4) nnz + 4 (m + 1)."""
     return (itemsize + 4) * entries + 4 * (rows + 1)
 
 
 def product_bytes(rows: int, cols: int, entries: int, itemsize: int) -> int:
-    """Bytes a CSR product must move: the matrix, x and y once; 12 nnz + 4 (m+1) + 8 (m+n) for float64."""
+    """Return the bytes that a CSR product must move: the matrix, x and y once."""
     return csr_bytes(rows, entries, itemsize) + itemsize * (rows + cols)
 
 
 def roofline_us(moved: int, bandwidth: float) -> float:
-    """Microseconds to move `moved` bytes at `bandwidth` bytes per second."""
+    """Return the microseconds to move `moved` bytes at `bandwidth` bytes per second."""
     return 1e6 * moved / bandwidth
 
 

@@ -242,7 +242,7 @@ def _keep(
 
 
 def _table(path: Path, sizes: Sequence[int]) -> dict[str, Any]:
-    """The table as it stands in a file, for sizes that are size classes."""
+    """Return the table as it stands in a file, for sizes that are size classes."""
     strange = [size for size in sizes if size not in settings.SIZES]
     if strange:
         raise ValueError(f"sizes has {strange}; some of {settings.SIZES} are needed")

@@ -319,7 +319,7 @@ def _planned(matrix: Any, device: str, choices: dict[str, Any]) -> tuple[SpMatri
 
 
 def table(model: CostModel, measured: Mapping[str, Any]) -> str:
-    """Return what was measured as text, beside the numbers until now."""
+    """Return the measured numbers as text, beside those until now."""
     units = {field.name: field.metadata["unit"] for field in fields(model)}
     lines: list[tuple[str, ...]] = [
         (name, _text(getattr(model, name)), _text(value), units[name]) for name, value in measured.items()

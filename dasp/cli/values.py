@@ -14,7 +14,7 @@ HALF_MOST = 256.0
 
 
 def as_float(csr: Any, dtype: Any = np.float64, seed: int = 0) -> Any:
-    """The matrix as it is multiplied: CSR, 32-bit indices where they fit, values of `dtype`.
+    """Return the matrix as it is multiplied: CSR, 32-bit indices where they fit, values of `dtype`.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def as_float(csr: Any, dtype: Any = np.float64, seed: int = 0) -> Any:
 
 
 def random_vector(size: int, dtype: Any, seed: int) -> np.ndarray[Any, Any]:
-    """Numbers of a type whose parts are drawn from the standard normal distribution."""
+    """Return numbers of a type whose parts are drawn from the standard normal distribution."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(size)
     if np.dtype(dtype).kind == "c":

@@ -125,7 +125,7 @@ def _find(text: str) -> Path:
 
 
 def _existing_file(path: Path, text: str) -> Path | None:
-    """The path itself if it is a file; a folder that SuiteSparse unpacked stands for the file within."""
+    """Return the path if it is a file; a folder that SuiteSparse unpacked stands for its file."""
     if path.is_dir():
         inside = path / f"{path.name}.mtx"
         if inside.is_file():
@@ -155,7 +155,7 @@ def _stem(name: str) -> str:
 
 
 def _not_found(path: Path, text: str, folder: str | None) -> str:
-    """The message for a text that is no file, no name and no model, with the nearest thing that is one."""
+    """Return the message for a text that is no file, name or model, with the nearest one."""
     shown = text if len(text) <= 200 else text[:197] + "..."
     known = [*models.examples()]
     if models.is_model(text):

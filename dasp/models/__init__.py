@@ -39,7 +39,7 @@ def families() -> dict[str, str]:
 
 
 def examples() -> dict[str, str]:
-    """A small specification of every family, by the family's name; each builds in well under a second."""
+    """Return a specification of every family, by its name, that builds in well under a second."""
     return {family.name: family.example for family in _FAMILIES.values()}
 
 
@@ -94,7 +94,7 @@ def check(spec: str) -> None:
 
 
 def _read(spec: str) -> tuple[Family, list[str]]:
-    """The family of a specification, and the texts of its parameters."""
+    """Return the family of a specification, and the texts of its parameters."""
     if not isinstance(spec, str):
         raise TypeError(f"spec is {spec!r:.60}; a str is needed, for example 'poisson3d:50'")
     name, *texts = spec.split(":")

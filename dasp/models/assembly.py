@@ -15,7 +15,7 @@ Integers = NDArray[np.int64]
 
 
 def index_type(rows: float, columns: float, entries: float) -> type[np.signedinteger]:
-    """The narrowest index type SciPy uses for a matrix of this size."""
+    """Return the narrowest index type SciPy uses for a matrix of this size."""
     return np.int32 if max(rows, columns, entries) < 2**31 else np.int64
 
 
@@ -72,7 +72,7 @@ def csr_from_sums(values: Floats, rows: NDArray, columns: NDArray, shape: tuple[
 
 
 def laplacian(weights: Floats, left: NDArray, right: NDArray, ground: Floats) -> csr_array:
-    """The matrix of a resistor network: symmetric, positive definite where every `ground` is positive.
+    """Return the matrix of a resistor network: symmetric, positive definite where every `ground` is positive.
 
     Parameters
     ----------

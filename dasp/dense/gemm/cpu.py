@@ -400,7 +400,7 @@ def _run_goto(product: DenseProduct) -> None:
 
 
 def _run_blas(product: DenseProduct) -> None:
-    """The product by NumPy's BLAS; it would round differently in other memory orders, so it sees one only."""
+    """Multiply by NumPy's BLAS; other memory orders would round differently, so it sees one only."""
     a, b, out = _adjacent(product.a), _adjacent(product.b), product.out
     plain = out.flags.aligned and out.strides == (out.shape[1] * out.itemsize, out.itemsize)
     if product.alpha == 1 and product.c is None and plain:

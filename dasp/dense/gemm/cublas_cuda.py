@@ -91,7 +91,7 @@ class _Call(NamedTuple):
     half: int | None
 
     def arguments(self, first: Any, second: Any, out: Any) -> tuple[Any, ...]:
-        """The arguments behind the handle: plain ints are C's, addresses are ctypes' own."""
+        """Return the arguments behind the handle: plain ints are C's, addresses are ctypes' own."""
         one, two, three = self.leading
         if self.half is None:
             return *self.head, self.alpha, first, one, second, two, self.beta, out, three
@@ -181,7 +181,7 @@ def _check(status: int, name: str) -> None:
 
 @cache
 def _library() -> Any:
-    """The cuBLAS that CuPy has loaded into this process."""
+    """Return the cuBLAS that CuPy has loaded into this process."""
     import cupy
 
     cupy.cuda.device.get_cublas_handle()

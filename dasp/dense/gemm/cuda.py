@@ -76,7 +76,7 @@ def overlap(x: Any, y: Any) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _extent(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tuple[int, int]:
-    """The first byte of an array and the one after its last, from its address."""
+    """Return the first byte of an array and the one after its last, from its address."""
     if 0 in shape:
         return 0, 0
     spans = [stride * (length - 1) for stride, length in zip(strides, shape, strict=True)]
@@ -179,12 +179,12 @@ def _unit(shape: tuple[int, int], strides: tuple[int, int], axis: int, item: int
 
 
 def _leading(shape: tuple[int, int], strides: tuple[int, int], axis: int, item: int) -> int:
-    """Elements from neighbour to neighbour along `axis`; for a single one, any number of whole pieces."""
+    """Return the elements between neighbours along `axis`; for a single one, any whole pieces."""
     return round_up(shape[1 - axis], 8) if shape[axis] == 1 else strides[axis] // item
 
 
 def _run_copies(rung: Rung, product: DenseProduct) -> None:
-    """A product of operands that a rung cannot read, and into a result that it cannot write."""
+    """Compute a product of operands that a rung cannot read, or into a result that it cannot write."""
     out = product.out
     item = out.itemsize
     if _unit(out.shape, out.strides, 0, item) and not _unit(out.shape, out.strides, 1, item):
@@ -223,7 +223,7 @@ def _capturing(stream: int) -> bool:
 
 
 def _run_vendor(product: DenseProduct) -> None:
-    """The product by cuBLAS; what it cannot take is copied first."""
+    """Compute the product by cuBLAS; what it cannot take is copied first."""
     if product.c is not None and product.c is not product.out:
         product.out[...] = product.c
         product = product._replace(c=product.out)

@@ -280,7 +280,7 @@ def _check_memory(backend: Backend, out: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 def _find(backend: Backend, name: str) -> Kernel:
-    """The rung of that name, or the vendor's library, which is on no ladder."""
+    """Return the rung of that name, or the vendor's library, which is on no ladder."""
     for rung in (backend.VENDOR, *backend.LADDER):
         if rung.name == name:
             return rung
@@ -289,7 +289,7 @@ def _find(backend: Backend, name: str) -> Kernel:
 
 
 def _scale(product: DenseProduct) -> None:
-    """Out = beta c, where there is nothing to multiply."""
+    """Set out = beta c, where there is nothing to multiply."""
     if product.c is None:
         product.out[...] = 0
     elif product.beta == 1:

@@ -99,7 +99,7 @@ def _too_many_registers(each: int, threads: int) -> str | None:
 
 
 def _not_by_pieces(s: TileSizes, dtype: str, threads: int) -> str | None:
-    """Threads that read and keep whole pieces of 16 bytes."""
+    """Say why threads cannot read and keep whole pieces of 16 bytes; None if they can."""
     width, words = 16 // ITEM[dtype], ITEM[dtype] // 4
     if s.tm % width or s.tn % width or s.bk % width or s.bm % s.tm or s.bn % s.tn:
         return "the tiles are not made of whole pieces of 16 bytes"
@@ -107,7 +107,7 @@ def _not_by_pieces(s: TileSizes, dtype: str, threads: int) -> str | None:
 
 
 def _not_by_lanes(s: TileSizes, dtype: str, threads: int) -> str | None:
-    """Warps whose lanes form a rectangle."""
+    """Say why the lanes of a warp cannot form a rectangle; None if they can."""
     width, words = 16 // ITEM[dtype], ITEM[dtype] // 4
     if s.bm % s.wm or s.bn % s.wn:
         return "a block is not made of whole warp tiles"
@@ -121,7 +121,7 @@ def _not_by_lanes(s: TileSizes, dtype: str, threads: int) -> str | None:
 
 
 def _not_by_stages(s: TileSizes, dtype: str, threads: int) -> str | None:
-    """Lanes as above, whose threads share the asynchronous copies of a tile."""
+    """Say why lanes cannot, whose threads share the asynchronous copies of a tile; None if they can."""
     width = 16 // ITEM[dtype]
     problem = _not_by_lanes(s, dtype, threads)
     uneven = any(threads % (outer // width) or outer % (threads // 8) for outer in (s.bm, s.bn))
@@ -129,7 +129,10 @@ def _not_by_stages(s: TileSizes, dtype: str, threads: int) -> str | None:
 
 
 def _not_by_tensors(s: TileSizes, dtype: str, threads: int) -> str | None:
-    """Warps of whole instructions: m8n8k4 and m16n8 of `mma_k` for float64, m16n16k16 for half precisions."""
+    """Say why warps cannot multiply by whole instructions; None if they can.
+
+    These are m8n8k4 and m16n8 of `mma_k` for float64, m16n16k16 for half precisions.
+    """
     half = dtype in HALF
     deep, tall, across = (16, 16, 16) if half else (max(s.mma_k, 4), 16 if s.mma_k else 8, 8)
     if s.bm % s.wm or s.bn % s.wn:
@@ -272,7 +275,7 @@ class Rung:
         return self.tiles.problem(setting, dtype, threads)
 
     def candidates(self, dtype: str) -> Iterator[TileSizes]:
-        """Every valid set of tile sizes that the search tries, parts and group as usual."""
+        """Yield every valid set of tile sizes that the search tries, parts and group as usual."""
         for values in product(*self.tiles.choices.values()):
             chosen = dict(zip(self.tiles.choices, values, strict=True))
             setting = replace(self.default(dtype), **chosen)
@@ -409,7 +412,7 @@ def launches(
 
 
 def _reduction(layout: OperandLayout, dtype: str, parts: int, alpha: Any, beta: Any, sums: int) -> KernelCall:
-    """The launch that adds the parts and updates D."""
+    """Return the launch that adds the parts and updates D."""
     across = ceil_div(layout.n * ITEM[dtype], 16)
     arguments = (np.int32(layout.m), np.int32(layout.n), np.int32(parts), alpha, "sums", beta)
     return KernelCall(
@@ -435,7 +438,7 @@ def _words(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 def _defines(
     rung: Rung, dtype: str, layout: OperandLayout, setting: TileSizes
 ) -> tuple[tuple[str, str], ...]:
-    """The compile-time constants of a rung's source."""
+    """Return the compile-time constants of a rung's source."""
     known = {name.upper(): value for name, value in vars(setting).items()}
     known |= {"REAL": _c_type(dtype), "BFLOAT16": dtype == "bfloat16"}
     known |= {"ALONG_A": layout.along_a, "ALONG_B": layout.along_b}

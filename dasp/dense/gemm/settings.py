@@ -43,7 +43,7 @@ class TileSizes:
     min_blocks: int = 1
 
     def blocks(self, m: int, n: int) -> int:
-        """Tiles of C (m, n)."""
+        """Return the number of tiles of C (m, n)."""
         return ceil_div(m, self.bm) * ceil_div(n, self.bn)
 
     def parts_for(self, sizes: tuple[int, int, int], processors: int) -> int:

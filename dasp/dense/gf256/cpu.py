@@ -35,7 +35,7 @@ CHUNK_BYTES = 256 << 10
 
 
 def _log_exp(a: Any, b: Any, out: Any) -> None:
-    """Each product is a sum of logs; one result at a time."""
+    """Multiply by sums of logs, one result at a time."""
     for i in range(a.shape[0]):
         for j in range(b.shape[1]):
             total = 0
@@ -47,7 +47,7 @@ def _log_exp(a: Any, b: Any, out: Any) -> None:
 
 
 def _product_rows(a: Any, b: Any, out: Any) -> None:
-    """Each product is one look-up in the coefficient's row of a table; rows of b are read in order."""
+    """Multiply by a look-up in the coefficient's row of a table; rows of b are read in order."""
     for i in range(a.shape[0]):
         for j in range(b.shape[1]):
             out[i, j] = 0
