@@ -37,8 +37,10 @@ print("right")
 """
 COMPILE = """
 import numpy as np
+from dasp.formats import device_cpu
 from dasp.formats.dasp.cpu import rows
 from dasp.formats.sell.cpu import survey
+assert device_cpu.find_cost_model("cpu").kind == "cpu"
 assert survey.never_rises(np.ones(3, np.int32))
 assert rows.count_tiles(np.full(8, 4, np.int32), 1)[0] == 1
 print("right")
@@ -63,9 +65,8 @@ def start(
     folder: Path, cwd: Path, *words: str, **environment: str | None
 ) -> subprocess.CompletedProcess[str]:
     """Run Python where HOME is a file; a value of None leaves a variable out."""
-    usual = {
-        k: v for k, v in os.environ.items() if k not in ("NUMBA_CACHE_DIR", "DASP_CACHE", "XDG_CACHE_HOME")
-    }
+    own = ("NUMBA_CACHE_DIR", "DASP_CACHE", "DASP_COST_MODEL", "XDG_CACHE_HOME")
+    usual = {name: value for name, value in os.environ.items() if name not in own}
     given = {**usual, "PYTHONPATH": str(folder), "HOME": "/dev/null/home", **environment}
     return subprocess.run(
         [sys.executable, *words],
@@ -82,7 +83,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="the places that cannot be
 
 @posix
 def test_nothing_can_be_written(closed: Path, tmp_path: Path) -> None:
-    done = start(closed, tmp_path, "-m", "dasp", "info", "poisson3d:20")
+    done = start(closed, tmp_path, "-m", "dasp", "info", "poisson3d:20", "--format", "dasp")
     assert done.returncode == 0, done.stderr
     assert "8,000 x 8,000" in done.stdout
     assert done.stderr.startswith("dasp: warning: no folder that keeps compiled code can be written; ")
@@ -109,7 +110,7 @@ def test_no_home_at_all(closed: Path, tmp_path: Path) -> None:
 
 
 @posix
-@pytest.mark.parametrize("value", ["", "0", "off", "False"])
+@pytest.mark.parametrize("value", ["", "0", "False"])
 def test_no_cache_is_wanted(closed: Path, tmp_path: Path, value: str) -> None:
     done = start(closed, tmp_path, "-W", "error", "-c", "import dasp; dasp.SpMatrix", DASP_CACHE=value)
     assert (done.returncode, done.stderr) == (0, "")
@@ -166,9 +167,7 @@ def test_a_disk_that_fills_up_is_no_error(closed: Path, tmp_path: Path) -> None:
     ("source", "reason"),
     [
         ("raise ImportError('libcudart.so.12: no such file')", "libcudart"),
-        ("raise RuntimeError('half installed')", "RuntimeError: half installed"),
         ("raise OSError(13, 'Permission denied', '/home/x/.cupy')", "CUPY_CACHE_DIR"),
-        ("import a_module_that_cupy_needs", "a_module_that_cupy_needs"),
         ("raise SystemError", "SystemError"),
         ("", "no attribute"),
     ],
@@ -376,9 +375,10 @@ print(ended[1] if ended[0] else "hangs")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("seconds", ["0.02", "0.1", "0.6"])
+@pytest.mark.parametrize("seconds", ["0.02", "0.3"])
 def test_a_child_forked_during_the_first_product_of_another_thread_can_multiply(seconds: str) -> None:
-    done = start(ROOT, ROOT, "-W", "ignore", "-c", FIRST_PRODUCT, seconds)
+    kept = os.environ.get("NUMBA_CACHE_DIR")
+    done = start(ROOT, ROOT, "-W", "ignore", "-c", FIRST_PRODUCT, seconds, NUMBA_CACHE_DIR=kept)
     assert (done.stdout.strip(), done.stderr) == ("0", "")
 
 

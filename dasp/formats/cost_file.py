@@ -35,7 +35,10 @@ def apply(model: CostModel, machine: str) -> CostModel:
     ValueError
         If the file cannot be read, or is no file of cost models.
     """
-    path = find_path()
+    try:
+        path = find_path()
+    except RuntimeError:  # no home
+        return model
     fields = _read(path).get(machine)
     if not fields:
         return model
@@ -70,9 +73,10 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
         for machine, fields in found.items():
             if fields.keys() & {"name", "kind"}:
                 raise ValueError(f"it says a name or a kind of {machine}; numbers alone are needed")
-    except FileNotFoundError:
-        return {}
     except (OSError, ValueError, RecursionError) as error:
+        named = os.environ.get(VARIABLE)
+        if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and not named):
+            return {}  # a home that cannot be read holds no numbers
         raise _refusal(path, error) from None
     return found
 
