@@ -127,7 +127,7 @@ def test_every_mix_is_within_its_bound(executor, value, x):
 
 
 @pytest.mark.parametrize("value", NEW)
-@pytest.mark.parametrize("name", GALLERY)
+@pytest.mark.parametrize("name", [name for name in GALLERY if name != "64-bit indices"])
 def test_gallery_on_the_cpu(value, name):
     matrix = typed(GALLERY[name], value)
     x = numbers(value, matrix.shape[1])

@@ -18,8 +18,9 @@ def entries_of(matrix: Any) -> csr_array:
     if matrix.format != "coo":
         return csr_array(matrix.tocsr())
     order = np.argsort(matrix.coords[0], kind="stable")
-    indptr = np.searchsorted(matrix.coords[0][order], np.arange(matrix.shape[0] + 1))
-    return csr_array((matrix.data[order], matrix.coords[1][order], indptr), shape=matrix.shape)
+    indices = matrix.coords[1][order]
+    indptr = np.searchsorted(matrix.coords[0][order], np.arange(matrix.shape[0] + 1)).astype(indices.dtype)
+    return csr_array((matrix.data[order], indices, indptr), shape=matrix.shape)
 
 
 def _row_sums(matrix: csr_array, terms: Any) -> Any:
