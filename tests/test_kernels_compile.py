@@ -222,7 +222,7 @@ def eights() -> Iterator[Defines]:
     usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0", "DASP_CODING": "0"}
 
     def panels(kinds: Arithmetic, k: int, pack: int) -> Iterator[Defines]:
-        at = column_blocks.Layout(k, 1, pack)
+        at = column_blocks.Strides(k, 1, pack)
         for one in row_blocks.choose_passes(BLOCKS, k, kinds, at, at):
             yield {**usual, **one.block.defines(), **type_names(kinds)}
 
@@ -548,7 +548,7 @@ def test_a_source_compiles_to_registers_alone(name, defines, arch):
 def test_x_is_not_read_through_the_read_only_cache(dtype):
     """The kernel before, whose end a product may overlap, may write it. A header is 16 bytes, too."""
     kinds = arithmetic(np.dtype(dtype), np.dtype(dtype))
-    at = column_blocks.Layout(32, 1, column_blocks.WIDEST_LOAD // kinds.x.itemsize)
+    at = column_blocks.Strides(32, 1, column_blocks.WIDEST_LOAD // kinds.x.itemsize)
     name, usual = "spmv/slices_columns.cu", {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0"}
     (one,) = choose_column_blocks(BLOCKS, 32, kinds, at, at, Gathering(), H200)
     defines = {**usual, **one.block.defines(), **type_names(kinds), "DASP_CODING": "0"}

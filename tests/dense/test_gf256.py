@@ -147,7 +147,7 @@ def test_what_the_processor_lacks_is_refused():
 
 
 def test_the_ladder_has_a_rung_for_any_processor(monkeypatch):
-    monkeypatch.setattr(instructions, "host_features", lambda: frozenset())
+    monkeypatch.setattr(instructions, "find_features", lambda: frozenset())
     assert [
         k.name for k in LADDER if instructions.DOUBLING.name == k.name and instructions.DOUBLING.available
     ]

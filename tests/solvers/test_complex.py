@@ -504,7 +504,7 @@ def test_a_complex_cycle_is_pyamgs(cycle):
 
 @pytest.mark.parametrize("smoother", ["chebyshev", "jacobi", "gauss-seidel"])
 def test_the_last_complex_levels_are_one_matrix(smoother, monkeypatch):
-    module = importlib.import_module("dasp.multigrid.cycle")
+    module = importlib.import_module("dasp.multigrid.hierarchy")
     ml, r, answers = in_field(24, max_coarse=4), numbers(576), []
     for rows in (0, 100, 1000):
         monkeypatch.setattr(module, "DENSE_ROWS", rows)
@@ -515,7 +515,7 @@ def test_the_last_complex_levels_are_one_matrix(smoother, monkeypatch):
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_kernels_of_complex_cycles_do_the_same(monkeypatch, dtype):
-    module = importlib.import_module("dasp.multigrid.cycle")
+    module = importlib.import_module("dasp.multigrid.hierarchy")
     monkeypatch.setattr(module, "DENSE_ROWS", 4)
     ml, r = in_field(7, max_coarse=3), numbers(49)
 

@@ -918,10 +918,10 @@ def test_what_vectors_write_behind_a_row_is_written_again(count):
     sorted_as_by_numpy(len(lengths), 1000, indptr, indices)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("bits", [10, 13, 18, 22])
-def test_rows_of_distinct_columns_are_sorted_near_and_far_apart(monkeypatch, bits, dtype, threads):
+def test_rows_of_distinct_columns_are_sorted_near_and_far_apart(monkeypatch, bits, dtype, count):
     monkeypatch.setattr(threads, "SERIAL_ENTRIES", 100)
     rng = np.random.default_rng(bits)
     lengths = rng.permutation([*range(70), *range(0, 1000, 37), 1 << 10])
@@ -931,7 +931,7 @@ def test_rows_of_distinct_columns_are_sorted_near_and_far_apart(monkeypatch, bit
     for row in (row for row, twice in zip(rows, again, strict=True) if twice and len(row)):
         row[-1] = row[0]
     try:
-        set_num_threads(threads)
+        set_num_threads(count)
         sorted_as_by_numpy(len(rows), 1 << bits, indptr, np.concatenate(rows).astype(dtype))
     finally:
         set_num_threads(None)
