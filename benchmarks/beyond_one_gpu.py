@@ -23,7 +23,8 @@ from dasp import Policy, solvers
 from dasp.distributed import SpMatrix
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.launch import find_rank_device, find_world, leave
-from dasp.distributed.split import Csr, Parts, Split
+from dasp.distributed.split import Parts, Split
+from dasp.formats.csr.matrix import Csr
 
 PLANES = 16
 """That are held to the stencil at once."""
@@ -82,8 +83,9 @@ def pieces(n: int, first: int, end: int) -> Split:
     rows = np.concatenate([np.zeros(0, np.int64), *(row + np.arange(plane) for row, _ in sides)])
     columns = np.concatenate([np.zeros(0, np.int64), *(column + np.arange(plane) for _, column in sides)])
     k = len(rows)
-    halo = Csr(cupy.arange(k + 1, dtype=np.int64), cupy.arange(k, dtype=np.int32), cupy.full(k, -1.0))
-    return Split(Csr(indptr, indices, data), halo, cupy.asarray(rows), columns, cupy.zeros(0, bool))
+    interior = Csr((count, count), indptr, indices, data)
+    one_each = cupy.arange(k + 1, dtype=np.int64), cupy.arange(k, dtype=np.int32), cupy.full(k, -1.0)
+    return Split(interior, Csr((k, k), *one_each), cupy.asarray(rows), columns, cupy.zeros(0, bool))
 
 
 def right_side(places: Any) -> Any:

@@ -261,7 +261,7 @@ class Scaling:
         xp, known = self.xp, {"links": name} if name else {}
         for count in (1, 4 if self.device == "cpu" else BLOCKS_PER_PROCESSOR * self._processors()):
             numbers = xp.zeros(count)
-            add = links.sum(numbers) if self.device == "cpu" else links.sum(numbers, numbers)
+            add = links.sum(numbers, numbers)
             self.keep(
                 "sum",
                 f"sum of {count}",

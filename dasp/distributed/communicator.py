@@ -304,17 +304,18 @@ class Communicator:
         rows = self._prepare_gather(rows, "values")()
         return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes[:, 0], strict=True)]
 
-    def sum(self, array: Numbers) -> Callable[[], None]:
-        """Prepare to set an array of float64 to its sum over all ranks, in their order.
+    def sum(self, numbers: Numbers, totals: Numbers) -> Callable[[], None]:
+        """Prepare to set `totals` to the sum of `numbers`, two vectors of float64, over all ranks.
 
-        All ranks get the same bits, and the same ones run after run for one number of ranks.
+        They may be one array. Numbers are added in the order of ranks, so that all get the same bits, and the
+        same ones run after run for one number of ranks.
         """
-        mine, rows = array.reshape(-1), np.empty((self.size, array.size), np.float64)
+        rows = np.empty((self.size, len(numbers)), np.float64)
         gather = self._prepare_gather(rows, "sum")
 
         def add() -> None:
-            rows[0] = mine
-            np.add.reduce(gather(), axis=0, out=mine)
+            rows[0] = numbers
+            np.add.reduce(gather(), axis=0, out=totals)
 
         return add
 

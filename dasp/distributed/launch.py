@@ -27,7 +27,7 @@ TIMEOUT_VARIABLE = "DASP_RANK_TIMEOUT"
 """The environment variable that says otherwise."""
 
 
-def find_communicator(comm: Any, *, timeout: float | None = None) -> Communicator:
+def find_communicator(comm: object, *, timeout: float | None = None) -> Communicator:
     """Return the communicator that ranks of MPI or torch.distributed use here.
 
     Parameters
@@ -36,8 +36,7 @@ def find_communicator(comm: Any, *, timeout: float | None = None) -> Communicato
         A group of torch.distributed with gloo or NCCL; its default group is
         `torch.distributed.group.WORLD`. All ranks call this at the same time.
     timeout : float, optional
-        Seconds that a rank waits for another: 600, or the value of the environment variable
-        DASP_RANK_TIMEOUT. A group of torch.distributed waits as long as it was made to.
+        See `set_timeout`.
 
     Returns
     -------
@@ -51,40 +50,60 @@ def find_communicator(comm: Any, *, timeout: float | None = None) -> Communicato
     ValueError
         If the timeout is not positive.
     """
-    seconds = _find_timeout(timeout)
     kinds = {one.__module__.partition(".")[0] for one in type(comm).__mro__}
-    if "mpi4py" in kinds:
+    if isinstance(comm, Communicator):
+        own = comm
+    elif "mpi4py" in kinds:
         from dasp.distributed.mpi import find_mpi_communicator
 
-        return find_mpi_communicator(comm, seconds)
-    if "torch" in kinds:
+        own = find_mpi_communicator(comm, _read_default_timeout())
+    elif "torch" in kinds:
         from dasp.distributed.torch import find_torch_communicator
 
-        return find_torch_communicator(comm, seconds)
-    if isinstance(comm, Communicator):
-        if timeout is not None:
-            comm.timeout = seconds
-        return comm
-    raise TypeError(
-        f"comm is {_check.kind_of(comm)}; a communicator of mpi4py or a process group of torch.distributed "
-        "is needed, such as mpi4py.MPI.COMM_WORLD or torch.distributed.group.WORLD"
-    )
+        own = find_torch_communicator(comm, _read_default_timeout())
+    else:
+        raise TypeError(
+            f"comm is {_check.kind_of(comm)}; a communicator of mpi4py or a process group of "
+            "torch.distributed is needed, such as mpi4py.MPI.COMM_WORLD or torch.distributed.group.WORLD"
+        )
+    set_timeout(own, timeout)
+    return own
 
 
-def _find_timeout(timeout: float | None) -> float:
-    """Return the seconds to wait: the caller's, those of the environment, or `TIMEOUT`."""
-    text = os.environ.get(TIMEOUT_VARIABLE, TIMEOUT) if timeout is None else timeout
+def set_timeout(comm: Communicator, seconds: float | None) -> None:
+    """Set how long a rank waits for another from now on.
+
+    Parameters
+    ----------
+    comm : Communicator
+    seconds : float or None
+        None leaves what was set before, at first 600, or the value of the environment variable
+        DASP_RANK_TIMEOUT. A group of torch.distributed waits as long as it was made to.
+
+    Raises
+    ------
+    ValueError
+        If it is not positive.
+    """
+    if seconds is not None:
+        comm.timeout = _read_seconds("timeout", seconds)
+
+
+def _read_default_timeout() -> float:
+    return _read_seconds(TIMEOUT_VARIABLE, os.environ.get(TIMEOUT_VARIABLE, TIMEOUT))
+
+
+def _read_seconds(name: str, given: float | str) -> float:
     try:
-        seconds = float(text)
+        seconds = float(given)
     except (TypeError, ValueError):
         seconds = 0.0
     if not seconds > 0:
-        name = "timeout" if timeout is not None else TIMEOUT_VARIABLE
-        raise ValueError(f"{name} is {text!r}; a positive number of seconds is needed")
+        raise ValueError(f"{name} is {given!r}; a positive number of seconds is needed")
     return seconds
 
 
-def find_world(timeout: float | None = None) -> Communicator | None:
+def find_world() -> Communicator | None:
     """Return the communicator of all ranks, or None for a process that was started alone.
 
     Raises
@@ -99,7 +118,7 @@ def find_world(timeout: float | None = None) -> Communicator | None:
         if kind == "mpi":
             from mpi4py import MPI
 
-            return find_communicator(MPI.COMM_WORLD, timeout=timeout)
+            return find_communicator(MPI.COMM_WORLD)
         import torch.distributed as dist
     except ImportError as error:
         library = "mpi4py" if kind == "mpi" else "torch"
@@ -108,7 +127,7 @@ def find_world(timeout: float | None = None) -> Communicator | None:
         ) from error
     if not dist.is_initialized():
         dist.init_process_group("gloo")
-    return find_communicator(dist.group.WORLD, timeout=timeout)
+    return find_communicator(dist.group.WORLD)
 
 
 def leave() -> None:

@@ -11,14 +11,14 @@ import scipy.sparse
 
 from dasp.distributed import partition
 from dasp.distributed.communicator import Communicator, agree
-from dasp.distributed.launch import find_communicator, find_rank_device
+from dasp.distributed.launch import find_communicator, find_rank_device, set_timeout
 from dasp.distributed.planned import RankMatrix
-from dasp.distributed.split import Csr, Parts, Split, find_parts, read_rows, split
-from dasp.distributed.transpose import Adjoint, Transposed
+from dasp.distributed.split import Parts, Split, find_parts, read_rows, split
+from dasp.formats.csr.matrix import Csr
 from dasp.matrix.matrix import SpMatrix as LocalMatrix
 from dasp.matrix.policy import Policy
 from dasp.runtime import arrays as _arrays
-from dasp.runtime.types import Array, ArrayLike
+from dasp.runtime.types import ArrayLike
 
 SMALL_ROWS = 500_000
 """Rows of a GPU below which an iteration of cg on two takes longer than on one. Measured on two H200s:
@@ -119,7 +119,8 @@ class SpMatrix(RankMatrix):
             `auto` and `cuda` take the GPU that holds `local`, else that of the rank's number among those of
             its machine. A rank's GPU becomes CuPy's current device.
         timeout : float, optional
-            See `find_communicator`.
+            Seconds that a rank waits for another from now on: at first 600, or the value of the environment
+            variable DASP_RANK_TIMEOUT. A group of torch.distributed waits as long as it was made to.
 
         Returns
         -------
@@ -130,30 +131,31 @@ class SpMatrix(RankMatrix):
         TypeError, ValueError, RankError
             On all ranks the same: if one is given something that is no matrix, or they do not fit together.
         """
-        comm = find_communicator(comm, timeout=timeout)
+        comm = find_communicator(comm)
         with comm.call:
+            set_timeout(comm, timeout)
             return cls._from_rows(local, comm, columns, policy, device)
 
     @classmethod
     def _from_rows(
         cls, local: Any, comm: Communicator, columns: int | None, policy: Policy | None, device: str
     ) -> Self:
-        def read() -> tuple[str, Csr, int]:
+        def read() -> tuple[str, Csr]:
             if columns is not None and (
                 isinstance(columns, bool) or not isinstance(columns, (int, np.integer))
             ):
                 raise TypeError(f"columns is {columns!r}; an int is needed")
             place = find_rank_device(comm, device, local)
-            return place, read_rows(local, place), int(local.shape[1])
+            return place, read_rows(local, place)
 
-        place, arrays, n = agree(
-            comm, read, lambda found: {"kind of device": found[0][:3], "columns of A": found[2]}
+        place, mine = agree(
+            comm, read, lambda found: {"kind of device": found[0][:3], "columns of A": found[1].shape[1]}
         )
-        counts = comm.gather((len(arrays.indptr) - 1, columns))
+        counts = comm.gather((mine.shape[0], columns))
 
         def cut() -> tuple[tuple[Parts, Parts], Split]:
-            parts = find_parts(counts, n, comm.rank)
-            return parts, split(arrays, parts[1])
+            parts = find_parts(counts, mine.shape[1], comm.rank)
+            return parts, split(mine, parts[1])
 
         parts, pieces = agree(comm, cut)
         return cls(comm, parts, pieces, policy, place)
@@ -194,8 +196,9 @@ class SpMatrix(RankMatrix):
         TypeError, ValueError, RankError
             On all ranks the same.
         """
-        comm = find_communicator(comm, timeout=timeout)
+        comm = find_communicator(comm)
         with comm.call:
+            set_timeout(comm, timeout)
             local = partition.scatter(comm, A, root, rows)
 
             def count_columns() -> int | None:
@@ -235,28 +238,11 @@ class SpMatrix(RankMatrix):
         MatrixFileError
             On all ranks the same: if a file is missing, damaged, or the partition is for other ranks.
         """
-        comm = find_communicator(comm, timeout=timeout)
+        comm = find_communicator(comm)
         with comm.call:
+            set_timeout(comm, timeout)
             local = agree(comm, lambda: partition.read_part(folder, comm.rank, comm.size))
             return cls._from_rows(local, comm, None, policy, device)
-
-    @property
-    def T(self) -> Transposed:
-        """The transpose, whose products send the same messages the other way round.
-
-        The first product on a rank plans the transposes of its two pieces.
-        """
-        return Transposed(self)
-
-    @property
-    def H(self) -> Transposed:
-        """The conjugate transpose; of a real matrix its transpose."""
-        return Adjoint(self) if self.dtype.kind == "c" else self.T
-
-    def __rmatmul__(self, x: ArrayLike) -> Array:
-        """Return this rank's part of x A, whose x is cut as the rows are; all ranks call it."""
-        rows: Any = x
-        return (self.T @ rows.T).T if hasattr(x, "T") else self.T @ x
 
     def __getattr__(self, name: str) -> NoReturn:
         """Name the way round for an attribute that SciPy's matrices have and one over ranks has not."""

@@ -36,7 +36,6 @@ def find_mpi_communicator(comm: Any, timeout: float) -> MpiCommunicator:
     if own is None:
         own = MpiCommunicator(comm, timeout)
         comm.Set_attr(key, own)
-    own.timeout = timeout
     return own
 
 

@@ -122,7 +122,7 @@ def _rows_of(A: Any) -> scipy.sparse.csr_array:
     """Return a matrix by rows with every entry kept; SciPy sums the duplicates of coordinates."""
     if A.format != "coo":
         return scipy.sparse.csr_array(A.tocsr())
-    rows = sort_by_rows(A.coords[0], A.coords[1], A.data, A.shape[0])
+    rows = sort_by_rows(A.shape, A.coords[0], A.coords[1], A.data)
     return scipy.sparse.csr_array((rows.data, rows.indices, rows.indptr), shape=A.shape)
 
 

@@ -1,4 +1,4 @@
-"""The rows of a rank as two plans, and their products, whose halo travels meanwhile."""
+"""The rows of a rank as two plans, and their products, whose halo travels meanwhile; their transposes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import scipy.sparse
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.halo import HaloExchange, HostHalo, HostTransposedHalo, find_pattern
 from dasp.distributed.operator import RankOperator
-from dasp.distributed.split import Csr, Parts, Split
+from dasp.distributed.split import Parts, Split
 from dasp.distributed.transport import find_transport
 from dasp.formats import devices
-from dasp.formats.csr.matrix import Csr as WholeCsr
+from dasp.formats.csr.matrix import Csr
 from dasp.matrix.matrix import SpMatrix as LocalMatrix
 from dasp.matrix.planning import Request, pack
 from dasp.matrix.policy import Policy
@@ -44,13 +44,11 @@ class RankMatrix(RankOperator):
         if device != "cpu":
             devices.find(device).use(device)
         self.rows, self.columns = parts
-        needed = pieces.columns
-        self._pattern = find_pattern(comm, self.columns, needed)
-        self._own, self._halo_rows, self.halo_columns = pieces.own, pieces.rows, needed
+        self._own, self._halo_rows, self.halo_columns = pieces.own, pieces.rows, pieces.columns
+        self._pattern = find_pattern(comm, self.columns, self.halo_columns)
 
         def plan() -> tuple[LocalMatrix, LocalMatrix]:
-            interior = _plan(pieces.interior, self.local_shape, policy, device)
-            return interior, _plan(pieces.halo, (len(pieces.rows), len(needed)), policy, device)
+            return _plan(pieces.interior, policy, device), _plan(pieces.halo, policy, device)
 
         self.interior, self.halo = agree(comm, plan, lambda two: {"dtype": two[0].dtype.name})
         self.nnz = sum(comm.gather(self.interior.nnz + self.halo.nnz))
@@ -160,6 +158,24 @@ class RankMatrix(RankOperator):
 
         return call, sums
 
+    @property
+    def T(self) -> Transposed:
+        """The transpose, whose products send the same messages the other way round.
+
+        The first product on a rank plans the transposes of its two pieces.
+        """
+        return Transposed(self, "T")
+
+    @property
+    def H(self) -> Transposed:
+        """The conjugate transpose; of a real matrix its transpose."""
+        return Transposed(self, "H") if self.dtype.kind == "c" else self.T
+
+    def __rmatmul__(self, x: ArrayLike) -> Array:
+        """Return this rank's part of x A, whose x is cut as the rows are; all ranks call it."""
+        rows: Any = x
+        return (self.T @ rows.T).T if hasattr(x, "T") else self.T @ x
+
     def halo_values(self, x: ArrayLike) -> Array:
         """Return the elements of x, of other ranks, that this rank's rows need; all ranks call it.
 
@@ -224,6 +240,43 @@ class RankMatrix(RankOperator):
         return operand, self._backend.empty(shape, dtype, self.device, _arrays.order(operand))
 
 
+class Transposed(RankOperator):
+    """The transpose of a distributed matrix, or its conjugate; made by `SpMatrix.T` and `SpMatrix.H`.
+
+    Attributes
+    ----------
+    T or H : SpMatrix
+        The matrix itself.
+    nnz : int
+        Its stored entries.
+    """
+
+    def __init__(self, matrix: RankMatrix, name: str) -> None:
+        self._matrix, self._name, self.nnz = matrix, name, matrix.nnz
+        setattr(self, name, matrix)
+        self.comm, self.device = matrix.comm, matrix.device
+        self.rows, self.columns = matrix.columns, matrix.rows
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the entries."""
+        return self._matrix.dtype
+
+    def matvec(
+        self, x: ArrayLike, *, out: Array | None = None, alpha: Number = 1.0, beta: Number = 0.0
+    ) -> Array:
+        """Return this rank's part of alpha A.T x + beta out (A.H x of `A.H`); all ranks call it.
+
+        Arguments, results and errors are those of `SpMatrix.matvec`, with rows and columns exchanged. Each
+        sum is rounded once more for every neighbour that adds to it.
+        """
+        return self._matrix.multiply(x, out, alpha, beta, self._name)
+
+    def __repr__(self) -> str:
+        """Return the whole's size."""
+        return f"<{self._name} of {self._matrix!r}>"
+
+
 def _compare(two: tuple[Array, Array]) -> dict[str, Any]:
     """Return the properties of x and y that must be equal on all ranks."""
     columns = two[0].shape[1] if two[0].ndim == 2 else "none"
@@ -235,12 +288,11 @@ def _key(x: ArrayLike) -> tuple[object, ...]:
     return (x.dtype, x.shape[1:]) if hasattr(x, "dtype") and hasattr(x, "shape") else ()
 
 
-def _plan(arrays: Csr, shape: tuple[int, int], policy: Policy | None, device: str) -> LocalMatrix:
+def _plan(piece: Csr, policy: Policy | None, device: str) -> LocalMatrix:
     """Plan a piece where its arrays lie, if it can be packed there."""
     request = Request.make(device, policy)
-    if _arrays.is_cupy(arrays.data) and len(arrays.data) and request.packing_device(shape) == device:
-        return LocalMatrix(pack(WholeCsr(shape, *arrays), None, request), device=device)
-    matrix = scipy.sparse.csr_array(
-        (_arrays.to_host(arrays.data), *map(_arrays.to_host, (arrays.indices, arrays.indptr))), shape=shape
-    )
+    if _arrays.is_cupy(piece.data) and len(piece.data) and request.packing_device(piece.shape) == device:
+        return LocalMatrix(pack(piece, None, request), device=device)
+    arrays = tuple(map(_arrays.to_host, (piece.data, piece.indices, piece.indptr)))
+    matrix = scipy.sparse.csr_array(arrays, shape=piece.shape)
     return LocalMatrix.from_scipy(matrix, policy=policy, device=device)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -216,9 +216,11 @@ class RankMultigrid(Multigrid):
         names = ("d", "step", "q", "r")
         Preconditioner.__init__(self, matrix.local_shape[0], dtype, matrix.device, names, again)
         comm = matrix.comm
-        heads = comm.gather(None if setup is None else _summarize(setup))[root]
-        assert heads is not None
-        starts = [matrix.rows.starts, *(_cut_level(rows, comm.size) for rows in heads.rows[1:])]
+        facts = None if setup is None else (setup.rows, [one.radius for one in setup.levels])
+        told = comm.gather(facts)[root]
+        assert told is not None
+        sizes, radii = told  # the rows of all levels, the dense one too; the radii of those that are smoothed
+        starts = [matrix.rows.starts, *(_cut_level(rows, comm.size) for rows in sizes[1:])]
 
         def scatter(piece: Any, rows: int, columns: int) -> SpMatrix:
             """Return a matrix of the root, cut as the levels of its rows and columns are."""
@@ -228,39 +230,20 @@ class RankMultigrid(Multigrid):
             )
 
         levels, P, R = [], [], []
-        for k, radius in enumerate(heads.radii):
+        for k, radius in enumerate(radii):
             mine = setup and setup.levels[k]
             same = k == 0 and matrix.dtype == entry_type(matrix, self.dtype)
             A = matrix if same else scatter(mine and mine.A, k, k)
             inverse = matrix.agree(partial(level_inverse_diagonal, A.diagonal_block(), coarse=k > 0))
             operator, vectors = as_operator(A, self.device), None if k else self.vectors
             levels.append(Level(operator, inverse, radius, self.space, options, vectors))
-            if k + 1 < len(heads.rows):
+            if k + 1 < len(sizes):
                 P.append(as_operator(scatter(mine and mine.P, k, k + 1), self.device))
                 R.append(as_operator(scatter(mine and mine.R, k + 1, k), self.device))
-        last, dense = len(heads.rows) - 1, None
-        if last == len(heads.radii):
+        last, dense = len(sizes) - 1, None
+        if last == len(radii):
             dense = as_operator(scatter(setup and setup.dense, last, last), self.device)
         self._assemble(options, levels, P, R, dense)
-
-
-class _Summary(NamedTuple):
-    """The facts of a hierarchy that all ranks need.
-
-    Attributes
-    ----------
-    rows : list of int
-        Of each level, the dense one too.
-    radii : list of float
-        Of each level that is smoothed.
-    """
-
-    rows: list[int]
-    radii: list[float]
-
-
-def _summarize(setup: Setup) -> _Summary:
-    return _Summary(setup.rows, [one.radius for one in setup.levels])
 
 
 def _cut_level(rows: int, ranks: int) -> np.ndarray[Any, Any]:

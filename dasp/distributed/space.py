@@ -22,7 +22,8 @@ class RanksFused:
         """Prepare the sum; `whole` marks complex dot products, whose parts travel as two real numbers."""
         self._own, self._whole = own, whole
         self._sums = np.zeros(len(whole), np.complex128 if any(whole) else np.float64)
-        self._add = comm.sum(self._sums.view(np.float64))
+        numbers = self._sums.view(np.float64)
+        self._add = comm.sum(numbers, numbers)
 
     def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
         """Make the pass and return its dot products."""

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse
 
 from dasp.formats import devices
+from dasp.formats.csr.matrix import Csr
 from dasp.matrix.entries import Coordinates, take_sparse
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
@@ -60,14 +61,6 @@ class Parts:
         return np.searchsorted(self.starts, places, "right") - 1
 
 
-class Csr(NamedTuple):
-    """A matrix by rows: arrays as SciPy's, all NumPy's or all CuPy's."""
-
-    indptr: Array
-    indices: Array
-    data: Array
-
-
 class Split(NamedTuple):
     """A rank's rows, split by columns.
 
@@ -102,7 +95,7 @@ def read_rows(local: Any, device: str) -> Csr:
     """
     if type(local).__module__.startswith("cupyx.scipy.sparse") and hasattr(local, "get"):
         if device != "cpu" and local.format == "csr":
-            return Csr(*devices.find(device).as_csr(local))
+            return Csr(local.shape, *devices.find(device).as_csr(local))
         local = local.get()
     if not scipy.sparse.issparse(local):
         raise TypeError(
@@ -110,14 +103,14 @@ def read_rows(local: Any, device: str) -> Csr:
         )
     arrays = take_sparse(local, checks=True)
     if isinstance(arrays, Coordinates):
-        return sort_by_rows(arrays.rows, arrays.columns, arrays.data, local.shape[0])
-    return Csr(*arrays)
+        return sort_by_rows(local.shape, arrays.rows, arrays.columns, arrays.data)
+    return Csr(local.shape, *arrays)
 
 
-def sort_by_rows(rows: Numbers, columns: Numbers, data: Numbers, count: int) -> Csr:
-    """Return coordinates by rows, of which there are `count`; duplicates stay."""
+def sort_by_rows(shape: tuple[int, int], rows: Numbers, columns: Numbers, data: Numbers) -> Csr:
+    """Return coordinates by rows; duplicates stay."""
     order = np.argsort(rows, kind="stable")
-    return Csr(np.searchsorted(rows[order], np.arange(count + 1)), columns[order], data[order])
+    return Csr(shape, np.searchsorted(rows[order], np.arange(shape[0] + 1)), columns[order], data[order])
 
 
 def find_parts(counts: Sequence[tuple[int, int | None]], n: int, rank: int) -> tuple[Parts, Parts]:
@@ -182,9 +175,11 @@ def split(rows: Csr, columns: Parts) -> Split:
     places = needed
     if len(needed):
         needed, places = xp.unique(needed, return_inverse=True)
-    halo = Csr(halo_indptr, places.reshape(-1).astype(_index_type(len(needed)), copy=False), values)
+    places = places.reshape(-1).astype(_index_type(len(needed)), copy=False)
+    interior = Csr((rows.shape[0], columns.count), indptr, indices, data)
+    halo = Csr((len(halo_rows), len(needed)), halo_indptr, places, values)
     host = _arrays.to_host(needed).astype(np.int64)
-    return Split(Csr(indptr, indices, data), halo, halo_rows.astype(np.int64), host, own)
+    return Split(interior, halo, halo_rows.astype(np.int64), host, own)
 
 
 def _index_type(size: int) -> type[np.integer[Any]]:

@@ -32,7 +32,6 @@ def find_torch_communicator(group: Any, timeout: float) -> TorchCommunicator:
     forget_groups(lambda other: not _is_there(other))
     for other, comm in _GROUPS:
         if other is group:
-            comm.timeout = timeout
             return comm
     comm = TorchCommunicator(group, timeout)
     _GROUPS.append((group, comm))

@@ -24,7 +24,8 @@ from dasp.cli import main as cli
 from dasp.distributed import Parts, RankError, SpMatrix, preconditioners, write_parts
 from dasp.distributed.launch import find_rank_device
 from dasp.distributed.partition import collect, cut_rows
-from dasp.distributed.split import Csr, split
+from dasp.distributed.split import split
+from dasp.formats.csr.matrix import Csr
 from dasp.io.files import MatrixFileError
 from dasp.models import generate
 from tests.solvers.test_complex import helmholtz, hermitian, in_field, numbers
@@ -212,7 +213,8 @@ def test_rows_come_back_and_take_other_values() -> None:
 
 def test_a_split_keeps_every_entry_once() -> None:
     matrix = gallery.from_lengths(np.tile([0, 5, 2], 10), 50, seed=8)
-    found = split(Csr(matrix.indptr, matrix.indices, matrix.data), Parts(np.array([0, 20, 33, 50]), 1))
+    csr = Csr(matrix.shape, matrix.indptr, matrix.indices, matrix.data)
+    found = split(csr, Parts(np.array([0, 20, 33, 50]), 1))
     assert len(found.interior.data) + len(found.halo.data) == matrix.nnz
     assert found.own.sum() == len(found.interior.data)
     assert (np.diff(found.halo.indptr) > 0).all()
@@ -615,8 +617,8 @@ def test_sums_are_counted() -> None:
             D.hidden_sums = hidden
             count, prepare = [0], comm.sum
 
-            def counted(array: Any) -> Any:
-                add = prepare(array)
+            def counted(*arrays: Any) -> Any:
+                add = prepare(*arrays)
 
                 def call() -> None:
                     count[0] += 1
@@ -783,10 +785,21 @@ def test_what_is_no_communicator_is_refused() -> None:
         SpMatrix.from_local_rows(generate("poisson2d:4"), None)
 
 
-@pytest.mark.parametrize("value", [0, -1.0, "soon", float("nan")])
-def test_a_timeout_is_a_positive_number(value: Any) -> None:
-    with pytest.raises(ValueError, match="timeout is"):
-        dasp.distributed.find_communicator(object(), timeout=value)
+def test_a_wrong_timeout_of_one_rank_is_told_on_all_which_go_on() -> None:
+    A = generate("poisson2d:6")
+
+    def run(comm: ThreadCommunicator) -> None:
+        for wrong in (0, -1.0, "soon", float("nan")):
+            with pytest.raises(ValueError, match="timeout is"):
+                SpMatrix.from_scipy(A, comm, device="cpu", timeout=wrong if comm.rank else None)  # type: ignore[arg-type]
+        D = SpMatrix.from_scipy(A, comm, device="cpu", timeout=50.0)
+        D = SpMatrix.from_scipy(A, comm, device="cpu")
+        assert comm.timeout == 50
+        assert (
+            abs(D @ np.ones(D.local_shape[1]) - A[D.rows.first :][: D.rows.count].sum(axis=1)).max() < 1e-14
+        )
+
+    run_ranks(2, run)
 
 
 # Partitions
@@ -916,7 +929,7 @@ def test_a_group_of_nccl_gets_one_for_the_host(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_columns_beyond_what_indices_hold_are_all_halo() -> None:
-    rows = Csr(np.array([0, 2]), np.array([3, 9], np.int32), np.ones(2))
+    rows = Csr((1, 2**31 + 9), np.array([0, 2]), np.array([3, 9], np.int32), np.ones(2))
     pieces = split(rows, Parts(np.array([0, 2**31 + 5, 2**31 + 9]), 1))
     assert len(pieces.interior.data) == 0
     np.testing.assert_array_equal(pieces.columns, [3, 9])

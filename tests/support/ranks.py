@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process: an comm for tests, quick enough for hypothesis."""
+"""Ranks that are threads of one process: a communicator for tests, quick enough for hypothesis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 60.0
 
 
 class ThreadCommunicator(Communicator):
-    """The comm of one rank; `shared` is that of all."""
+    """The communicator of one rank; `shared` is that of all."""
 
     count = 0
 
@@ -50,15 +50,6 @@ class ThreadCommunicator(Communicator):
     def pause(self, began: float) -> None:
         if self._shared["left"].is_set() or time.monotonic() - began > self.timeout:
             raise RankError(f"rank {self.rank} waited in vain")
-
-    def sum(self, numbers: np.ndarray, totals: np.ndarray | None = None) -> Callable[[], None]:
-        """As an comm in place; as the transport of a GPU into other numbers."""
-        target = numbers if totals is None else totals
-
-        def add() -> None:
-            target[...] = np.add.reduce(np.array(self.gather(numbers.copy())), axis=0)
-
-        return add
 
     def wait(self, event: Any = None) -> None:
         return None

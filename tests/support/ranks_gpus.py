@@ -20,8 +20,9 @@ from benchmarks.bench import scaling
 from dasp import Policy, solvers
 from dasp.distributed import RankError, SpMatrix, find_communicator
 from dasp.distributed.launch import find_rank_device
-from dasp.distributed.split import Csr, Parts, split
+from dasp.distributed.split import Parts, split
 from dasp.distributed.transport import find_transport
+from dasp.formats.csr.matrix import Csr
 from dasp.models import generate
 from tests.support import reference
 
@@ -244,7 +245,7 @@ def many_entries(comm: Any) -> str:
     kernel((4096,), (256,), (*map(np.int64, (first, own, n, per_row)), data, indices))
     indptr = per_row * cupy.arange(own + 1, dtype=np.int64)
     parts = Parts(own * np.arange(comm.size + 1), comm.rank)
-    pieces = split(Csr(indptr, indices, data), parts)
+    pieces = split(Csr((own, n), indptr, indices, data), parts)
     entries = len(data)
     del indices, data, indptr
     pool = cupy.get_default_memory_pool()
