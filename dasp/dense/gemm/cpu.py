@@ -440,7 +440,7 @@ DTYPES = REAL
 PLACE = "the CPU"
 
 
-def using(*arrays: Any) -> AbstractContextManager[int]:
+def using(*arrays: Floats | None) -> AbstractContextManager[int]:
     """There is one CPU, number 0."""
     return nullcontext(0)
 

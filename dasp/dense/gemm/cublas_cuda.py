@@ -5,11 +5,15 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from ctypes import c_void_p
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dasp.dense.gemm.ladder import DenseProduct
+from dasp.runtime.cuda.launch import address
 
 HALF_TYPES = {"float16": 2, "bfloat16": 14}  # cudaDataType_t: CUDA_R_16F, CUDA_R_16BF
 COMPUTE_32F, DEFAULT_ALGORITHM = 68, -1
@@ -74,7 +78,7 @@ def multiply(product: DenseProduct, device: int, stream: int) -> bool:
     if call is None:
         return False
     first, second = (a, b) if call.swapped else (b, a)
-    addresses = map(ctypes.c_void_p, (first.data.ptr, second.data.ptr, out.data.ptr))
+    addresses = map(c_void_p, (address(first), address(second), address(out)))
     _check(call.function(_handle(device, stream), *call.arguments(*addresses)), "cuBLAS")
     return True
 
@@ -85,12 +89,12 @@ class _Call(NamedTuple):
     function: Any
     swapped: bool
     head: tuple[int, ...]
-    alpha: Any
-    beta: Any
+    alpha: ctypes._Pointer
+    beta: ctypes._Pointer
     leading: tuple[int, int, int]
     half: int | None
 
-    def arguments(self, first: Any, second: Any, out: Any) -> tuple[Any, ...]:
+    def arguments(self, first: c_void_p, second: c_void_p, out: c_void_p) -> tuple[Any, ...]:
         """Return the arguments behind the handle: plain ints are C's, addresses are ctypes' own."""
         one, two, three = self.leading
         if self.half is None:
@@ -104,7 +108,7 @@ class _Call(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _prepare(
-    kind: Any,
+    kind: np.dtype[Any],
     a_shape: tuple[int, int],
     a_strides: tuple[int, int],
     b_shape: tuple[int, int],
@@ -147,9 +151,9 @@ class _Handle:
 
     def __init__(self, stream: int) -> None:
         self._destroy, self._finalizing = _library().cublasDestroy_v2, sys.is_finalizing
-        self.value = ctypes.c_void_p()
+        self.value = c_void_p()
         _check(_library().cublasCreate_v2(ctypes.byref(self.value)), "cublasCreate_v2")
-        _check(_library().cublasSetStream_v2(self.value, ctypes.c_void_p(stream)), "cublasSetStream_v2")
+        _check(_library().cublasSetStream_v2(self.value, c_void_p(stream)), "cublasSetStream_v2")
         mode = DISALLOW_REDUCED_PRECISION_REDUCTION
         _check(_library().cublasSetMathMode(self.value, mode), "cublasSetMathMode")
 
@@ -161,7 +165,7 @@ class _Handle:
 _handles = _Handles()
 
 
-def _handle(device: int, stream: int) -> ctypes.c_void_p:
+def _handle(device: int, stream: int) -> c_void_p:
     """Return this thread's handle for a stream of the current GPU."""
     known, key = _handles.known, (device, stream)
     found = known.get(key)

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dasp.dense.gemm import cublas_cuda
 from dasp.dense.gemm.ladder import HALF, REAL, DenseProduct, Kernel
 from dasp.dense.gemm.launch_cuda import PreparedCalls
@@ -15,7 +17,9 @@ from dasp.dense.gemm.rungs_cuda import ARRAYS, BY_NAME, ITEM, LAST, RUNGS, Opera
 from dasp.dense.gemm.settings import entry
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
+from dasp.runtime.cuda.launch import address
 from dasp.runtime.integers import round_up
+from dasp.runtime.types import Array
 
 DTYPES = (*REAL, *HALF)
 PLACE = "a GPU"
@@ -54,23 +58,24 @@ def _other_device(number: int) -> Iterator[int]:
         yield number
 
 
-def empty(shape: tuple[int, int], dtype: Any) -> Any:
+def empty(shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
     """Return a new row-major array on the current GPU."""
-    return _cupy().empty(shape, dtype)
+    new: Array = _cupy().empty(shape, dtype)
+    return new
 
 
-def check_out(out: Any, shape: tuple[int, int], dtype: Any) -> None:
+def check_out(out: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
     """Check that a product can be written into an array on the GPU."""
     _check.out(out, shape, dtype)
     if not out.flags.c_contiguous and _arrays.overlaps_itself(out):
         raise ValueError(f"out has strides {out.strides}; each of its elements must have memory of its own")
 
 
-def overlap(x: Any, y: Any) -> bool:
+def overlap(x: Array, y: Array) -> bool:
     """Return True if the bounds of two arrays overlap; asks the GPU nothing, so a capture may go on."""
     low_x, high_x = _extent(x.shape, x.strides, x.itemsize)
     low_y, high_y = _extent(y.shape, y.strides, y.itemsize)
-    distance = y.data.ptr - x.data.ptr
+    distance = address(y) - address(x)
     return bool(low_x < distance + high_y and distance + low_y < high_x)
 
 
@@ -83,9 +88,9 @@ def _extent(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tupl
     return sum(span for span in spans if span < 0), sum(span for span in spans if span > 0) + item
 
 
-def same_view(x: Any, y: Any) -> bool:
+def same_view(x: Array, y: Array) -> bool:
     """Return True if two arrays are the same elements in the same memory."""
-    return bool(x.data.ptr == y.data.ptr and x.strides == y.strides and x.shape == y.shape)
+    return bool(address(x) == address(y) and x.strides == y.strides and x.shape == y.shape)
 
 
 # ---- a product by one of our kernels ---------------------------------------------------------------------
@@ -103,7 +108,7 @@ def run(rung: Rung, product: DenseProduct) -> None:
     """Compute a checked product on the current stream."""
     a, b, c, out, alpha, beta = product
     addend = out if c is None else c
-    pointers = a.data.ptr, b.data.ptr, addend.data.ptr, out.data.ptr
+    pointers = address(a), address(b), address(addend), address(out)
     together = pointers[0] | pointers[1] | pointers[2] | pointers[3] | 16
     forms = a.shape, a.strides, b.shape, b.strides, addend.strides, out.strides
     ready = _prepare(rung, _device(), out.dtype, *forms, together & -together, alpha, beta)
@@ -127,7 +132,7 @@ def run(rung: Rung, product: DenseProduct) -> None:
 def _prepare(
     rung: Rung,
     device: int,
-    dtype: Any,
+    dtype: np.dtype[Any],
     a_shape: tuple[int, int],
     a_strides: tuple[int, int],
     b_shape: tuple[int, int],
@@ -173,7 +178,7 @@ def _prepare(
     return Ready(PreparedCalls(steps, device, ARRAYS), turned, steps[0].sums)
 
 
-def _unit(shape: tuple[int, int], strides: tuple[int, int], axis: int, item: int) -> bool:
+def _unit(shape: tuple[int, ...], strides: tuple[int, ...], axis: int, item: int) -> bool:
     """Return True if neighbours along `axis` lie side by side, and the other stride is whole elements."""
     return (shape[axis] == 1 or strides[axis] == item) and strides[1 - axis] % item == 0
 
@@ -195,7 +200,7 @@ def _run_copies(rung: Rung, product: DenseProduct) -> None:
         out[...] = straight
         return
 
-    def readable(x: Any, either: bool) -> Any:
+    def readable(x: Array, either: bool) -> Array:
         rows, columns = (_unit(x.shape, x.strides, axis, item) for axis in (1, 0))
         return x if rows or (either and columns) else x.copy()
 

@@ -7,6 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
+from dasp.runtime.types import Array
+
 HALF = ("float16", "bfloat16")
 REAL = ("float32", "float64")
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -24,10 +28,10 @@ class DenseProduct(NamedTuple):
     alpha, beta : float
     """
 
-    a: Any
-    b: Any
-    c: Any
-    out: Any
+    a: Array
+    b: Array
+    c: Array | None
+    out: Array
     alpha: float
     beta: float
 
@@ -40,7 +44,7 @@ class DenseProduct(NamedTuple):
     def T(self) -> DenseProduct:
         """The same product as C^T = alpha B^T A^T + beta C^T."""
         c = None if self.c is None else self.c.T
-        out = c if self.c is self.out else self.out.T
+        out = c if c is not None and self.c is self.out else self.out.T
         return DenseProduct(self.b.T, self.a.T, c, out, self.alpha, self.beta)
 
 
@@ -80,19 +84,19 @@ class Backend(Protocol):
     DTYPES: tuple[str, ...]
     PLACE: str
 
-    def using(self, *arrays: Any) -> AbstractContextManager[int]:
+    def using(self, *arrays: Array | None) -> AbstractContextManager[int]:
         """Make the device that all the arrays (or None) lie on the current one; gives its number."""
 
-    def empty(self, shape: tuple[int, int], dtype: Any) -> Any:
+    def empty(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
         """Return a new row-major array on the current device."""
 
-    def check_out(self, out: Any, shape: tuple[int, int], dtype: Any) -> None:
+    def check_out(self, out: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
         """Check that a product can be written into `out`."""
 
-    def overlap(self, x: Any, y: Any) -> bool:
+    def overlap(self, x: Array, y: Array) -> bool:
         """Return True if two arrays share memory."""
 
-    def same_view(self, x: Any, y: Any) -> bool:
+    def same_view(self, x: Array, y: Array) -> bool:
         """Return True if two arrays are the same elements in the same memory."""
 
     def choose(self, dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
@@ -109,7 +113,7 @@ def error_factor(dtype: str, k: int) -> float:
     return terms / (1 - terms)
 
 
-def error_bound(dtype: str, k: int, want: Any, scale: Any) -> Any:
+def error_bound(dtype: str, k: int, want: Array, scale: Array) -> Array:
     """Return the bound of each element's distance from a float64 product, |alpha| |A| |B| + |beta| |C| given.
 
     The float64 product's own error is in it.

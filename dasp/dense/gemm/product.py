@@ -14,23 +14,24 @@ from dasp.dense.gemm.ladder import Backend, DenseProduct, Kernel
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime.loading import load
+from dasp.runtime.types import Array, DTypeLike
 
 Device = Literal["cpu", "cuda"]
 LARGEST_SINGLE, LARGEST_DOUBLE = (float(np.finfo(dtype).max) for dtype in (np.float32, np.float64))
 
 
 def gemm(
-    a: Any,
-    b: Any,
-    c: Any = None,
+    a: Array,
+    b: Array,
+    c: Array | None = None,
     *,
     alpha: float = 1,
     beta: float = 0,
     trans_a: bool = False,
     trans_b: bool = False,
-    out: Any = None,
+    out: Array | None = None,
     kernel: str = "auto",
-) -> Any:
+) -> Array:
     """Return alpha op(A) op(B) + beta C, where op(X) is X or its transpose.
 
     Nothing that was passed is modified, except `out`. Sizes may be anything, zero included; any strides and
@@ -148,7 +149,7 @@ class Explanation:
 def explain(
     a_shape: tuple[int, int],
     b_shape: tuple[int, int],
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     *,
     device: Device = "cuda",
     trans_a: bool = False,
@@ -181,7 +182,7 @@ def explain(
     inner, n = _matrix("b", tuple(b_shape), trans_b)
     if inner != k:
         raise ValueError(f"op(a) has {k} columns and op(b) has {inner} rows; they must be equal")
-    name = dtype if dtype == "bfloat16" else np.dtype(dtype).name
+    name = "bfloat16" if dtype == "bfloat16" else np.dtype(dtype).name
     _check_dtype("dtype", name, backend)
     chosen, why = backend.choose(name, m, n, k)
     return Explanation(chosen, why, _find(backend, chosen).summary)
@@ -193,7 +194,7 @@ def _backend(device: str) -> Backend:
     return module  # type: ignore[no-any-return]
 
 
-def _place_of(**arrays: Any) -> str:
+def _place_of(**arrays: Array | None) -> str:
     """Return the kind of device that all the arrays are on."""
     places = {name: "cuda" if _arrays.is_cupy(x) else "cpu" for name, x in arrays.items() if x is not None}
     for name, place in places.items():
@@ -267,7 +268,7 @@ def _matrix(name: str, shape: tuple[int, ...], transposed: bool) -> tuple[int, i
     return (shape[1], shape[0]) if transposed else (shape[0], shape[1])
 
 
-def _check_memory(backend: Backend, out: Any, a: Any, b: Any, c: Any) -> Any:
+def _check_memory(backend: Backend, out: Array, a: Array, b: Array, c: Array | None) -> Array | None:
     """Check that out shares no memory; return c, which is out itself if it is the same view of memory."""
     for name, array in (("a", a), ("b", b)):
         if backend.overlap(array, out):

@@ -11,7 +11,6 @@ import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numba import types
@@ -34,7 +33,7 @@ CHUNK_BYTES = 256 << 10
 """Bytes of b below which another thread does not pay."""
 
 
-def _log_exp(a: Any, b: Any, out: Any) -> None:
+def _log_exp(a: Bytes, b: Bytes, out: Bytes) -> None:
     """Multiply by sums of logs, one result at a time."""
     for i in range(a.shape[0]):
         for j in range(b.shape[1]):
@@ -46,7 +45,7 @@ def _log_exp(a: Any, b: Any, out: Any) -> None:
             out[i, j] = total
 
 
-def _product_rows(a: Any, b: Any, out: Any) -> None:
+def _product_rows(a: Bytes, b: Bytes, out: Bytes) -> None:
     """Multiply by a look-up in the coefficient's row of a table; rows of b are read in order."""
     for i in range(a.shape[0]):
         for j in range(b.shape[1]):

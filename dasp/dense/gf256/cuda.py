@@ -19,6 +19,7 @@ from dasp.dense.gf256.field import EXP, LOG, Bytes
 from dasp.dense.gf256.kernel import Kernel
 from dasp.runtime import arrays as _arrays
 from dasp.runtime.integers import ceil_div, round_up
+from dasp.runtime.types import Array
 
 MOST_GRID_ROWS = 65535
 SHARED_BYTES = 48 << 10
@@ -167,7 +168,7 @@ BEST = next(kernel for kernel in LADDER if kernel.name == "byte_permute")
 """The fastest rung that takes any coefficients without compiling for them."""
 
 
-def best_for_many(matrix: Bytes, d: Any) -> str:
+def best_for_many(matrix: Bytes, d: Array) -> str:
     """Return the name of the fastest rung for a matrix that will multiply again and again."""
     worth = d.nbytes >= WORTH_COMPILING and 0 < matrix.size <= MOST_SCHEDULED
     return "schedule" if worth else BEST.name
@@ -193,11 +194,11 @@ def launches(kernel: CudaKernel, sizes: Sizes, coefficients: Bytes | None) -> li
     return found
 
 
-LaunchAll = Callable[[int, Any, Any], None]
+LaunchAll = Callable[[int, Array, Array], None]
 """Launches a product: takes how many columns, and b and out, which are aligned."""
 
 
-def multiply(library: Any, kernel: CudaKernel, m: int, b: Any, out: Any, launch_all: LaunchAll) -> None:
+def multiply(library: Any, kernel: CudaKernel, m: int, b: Array, out: Array, launch_all: LaunchAll) -> None:
     """Compute `out = a b` with one rung.
 
     Parameters
@@ -235,7 +236,7 @@ def multiply(library: Any, kernel: CudaKernel, m: int, b: Any, out: Any, launch_
         out[:, start : start + count] = result[:, :count]
 
 
-def address(array: Any) -> int:
+def address(array: Array) -> int:
     """Return the address at which an array of NumPy or CuPy begins."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
@@ -283,7 +284,7 @@ def _prepare(device: int, kernel: CudaKernel, sizes: Sizes, coefficients: bytes 
     return PreparedCalls(launches(kernel, sizes, values), device, _ARRAYS, row_bytes)
 
 
-def matmul(a: Any, b: Any, out: Any, kernel: CudaKernel) -> Any:
+def matmul(a: Array, b: Array, out: Array | None, kernel: CudaKernel) -> Array:
     """Compute the product on the device of `b`, in the current stream; arguments have been checked.
 
     A rung that reads coefficients waits for `a` if it is on the GPU; another rung copies `a` there if it is
@@ -293,24 +294,32 @@ def matmul(a: Any, b: Any, out: Any, kernel: CudaKernel) -> Any:
     cupy = _cupy()
     on_host = not _arrays.is_cupy(a)
     with using(b, out, None if on_host else a) as device:
-        if b.shape[1] > 1 and b.strides[1] != 1:
+        if _is_strided(b):
             b = cupy.ascontiguousarray(b)
         target = out
-        strided = out is not None and out.shape[1] > 1 and out.strides[1] != 1
-        if out is None or strided or overlap(out, b) or (not on_host and overlap(out, a)):
+        if (
+            target is None
+            or _is_strided(target)
+            or overlap(target, b)
+            or (not on_host and overlap(target, a))
+        ):
             target = cupy.empty((a.shape[0], b.shape[1]), np.uint8)
         multiply(cupy, kernel, a.shape[0], b, target, _Launcher(a, kernel, device))
-        if out is None:
+        if out is None or target is out:
             return target
-        if target is not out:
-            out[...] = target
+        out[...] = target
         return out
+
+
+def _is_strided(array: Array) -> bool:
+    """Return True if the columns of a matrix of bytes are not adjacent."""
+    return array.shape[1] > 1 and array.strides[1] != 1
 
 
 class _Launcher:
     """Launches products of `a` by one rung on the current stream of the current device, `device`."""
 
-    def __init__(self, a: Any, kernel: CudaKernel, device: int) -> None:
+    def __init__(self, a: Array, kernel: CudaKernel, device: int) -> None:
         cuda = _cupy().cuda
         self._kernel, self._device, (self._m, self._k) = kernel, device, a.shape
         self._stream = cuda.get_current_stream().ptr
@@ -322,12 +331,12 @@ class _Launcher:
         else:
             self._a = _upload(device, a)
             if cuda.runtime.streamIsCapturing(self._stream):
-                _read_by_graphs[self._a.data.ptr] = self._a
+                _read_by_graphs[address(self._a)] = self._a
 
-    def __call__(self, columns: int, b: Any, out: Any) -> None:
+    def __call__(self, columns: int, b: Array, out: Array) -> None:
         multiprocessors = processors(self._device)
         sizes = Sizes(self._m, self._k, columns, b.strides[0], out.strides[0], multiprocessors)
         ready = _prepare(self._device, self._kernel, sizes, self._coefficients)
-        first = 0 if self._a is None else self._a.data.ptr
-        tables = (table.data.ptr for table in _tables(self._device))
-        ready(self._stream, first, b.data.ptr, out.data.ptr, *tables)
+        first = 0 if self._a is None else address(self._a)
+        tables = (address(table) for table in _tables(self._device))
+        ready(self._stream, first, address(b), address(out), *tables)

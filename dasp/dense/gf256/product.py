@@ -11,6 +11,7 @@ from dasp.dense.gf256.kernel import Kernel
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime.cpu.threads import get_num_threads
+from dasp.runtime.types import Array
 
 _BYTE = np.dtype(np.uint8)
 
@@ -46,7 +47,7 @@ def kernels(device: str = "cuda") -> tuple[Kernel, ...]:
     raise ValueError(f"device is {device!r}; it must be 'cuda' or 'cpu'")
 
 
-def _matrix(name: str, given: Any) -> Any:
+def _matrix(name: str, given: Array) -> Array:
     """Return a matrix of bytes as a plain array, or refuse what is none."""
     array = given if type(given) is np.ndarray else _arrays.operand(name, given)
     if array.dtype != _BYTE:
@@ -56,7 +57,7 @@ def _matrix(name: str, given: Any) -> Any:
     return array
 
 
-def _check_operands(a: Any, b: Any, out: Any, on_gpu: bool) -> None:
+def _check_operands(a: Array, b: Array, out: Array | None, on_gpu: bool) -> None:
     """Check that matrices of bytes can be multiplied, and `out` be written."""
     if a.shape[1] != b.shape[0]:
         raise ValueError(f"a has shape {a.shape} and b has shape {b.shape}; a must have {b.shape[0]} columns")
@@ -102,7 +103,9 @@ def find_kernel(device: str, name: str) -> Any:
     raise ValueError(f"kernel is {name!r}; on this device it must be 'auto' or one of {names}")
 
 
-def matmul(a: Any, b: Any, *, out: Any = None, kernel: str = "auto", threads: int | None = None) -> Any:
+def matmul(
+    a: Array, b: Array, *, out: Array | None = None, kernel: str = "auto", threads: int | None = None
+) -> Array:
     """Return the matrix product of two matrices over GF(2^8), meant for a small `a` and a wide `b`.
 
     Parameters
@@ -157,12 +160,11 @@ def matmul(a: Any, b: Any, *, out: Any = None, kernel: str = "auto", threads: in
     if b.shape[1] > 1 and b.strides[1] != 1:
         b = np.ascontiguousarray(b)
     target = out
-    strided = out is not None and out.shape[1] > 1 and out.strides[1] != 1
-    if out is None or strided or np.may_share_memory(out, b) or np.may_share_memory(out, a):
+    strided = target is not None and target.shape[1] > 1 and target.strides[1] != 1
+    if target is None or strided or np.may_share_memory(target, b) or np.may_share_memory(target, a):
         target = np.empty((a.shape[0], b.shape[1]), np.uint8)
     cpu.product(chosen, a, b, target, threads or get_num_threads())
-    if out is None:
+    if out is None or target is out:
         return target
-    if target is not out:
-        out[...] = target
+    out[...] = target
     return out

@@ -10,6 +10,7 @@ import numpy as np
 from dasp.dense.gf256.field import Bytes, cauchy, invert, multiply
 from dasp.dense.gf256.product import matmul
 from dasp.runtime import arrays as _arrays
+from dasp.runtime.types import Array
 
 STACK_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}
 """Bytes of shards that are gathered into one matrix at a time: on the CPU what the caches hold."""
@@ -80,7 +81,7 @@ class ReedSolomon:
         """Data and parity shards together."""
         return self.data + self.parity
 
-    def encode(self, d: Any, *, out: Any = None, kernel: str = "auto") -> Any:
+    def encode(self, d: Array, *, out: Array | None = None, kernel: str = "auto") -> Array:
         """Return the parity shards of the data shards `d`.
 
         Parameters
