@@ -42,14 +42,14 @@ def _add_gemm(subparsers: Subparsers) -> None:
 def _add_machine(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "machine",
-        help="measure the numbers again by which sparse matrices are packed",
-        description="Time products of matrices whose counts are known, and print what a slot, a slice, a pad "
-        "or a sector of x costs here beside what is shipped: a minute or two on a machine that does nothing "
-        "else. The measured numbers are kept, and planning reads them from then on.",
+        help="search the numbers by which sparse matrices are packed",
+        description="Plan some matrices with other numbers of the cost model, time their products, and keep "
+        "the numbers with which products are faster here and none is much slower: a minute or two on a "
+        "machine that does nothing else. Planning reads them from then on.",
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what to measure")
     parser.add_argument(
-        "--seconds", type=duration, default=0.2, metavar="S", help="CPU time for each matrix (0.2)"
+        "--seconds", type=duration, default=0.2, metavar="S", help="CPU time for each product (0.2)"
     )
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the file to write (default: the user's, DASP_COST_MODEL)"
@@ -68,10 +68,10 @@ def run_machine(args: argparse.Namespace) -> int:
     path = args.out or cost_file.find_path()
     if _takes_gpu(args.device, "the measurement"):
         gpu = device_cuda.describe_gpu("cuda:0")
-        name, model, clock = gpu.name, CostModel.for_gpu(gpu), machine.gpu_clock()
+        name, model, planner = gpu.name, CostModel.for_gpu(gpu), machine.gpu_planner()
     else:
-        name, model, clock = name_processor(), CostModel.for_cpu(), machine.host_clock(args.seconds)
-    measured = machine.measure(model, clock)
+        name, model, planner = name_processor(), CostModel.for_cpu(), machine.host_planner(args.seconds)
+    measured = machine.measure(model, machine.collection(model.kind), planner)
     cost_file.write(path, name, measured)
     if args.json:
         print(json.dumps(measured, indent=1, allow_nan=False))

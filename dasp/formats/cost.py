@@ -110,7 +110,7 @@ class CostModel:
 
     slot: float = number(f"{_COST} a slot", "pads against far x and numbers of rows", _TUNE)
     value_byte: float = number(
-        f"{_COST} a byte of a stored value", "the same; 0 where slots are not bound by memory", _TUNE
+        f"{_COST} a byte of a stored value", "the same; 0 where slots are not bound by memory", _BOOK
     )
     slice: float = number(f"{_COST} a slice", "few long slices against many short ones", _TUNE)
     row: float = number(
@@ -184,7 +184,8 @@ class CostModel:
         """Return the model of a GPU: measured if it is known, else derived from what it says of itself.
 
         Slices that keep a GPU busy grow with its multiprocessors, what stays in the L2 with the L2, and bytes
-        that stand for a time with the memory traffic of a multiprocessor in a cycle.
+        that stand for a time with the memory traffic of a multiprocessor in a cycle. Sectors of x are such
+        bytes: most come from the L2, which is as fast as the clock.
         """
         if gpu.name == H200.name:
             return H200
@@ -194,6 +195,7 @@ class CostModel:
         told = gpu.clock > 0 and gpu.bandwidth > 0
         speed = _bytes_a_cycle(gpu) / _bytes_a_cycle(known) if told else 1.0
         smallest, largest = base.kept_plans
+        near, far = (Gathers(*(speed * cost for cost in gathers)) for gathers in (base.near, base.far))
         return dataclasses.replace(
             base,
             name=gpu.name,
@@ -203,6 +205,8 @@ class CostModel:
                 for steps, lanes, slices, share in base.long_slices
             ),
             scattered_bytes=round(room * base.scattered_bytes),
+            near=near,
+            far=far,
             slot_bytes=speed * base.slot_bytes,
             tiny_bytes=speed * base.tiny_bytes,
             wave_slices=max(1, round(busy * gpu.warps / known.warps * base.wave_slices)),

@@ -35,10 +35,13 @@ class Request:
         Where the matrix is multiplied, `cpu` or `cuda:N`.
     policy : Policy
         How its rows are packed.
+    model : CostModel, optional
+        The costs by which choices are made; those of the device by default.
     """
 
     device: str
     policy: Policy = field(default_factory=Policy)
+    model: CostModel | None = None
 
     @classmethod
     def make(cls, device: str, policy: Policy | None, A: object = None) -> Self:
@@ -73,7 +76,8 @@ def pack(csr: Csr, order: Array | None, request: Request) -> Plan:
     request : Request
     """
     where = request.packing_device(csr.shape)
-    model, backend = devices.find(request.device).find_cost_model(request.device), devices.find(where)
+    model = request.model or devices.find(request.device).find_cost_model(request.device)
+    backend = devices.find(where)
     with backend.packing(csr, where) as (there, primitives):
         if order is not None:
             order = backend.to_device(order, where)
