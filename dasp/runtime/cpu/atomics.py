@@ -9,10 +9,8 @@ import llvmlite.binding
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic as _intrinsic
+from numba.extending import intrinsic
 from numba.np.numpy_support import as_dtype
-
-intrinsic: Any = _intrinsic
 
 WORD = 8
 """Bytes of a word."""

@@ -8,13 +8,11 @@ from typing import Any
 from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils
-from numba.extending import intrinsic as _intrinsic
+from numba.extending import intrinsic
 from numba.np.numpy_support import as_dtype
 
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.host import find_features
-
-intrinsic: Any = _intrinsic
 
 LINE = 64
 """Bytes that a cache brings at a time."""

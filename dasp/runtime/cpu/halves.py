@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic as _intrinsic
+from numba.extending import intrinsic
 
 from dasp.runtime.arrays import order
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.dtypes import BFLOAT16
 
-intrinsic: Any = _intrinsic
 Vector = np.ndarray[Any, Any]
 
 

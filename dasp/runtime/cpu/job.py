@@ -13,12 +13,11 @@ from typing import Any, NoReturn
 import numpy as np
 from llvmlite import ir
 from numba import from_dtype, types
-from numba.extending import intrinsic as _intrinsic
+from numba.extending import intrinsic
 
 from dasp.runtime.arrays import address
 from dasp.runtime.cpu.compile import c_function
 
-intrinsic: Any = _intrinsic
 Vector = np.ndarray[Any, Any]
 
 CHUNKS = 4

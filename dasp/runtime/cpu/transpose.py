@@ -14,13 +14,12 @@ import numpy as np
 from llvmlite import ir
 from numba import from_dtype, types
 from numba.core import cgutils
-from numba.extending import intrinsic as _intrinsic
+from numba.extending import intrinsic
 
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.integers import ceil_div
 
-intrinsic: Any = _intrinsic
 Vector = np.ndarray[Any, Any]
 
 RUN_BYTES = 64

@@ -19,7 +19,7 @@ import numpy as np
 from llvmlite import ir
 from numba import carray, types
 from numba.core import cgutils
-from numba.extending import intrinsic as _intrinsic
+from numba.extending import intrinsic
 
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.job import SharedFunction
@@ -38,7 +38,6 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 LANES, VECTOR = 32, 8
 """Sums that a dot product adds up beside each other, and how many of them a vector of LLVM holds."""
 
-intrinsic: Any = _intrinsic
 _inline = jit(nogil=True, error_model="numpy", forceinline=True)
 
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic as _intrinsic
+from numba.extending import intrinsic
 
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.vectors import place_of
-
-intrinsic: Any = _intrinsic
 
 LINE = 64
 """Bytes of a line of the cache."""

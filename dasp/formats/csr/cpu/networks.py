@@ -11,11 +11,9 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic as _intrinsic
+from numba.extending import intrinsic
 
 from dasp.runtime.cpu.vectors import INT, first_lanes, load, place_of, resized, splat, store
-
-intrinsic: Any = _intrinsic
 
 LANES = 16
 """Numbers of a vector."""

@@ -6,12 +6,10 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic as _intrinsic
+from numba.extending import intrinsic
 
 from dasp.runtime.cpu.emitter import HALVES, I32, as_floats, multiply_add
 from dasp.runtime.cpu.vectors import data_of
-
-intrinsic: Any = _intrinsic
 
 
 def parts_at(builder: ir.IRBuilder, kind: Any, place: ir.Value, real: ir.Type) -> list[ir.Value]:

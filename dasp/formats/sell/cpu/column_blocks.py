@@ -19,7 +19,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic as _intrinsic
+from numba.extending import intrinsic
 
 from dasp.formats.plan import WARP
 from dasp.formats.sell.cpu.emitter import FIRST_LEVEL, WORD_LANES
@@ -30,7 +30,6 @@ from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import I64, is_null, prefetch_run
 from dasp.runtime.cpu.job import SharedFunction
 
-intrinsic: Any = _intrinsic
 Vector = np.ndarray[Any, Any]
 _shape_fields = jit()(shape_fields)
 

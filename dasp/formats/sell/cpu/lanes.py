@@ -8,7 +8,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic as _intrinsic
+from numba.extending import intrinsic
 
 from dasp.formats.plan import WARP
 from dasp.runtime.cpu.compile import jit
@@ -23,8 +23,6 @@ from dasp.runtime.cpu.vectors import (
     splat,
     store,
 )
-
-intrinsic: Any = _intrinsic
 
 SIDE = 8
 """Rows, and numbers of each, that are transposed at once."""

@@ -9,7 +9,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic as _intrinsic
+from numba.extending import intrinsic
 
 from dasp.formats.plan import WARP
 from dasp.formats.sell.cpu.emitter import VECTOR_BYTES, StepEmitter
@@ -24,7 +24,6 @@ from dasp.runtime.cpu.emitter import (
 )
 from dasp.runtime.cpu.job import SharedFunction
 
-intrinsic: Any = _intrinsic
 _shape_fields = jit()(shape_fields)
 
 
