@@ -1,13 +1,13 @@
-"""LLVM instructions that products on a CPU share: numbers in half precision, complex ones, and prefetches."""
+"""LLVM instructions for code on a CPU: vectors, numbers in half precision, complex ones, and prefetches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils
+from numba.core.base import BaseContext
 from numba.extending import intrinsic
 from numba.np.numpy_support import as_dtype
 
@@ -30,13 +30,13 @@ HALVES = types.uint16, types.int16
 """Numba's types that stand for the bits of float16 and of bfloat16."""
 
 
-def as_floats(builder: ir.IRBuilder, coded: Any, bits: ir.Value) -> ir.Value:
-    """The floats of a vector of numbers in half precision, of which there are the bits."""
+def as_floats(builder: ir.IRBuilder, coded: types.Type, bits: ir.Value) -> ir.Value:
+    """Return the floats of a vector of numbers in half precision, of which the bits are given."""
     return (_from_float16 if coded == types.uint16 else _from_bfloat16)(builder, bits)
 
 
 def _from_bfloat16(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
-    """Floats whose upper halves are these bits."""
+    """Return floats whose upper halves are these bits."""
     count = bits.type.count
     words = ir.VectorType(I32, count)
     wide = builder.shl(builder.zext(bits, words), ir.Constant(words, [16] * count))
@@ -44,7 +44,7 @@ def _from_bfloat16(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
 
 
 def _from_float16(builder: ir.IRBuilder, stored: ir.Value) -> ir.Value:
-    """Floats of float16.
+    """Return the floats of numbers in float16.
 
     LLVM turns its own widening into a call of a function that need not exist where a processor has no such
     instruction; so there the exponent is shifted into place, and 2^112 makes up for its bias.
@@ -69,7 +69,7 @@ def _from_float16(builder: ir.IRBuilder, stored: ir.Value) -> ir.Value:
 def multiply_add(
     builder: ir.IRBuilder, fma: ir.Function, a: list[ir.Value], b: list[ir.Value], sums: list[ir.Value]
 ) -> list[ir.Value]:
-    """The parts of sums with products added: one of real numbers, two of complex ones; single or vectors."""
+    """Return the parts of sums with products added: one of real numbers, two of complex ones."""
 
     def added(*terms: ir.Value) -> ir.Value:
         return builder.call(fma, terms)
@@ -96,9 +96,66 @@ def prefetch_run(
         builder.call(function, [ahead, *(ir.Constant(I32, flag) for flag in (int(writes), level, 1))])
 
 
-def bytes_of(kind: Any) -> int:
+def bytes_of(kind: types.Type) -> int:
     """Return the bytes of a number of a type of Numba's."""
     return int(as_dtype(kind).itemsize)
+
+
+def data_of(context: BaseContext, builder: ir.IRBuilder, kind: types.Array, array: ir.Value) -> ir.Value:
+    """Return a pointer to the first number of an array of Numba's type."""
+    return context.make_array(kind)(context, builder, array).data
+
+
+def place_of(
+    context: BaseContext,
+    builder: ir.IRBuilder,
+    kind: types.Array,
+    array: ir.Value,
+    first: ir.Value,
+    vector: ir.VectorType,
+) -> ir.Value:
+    """Return a pointer to a vector of an array's numbers from one of them on."""
+    start = builder.gep(data_of(context, builder, kind, array), [first])
+    return builder.bitcast(start, vector.as_pointer())
+
+
+def splat(builder: ir.IRBuilder, number: ir.Value, lanes: int) -> ir.Value:
+    """Return a vector of one number in every lane."""
+    none = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)
+    single = builder.insert_element(none, number, ir.Constant(I32, 0))
+    return builder.shuffle_vector(single, none, ir.Constant(ir.VectorType(I32, lanes), None))
+
+
+def first_lanes(builder: ir.IRBuilder, count: ir.Value, lanes: int, before: int = 0) -> ir.Value:
+    """Return a vector that says which lanes are among the first ones, of so many, and of those before."""
+    numbers = ir.Constant(ir.VectorType(count.type, lanes), list(range(before, before + lanes)))
+    return builder.icmp_unsigned("<", numbers, splat(builder, count, lanes))
+
+
+def load(builder: ir.IRBuilder, place: ir.Value) -> ir.Value:
+    """Load a vector from where its numbers stand."""
+    return builder.load(place, align=place.type.pointee.element.width // 8)
+
+
+def store(builder: ir.IRBuilder, numbers: ir.Value, place: ir.Value) -> None:
+    """Store a vector where its numbers stand."""
+    builder.store(numbers, place, align=numbers.type.element.width // 8)
+
+
+def resized(builder: ir.IRBuilder, numbers: ir.Value, word: ir.IntType) -> ir.Value:
+    """Return a vector of unsigned integers in a type: its lower bits where that is narrower."""
+    vector = ir.VectorType(word, numbers.type.count)
+    if word.width == numbers.type.element.width:
+        return numbers
+    change = builder.trunc if word.width < numbers.type.element.width else builder.zext
+    return change(numbers, vector)
+
+
+def reduced(builder: ir.IRBuilder, operation: str, vector: ir.Value) -> ir.Value:
+    """Return one number of all those of a vector, by an operation of `llvm.vector.reduce`."""
+    kind = ir.FunctionType(vector.type.element, [vector.type])
+    name = f"llvm.vector.reduce.{operation}.v{vector.type.count}i{vector.type.element.width}"
+    return builder.call(builder.module.declare_intrinsic(name, (), kind), [vector])
 
 
 @intrinsic
@@ -119,7 +176,12 @@ def scaled(typing_context, factor, number):
     return number(number, number), generate
 
 
-def scaled_parts(builder: ir.IRBuilder, factor: Any, parts: Any, spread: Callable[[Any], Any]) -> list[Any]:
+def scaled_parts(
+    builder: ir.IRBuilder,
+    factor: Sequence[ir.Value],
+    parts: Sequence[ir.Value],
+    spread: Callable[[ir.Value], ir.Value],
+) -> list[ir.Value]:
     """Return the parts of a complex factor times numbers, whose parts are single or, by `spread`, vectors."""
     real, imaginary = map(spread, factor)
     plain = [builder.fmul(real, part) for part in parts]

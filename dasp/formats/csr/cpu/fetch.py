@@ -8,7 +8,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.vectors import place_of
+from dasp.runtime.cpu.emitter import place_of
 
 LINE = 64
 """Bytes of a line of the cache."""

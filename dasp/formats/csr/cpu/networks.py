@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dasp.runtime.cpu.vectors import INT, first_lanes, load, place_of, resized, splat, store
+from dasp.runtime.cpu.emitter import I32, first_lanes, load, place_of, resized, splat, store
 
 LANES = 16
 """Numbers of a vector."""
@@ -24,7 +24,7 @@ MOST_VECTORS = 16
 KEY_BITS = 32
 """Of a number and, behind it, of its place in the run."""
 
-_VECTOR = ir.VectorType(INT, LANES)
+_VECTOR = ir.VectorType(I32, LANES)
 
 
 @intrinsic(prefer_literal=True)
@@ -57,8 +57,8 @@ def sort_run(typing_context, numbers, first, count, ordered, order, vectors):
 
         keys = []
         for k in range(size):
-            some = first_lanes(builder, builder.trunc(count, INT), LANES, LANES * k)
-            own = resized(builder, load(builder, vector(0, k)), INT)
+            some = first_lanes(builder, builder.trunc(count, I32), LANES, LANES * k)
+            own = resized(builder, load(builder, vector(0, k)), I32)
             places = ir.Constant(_VECTOR, list(range(LANES * k, LANES * (k + 1))))
             key = builder.or_(builder.shl(own, _all(bits)), places)
             keys.append(builder.select(some, key, _all(-1)))

@@ -8,8 +8,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dasp.runtime.cpu.emitter import HALVES, I32, as_floats, multiply_add
-from dasp.runtime.cpu.vectors import data_of
+from dasp.runtime.cpu.emitter import HALVES, I32, as_floats, data_of, multiply_add
 
 
 def parts_at(builder: ir.IRBuilder, kind: Any, place: ir.Value, real: ir.Type) -> list[ir.Value]:

@@ -12,9 +12,8 @@ from numba.extending import intrinsic
 
 from dasp.formats.plan import WARP
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.transpose import transpose_block
-from dasp.runtime.cpu.vectors import (
-    INT,
+from dasp.runtime.cpu.emitter import (
+    I32,
     data_of,
     load,
     place_of,
@@ -23,6 +22,7 @@ from dasp.runtime.cpu.vectors import (
     splat,
     store,
 )
+from dasp.runtime.cpu.transpose import transpose_block
 
 SIDE = 8
 """Rows, and numbers of each, that are transposed at once."""
@@ -54,7 +54,7 @@ def transpose_rows(typing_context, source, starts, lane, after, count, target, s
         from_word, words = _words(context, signature.args[0])
         to_word, _ = _words(context, signature.args[5])
         vector, kept = (ir.VectorType(word, words * SIDE) for word in (from_word, to_word))
-        count = builder.trunc(count, INT) if count.type.width > INT.width else count
+        count = builder.trunc(count, I32) if count.type.width > I32.width else count
         rows = []
         for row in range(SIDE):
             at = builder.add(lane, ir.Constant(lane.type, row))
@@ -68,7 +68,7 @@ def transpose_rows(typing_context, source, starts, lane, after, count, target, s
             if whole:
                 store(builder, numbers, place)
                 continue
-            with builder.if_then(builder.icmp_unsigned("<", ir.Constant(INT, step), count)):
+            with builder.if_then(builder.icmp_unsigned("<", ir.Constant(I32, step), count)):
                 store(builder, numbers, place)
         return context.get_dummy_value()
 
@@ -108,7 +108,7 @@ def measure_step(typing_context, block, first):
     """
 
     def generate(context, builder, signature, arguments):
-        vector = ir.VectorType(INT, WARP)
+        vector = ir.VectorType(I32, WARP)
         step = load(
             builder, place_of(context, builder, signature.args[0], arguments[0], arguments[1], vector)
         )
@@ -116,7 +116,7 @@ def measure_step(typing_context, block, first):
         low = reduced(builder, "umin", step)
         above = reduced(builder, "umax", builder.add(step, one))  # of a pad 0
         apart = builder.xor(builder.sub(step, splat(builder, low, WARP)), numbers)
-        found = low, builder.sub(above, ir.Constant(INT, 1)), reduced(builder, "or", apart)
+        found = low, builder.sub(above, ir.Constant(I32, 1)), reduced(builder, "or", apart)
         return cgutils.pack_array(builder, found)
 
     return types.UniTuple(types.uint32, 3)(block, first), generate
@@ -140,7 +140,7 @@ def store_deltas(typing_context, block, first, low, deltas, place):
 
     def generate(context, builder, signature, arguments):
         block, first, low, deltas, place = arguments
-        vector, kind = ir.VectorType(INT, WARP), context.get_data_type(signature.args[3].dtype)
+        vector, kind = ir.VectorType(I32, WARP), context.get_data_type(signature.args[3].dtype)
         step = load(builder, place_of(context, builder, signature.args[0], block, first, vector))
         pads = builder.icmp_unsigned("==", step, ir.Constant(vector, [-1] * WARP))
         apart = builder.or_(builder.sub(step, splat(builder, low, WARP)), builder.sext(pads, vector))
