@@ -30,6 +30,7 @@ from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.plain import ConjugateGradients
 from dasp.solvers.system import System
 from tests.simt import sass
+from tests.support.nvrtc import compile_text
 from tests.support.simt_device import EmulatedDevice
 
 pytestmark = pytest.mark.slow
@@ -524,7 +525,7 @@ def all_of_x_is_asked_for_at_once(cubin: bytes, defines: Defines) -> bool:
 @pytest.mark.parametrize(("name", "defines", "arch"), CASES)
 def test_a_source_compiles_to_registers_alone(name, defines, arch):
     """No warning; nothing in local memory, no stack frame, no spill; tensor cores and loads where asked."""
-    cubin, log = _source.compile_text(_source.read(name), defines, arch, title=name)
+    cubin, log = compile_text(_source.read(name), defines, arch, title=name)
     assert log.strip("\0 \n") == ""
     usage = sass.resources(cubin)
     assert usage
@@ -552,7 +553,7 @@ def test_x_is_not_read_through_the_read_only_cache(dtype):
     name, usual = "spmv/slices_columns.cu", {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0"}
     (one,) = choose_column_blocks(BLOCKS, 32, kinds, at, at, Gathering(), H200)
     defines = {**usual, **one.block.defines(), **type_names(kinds), "DASP_CODING": "0"}
-    cubin, _ = _source.compile_text(_source.read(name), defines, "sm_90", title=name)
+    cubin, _ = compile_text(_source.read(name), defines, "sm_90", title=name)
     found = sass.listing(cubin)["dasp_slices_columns"]
     assert found.count("LDG.E.128") > 0
     assert found.count("LDG.E.128.CONSTANT") == 1
@@ -583,7 +584,7 @@ extern "C" __global__ void dasp_local(const int* a, int* b)
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_the_wrapper_is_one_instruction(arch):
-    cubin, _ = _source.compile_text(TILE_PRODUCT, {}, arch, title="tile.cu")
+    cubin, _ = compile_text(TILE_PRODUCT, {}, arch, title="tile.cu")
     counts = sass.instructions(cubin)["dasp_tile"]
     families = sass.by_family(counts)
     assert families["DMMA"] == 1
@@ -593,13 +594,13 @@ def test_the_wrapper_is_one_instruction(arch):
 
 
 def test_local_memory_is_seen():
-    cubin, _ = _source.compile_text(LOCAL_ARRAY, {}, "sm_90", title="local.cu")
+    cubin, _ = compile_text(LOCAL_ARRAY, {}, "sm_90", title="local.cu")
     usage = sass.resources(cubin)["dasp_local"]
     assert usage["STACK"] + usage["LOCAL"] >= 256
 
 
 def test_a_warning_is_seen():
-    _, log = _source.compile_text(
+    _, log = compile_text(
         'extern "C" __global__ void dasp_warn(int* a) { int unused; a[0] = 1; }', {}, "sm_90", title="w.cu"
     )
     assert "unused" in log

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dasp.runtime.cuda import source as _source
+from tests.support.nvrtc import compile_text
 
 
 def find_tool(name: str) -> str:
@@ -113,7 +114,7 @@ def main() -> None:
     options = parser.parse_args()
     name = options.file.removeprefix("./").removeprefix("kernels/")
     defines = dict(define.partition("=")[::2] for define in options.defines)
-    cubin, log = _source.compile_text(_source.read(name), defines, options.arch, title=name)
+    cubin, log = compile_text(_source.read(name), defines, options.arch, title=name)
     if log.strip("\0 \n"):
         print(log)
     if options.sass:

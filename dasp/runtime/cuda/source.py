@@ -7,7 +7,6 @@ recognised by the file `mma.cuh`, because other distributions install folders ca
 import contextlib
 import hashlib
 import importlib
-import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -60,17 +59,8 @@ def digest(folder: Path | None = None) -> str:
 
 
 def read(name: str) -> str:
-    """Return the text of a source, for example `read("spmv/product.cu")`.
-
-    Raises
-    ------
-    FileNotFoundError
-        When there is no such file.
-    """
-    path = find() / name
-    if not path.is_file():
-        raise FileNotFoundError(f"no CUDA source {name!r}; it was looked for in {find()}")
-    return path.read_text(encoding="utf-8")
+    """Return the text of a source, for example `read("spmv/product.cu")`."""
+    return (find() / name).read_text(encoding="utf-8")
 
 
 def with_constants(text: str, defines: Mapping[str, str], name: str) -> str:
@@ -190,53 +180,6 @@ def _introduce(cupy: Any, flags: tuple[str, ...]) -> None:
             cupy.RawModule(code="// nothing\n", options=flags, backend="nvrtc").compile()
 
 
-def compile_for(name: str, defines: Mapping[str, str], arch: str) -> bytes:
-    """Compile a source for an architecture such as "sm_90" and return the cubin. No GPU is needed.
-
-    Raises
-    ------
-    RuntimeError
-        When CuPy or NVRTC is not installed, or the source does not compile.
-    """
-    return compile_text(read(name), defines, arch, title=name)[0]
-
-
-def compile_text(source: str, defines: Mapping[str, str], arch: str, *, title: str) -> tuple[bytes, str]:
-    """Compile CUDA text that may include the sources' headers; return the cubin and the compiler's log.
-
-    The title is the text's name in the log, and the place that its includes are relative to.
-    The options are those of `load`, with CuPy's own `-ftz=true`, so that the code is what a GPU would run.
-    """
-    if not re.fullmatch(r"sm_\d{2,3}[af]?", arch):
-        raise ValueError(f"arch is {arch!r}; a name such as 'sm_90' is needed")
-    nvrtc = _import_nvrtc()
-    program = nvrtc.createProgram(with_constants(source, defines, title), title, (), ())
-    try:
-        nvrtc.compileProgram(program, (*options(title), f"-arch={arch}", "-ftz=true"))
-        return _whole(bytes(nvrtc.getCUBIN(program))), str(nvrtc.getProgramLog(program))
-    except nvrtc.NVRTCError as error:
-        log = nvrtc.getProgramLog(program)
-        raise RuntimeError(
-            f"{title} does not compile for {arch} with {dict(defines)}: {error}\n{log}"
-        ) from error
-    finally:
-        nvrtc.destroyProgram(program)
-
-
-def _whole(cubin: bytes) -> bytes:
-    """Give a cubin its last byte back, which CuPy takes for the end of a string and drops.
-
-    An ELF file ends with one of its two tables of headers, and both end with the top byte of a small number.
-    """
-
-    def field(offset: int, size: int) -> int:
-        return int.from_bytes(cubin[offset : offset + size], "little")
-
-    segments = field(32, 8) + field(54, 2) * field(56, 2)
-    sections = field(40, 8) + field(58, 2) * field(60, 2)
-    return cubin + b"\0" if len(cubin) == max(segments, sections) - 1 else cubin
-
-
 def _import_cupy() -> Any:
     try:
         import cupy
@@ -248,20 +191,6 @@ def _import_cupy() -> Any:
     return cupy
 
 
-def _import_nvrtc() -> Any:
-    _import_cupy()
-    try:
-        from cupy.cuda import nvrtc
-
-        nvrtc.getVersion()
-    except (ImportError, RuntimeError) as error:
-        raise RuntimeError(
-            f"NVRTC cannot be loaded ({error}); compiling CUDA kernels needs it; "
-            "pip install nvidia-cuda-nvrtc nvidia-cuda-runtime, or install the CUDA toolkit"
-        ) from error
-    return nvrtc
-
-
 @cache
 def _toolkit_headers() -> tuple[str, ...]:
     """Return the folder of `cuda_fp16.h`, found as CuPy finds its libraries; empty when there is none."""
@@ -269,6 +198,4 @@ def _toolkit_headers() -> tuple[str, ...]:
         folder = importlib.import_module("cuda.pathfinder").find_nvidia_header_directory("cudart")
     except (ImportError, AttributeError, RuntimeError):
         folder = None
-    if folder is None:
-        return ()
-    return (str(folder),)
+    return () if folder is None else (str(folder),)
