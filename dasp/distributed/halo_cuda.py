@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dasp.distributed.halo import HaloPattern
-from dasp.distributed.protocols import DeviceArray, Transport
-from dasp.runtime.cuda import source as _source
+from dasp.distributed.protocols import Transport
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.stream import Branch
 from dasp.runtime.dtypes import C_NAMES
 from dasp.runtime.integers import ceil_div
-from dasp.runtime.types import Number
+from dasp.runtime.types import DeviceArray, Number
 from dasp.solvers.cuda.passes import THREADS
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def _prepare(
 ) -> Callable[..., None]:
     if elements == 0:
         return lambda *_: None
-    kernel = _source.load(signature.source, define_scalar(dtype)).get_function(signature.entry)
+    kernel = signature.load(define_scalar(dtype))
     blocks = count_blocks(elements)
     return Launch(kernel, signature, {"Scalar": dtype}, fixed, varying, blocks=blocks, threads=THREADS)
 
@@ -218,7 +217,7 @@ class DeviceHalo(_DeviceHalo):
         with self._device:
             sums = self._cupy.zeros(dots * DOT_BLOCKS, np.float64)
             constants = define_scalar(scalar) | {"DASP_DOT": str(dots)}
-            kernel = _source.load(ADD_DOT.source, constants).get_function(ADD_DOT.entry)
+            kernel = ADD_DOT.load(constants)
             arguments = {"rows": self._rows, "count": len(self._rows), "product": self._product}
             arguments |= {"y": y, "w": w, "left": left, "before": len(left) // dots, "sums": sums}
             types = {"Scalar": scalar}

@@ -17,7 +17,7 @@ import numpy as np
 
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.halo_cuda import count_blocks, prepare_packing
-from dasp.distributed.protocols import DeviceArray, Event, RankError, Span
+from dasp.distributed.protocols import RankError, Span
 from dasp.distributed.watching import (
     LAST_SECONDS,
     NcclWatch,
@@ -25,9 +25,9 @@ from dasp.distributed.watching import (
     end_with_process,
     watch_processes,
 )
-from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.device import CudaDevice, shared_with_host
 from dasp.runtime.cuda.launch import Launch, Signature
+from dasp.runtime.types import DeviceArray, Event
 from dasp.solvers.cuda.passes import THREADS
 
 MOST_BLOCKS = 16
@@ -266,4 +266,4 @@ class NcclTransport:
 
 def _kernel(signature: Signature) -> Any:
     constants = {"DASP_THREADS": str(THREADS)}
-    return _source.load(signature.source, constants).get_function(signature.entry)
+    return signature.load(constants)

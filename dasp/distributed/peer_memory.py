@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 
 from dasp.distributed.communicator import Communicator, agree
-from dasp.distributed.protocols import CupyDevice
 from dasp.runtime.integers import ceil_div
+from dasp.runtime.types import CupyDevice
 
 ALIGNMENT = 256
 """Bytes, of arrays in the same memory."""

@@ -20,7 +20,7 @@ import numpy as np
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.halo_cuda import define_scalar, find_steps
 from dasp.distributed.peer_memory import Block, align, count_left_bytes, give_back_all
-from dasp.distributed.protocols import CupyDevice, DeviceArray, Event, Span
+from dasp.distributed.protocols import Span
 from dasp.distributed.watching import (
     LAST_SECONDS,
     await_event,
@@ -29,10 +29,10 @@ from dasp.distributed.watching import (
     make_given_up_error,
     watch_processes,
 )
-from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.device import CudaDevice, shared_with_host
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch, Signature
 from dasp.runtime.integers import ceil_div
+from dasp.runtime.types import CupyDevice, DeviceArray, Event
 from dasp.solvers.cuda.passes import THREADS
 
 MOST_BLOCKS = 128
@@ -162,7 +162,7 @@ class PeerRows:
             "own_step": slot_bytes, "places": places, "columns": columns,
             "turns": cupy.zeros(blocks, np.uint32), "received": received, **transport.patience,
         }  # fmt: skip
-        kernel = _source.load(BRING.source, define_scalar(dtype)).get_function(BRING.entry)
+        kernel = BRING.load(define_scalar(dtype))
         varying = "x", "row", "column"
         self._launch = Launch(
             kernel, BRING, {"Scalar": dtype}, arguments, varying, blocks=blocks, threads=THREADS
@@ -291,7 +291,7 @@ class PeerTransport:
         if count > self._capacity:
             self._grow(count)
         arguments = {**self._mailboxes, "numbers": numbers, "totals": totals, "count": count}
-        kernel = _source.load(SUM.source, {"DASP_THREADS": str(THREADS)}).get_function(SUM.entry)
+        kernel = SUM.load({"DASP_THREADS": str(THREADS)})
         blocks = max(1, ceil_div(count, THREADS))
         return Launch(kernel, SUM, {}, arguments, blocks=blocks, threads=THREADS, overlaps=self._overlaps)
 

@@ -7,18 +7,12 @@ in a CUDA graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from dasp.runtime.cuda.device import CudaDevice
-from dasp.runtime.types import Array
+from dasp.runtime.types import Array, DeviceArray, Event
 
 T = TypeVar("T")
-
-DeviceArray = Any
-"""A cupy.ndarray; CuPy has no types."""
-
-CupyDevice = Any
-"""A cupy.cuda.Device."""
 
 Span = tuple[int, int, int]
 """A rank, and the first and one past the last of the rows that are for it or from it."""
@@ -29,19 +23,6 @@ Message = tuple[int, Array]
 
 class RankError(RuntimeError):
     """Another rank failed, ended, or did not answer in time."""
-
-
-class Event(Protocol):
-    """An event of a GPU, as cupy.cuda.Event.
-
-    Attributes
-    ----------
-    done : bool
-    """
-
-    @property
-    def done(self) -> bool:
-        """True once the GPU has come so far."""
 
 
 class RowMessages(Protocol):

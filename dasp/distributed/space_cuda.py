@@ -10,11 +10,12 @@ import numpy as np
 
 from dasp.distributed.communicator import Communicator, find_largest
 from dasp.distributed.halo_cuda import find_cupy_device
-from dasp.distributed.protocols import DeviceArray, Transport
+from dasp.distributed.protocols import Transport
 from dasp.distributed.transport import find_transport
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.graph import PriorityGraph, in_turn
 from dasp.runtime.cuda.stream import Branch, on_stream
+from dasp.runtime.types import DeviceArray
 from dasp.solvers.cuda.arnoldi import CudaArnoldi
 from dasp.solvers.cuda.passes import THREADS
 from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, CudaSpace

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from dasp.distributed.communicator import Communicator, agree
-from dasp.distributed.protocols import CupyDevice, RankError, Transport
+from dasp.distributed.protocols import RankError, Transport
 from dasp.distributed.watching import find_machine
+from dasp.runtime.types import CupyDevice
 
 TRANSPORT_VARIABLE = "DASP_RANK_TRANSPORT"
 """The environment variable that says `nccl` where GPUs must not write in each other's memory."""

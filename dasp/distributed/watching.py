@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Protocol
 
 from dasp.distributed.communicator import Communicator
-from dasp.distributed.protocols import Event, RankError
+from dasp.distributed.protocols import RankError
 from dasp.distributed.split import Numbers
+from dasp.runtime.types import Event
 
 LOOK = 0.5
 """Seconds between two looks at other processes, or at NCCL."""

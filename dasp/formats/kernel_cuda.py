@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from dasp.formats.plan import WARP, Plan
-from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.cuda.scratch import Scratch
 from dasp.runtime.dtypes import Arithmetic, real_type
@@ -99,9 +98,9 @@ def compile_product(
     """Return the kernel of a product for the current GPU, or another of its source with more constants."""
     signature = signature or kernel.SIGNATURE
     constants = {**defines(kernel, plan, kinds), **more}
-    return _source.load(signature.source, constants).get_function(signature.entry)
+    return signature.load(constants)
 
 
 def compile_settling() -> Any:
     """Return the kernel that waits for those before it, for the current GPU."""
-    return _source.load(SETTLE.source, {}).get_function(SETTLE.entry)
+    return SETTLE.load({})

@@ -1,8 +1,8 @@
-"""The types of what callers pass, for signatures."""
+"""The types of what callers pass, and of CuPy's objects, for signatures."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,3 +29,69 @@ class DenseArray(Protocol):
     @property
     def dtype(self) -> Any:
         """The type of its elements."""
+
+
+DeviceArray = Any
+"""A cupy.ndarray, which has NumPy's methods; CuPy has no types. Of NumPy where tests emulate a GPU."""
+
+CupyDevice = Any
+"""A cupy.cuda.Device."""
+
+
+class KernelFunction(Protocol):
+    """A kernel that is loaded on a GPU, as cupy.cuda.Function."""
+
+    @property
+    def ptr(self) -> int:
+        """The driver's handle."""
+
+
+class Graph(Protocol):
+    """A CUDA graph, as cupy.cuda.Graph."""
+
+    def launch(self, stream: Stream, /) -> None:
+        """Run it on a stream."""
+
+
+class Event(Protocol):
+    """An event of a GPU, as cupy.cuda.Event."""
+
+    @property
+    def done(self) -> bool:
+        """True once the GPU has come so far."""
+
+    def record(self, stream: Stream, /) -> None:
+        """Mark the work on a stream so far."""
+
+    def synchronize(self) -> None:
+        """Wait for that work."""
+
+
+class Stream(Protocol):
+    """A stream of a GPU, as cupy.cuda.Stream; in `with` it is the current one."""
+
+    @property
+    def ptr(self) -> int:
+        """CUDA's handle."""
+
+    def use(self) -> Stream:
+        """Make it the current stream."""
+
+    def record(self) -> Event:
+        """Return an event after the work so far."""
+
+    def wait_event(self, event: Event, /) -> None:
+        """Let later work wait for an event."""
+
+    def synchronize(self) -> None:
+        """Wait for all work."""
+
+    def begin_capture(self) -> None:
+        """Capture what follows in a graph, and do not run it."""
+
+    def end_capture(self) -> Graph:
+        """Return the graph."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *failure: object) -> None: ...

@@ -210,7 +210,7 @@ def prepared(monkeypatch, driver, number=np.float64, overlaps=True):
     )
     vector = np.zeros(2, number)
     return Launch(
-        SimpleNamespace(kernel=SimpleNamespace(ptr=0x1234)),
+        SimpleNamespace(ptr=0x1234),
         signature,
         {"T": np.dtype(number)},
         {"a": Array(vector, 2**47), "n": 2**40, "i": -7, "j": 5, "seed": 2**32 - 1},

@@ -61,7 +61,6 @@ class PackingDevice:
         self.sources: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
         self.reads = self.bytes = self.peak = 0
         self._seed = seed
-        self._constants: dict[tuple[int, ...], np.ndarray] = {}
         self._written: dict[int, np.ndarray] = {}  # of each byte, by the identity of its array
 
     def is_capturing(self) -> bool:
@@ -88,10 +87,8 @@ class PackingDevice:
     def word(self, value: Any) -> Any:
         return _Address(value) if isinstance(value, np.ndarray) else value
 
-    def constant(self, numbers: tuple[int, ...]) -> Any:
-        array = self._constants.setdefault(numbers, np.array(numbers, np.int64))
-        array.flags.writeable = False
-        return array
+    def asarray(self, array: Any, dtype: Any) -> Any:
+        return np.asarray(array, dtype)
 
     def copy(self, target: Any, source: Any) -> None:
         target[:] = source[: len(target)]

@@ -13,6 +13,7 @@ import numpy as np
 
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.driver import allow_shared
+from dasp.runtime.types import KernelFunction
 
 STATIC_LIMIT = 48 * 1024
 """Bytes of shared memory that a block has without asking for it."""
@@ -83,7 +84,7 @@ class PreparedCalls:
                     boxes.append(np.ctypeslib.as_ctypes_type(value.dtype)(value.item()))
             parameters = (ctypes.c_void_p * len(boxes))(*map(ctypes.addressof, boxes))
             kernel = _load(step.source, step.defines, step.kernel, step.shared_bytes, device)
-            shape = kernel.kernel.ptr, step.grid, step.block, step.shared_bytes
+            shape = kernel.ptr, step.grid, step.block, step.shared_bytes
             self._steps.append((*shape, ctypes.addressof(parameters), (parameters, boxes)))
 
     def __call__(self, stream: int, *addresses: int) -> None:
@@ -96,9 +97,11 @@ class PreparedCalls:
 
 
 @functools.cache
-def _load(source: str, defines: tuple[tuple[str, str], ...], kernel: str, shared: int, device: int) -> Any:
+def _load(
+    source: str, defines: tuple[tuple[str, str], ...], kernel: str, shared: int, device: int
+) -> KernelFunction:
     """Return the compiled kernel of a launch, allowed the shared memory that it asks for."""
-    function = _source.load(source, dict(defines)).get_function(kernel)
+    function: KernelFunction = _source.load(source, dict(defines)).get_function(kernel).kernel
     if shared > STATIC_LIMIT:
         allow_shared(function, shared)
     return function

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.driver import allow_shared
 from dasp.runtime.cuda.graph import WHILE_NODES, LoopGraph, in_turn
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch, Launches, Signature
 from dasp.runtime.cuda.stream import on_stream
+from dasp.runtime.types import CupyDevice, DeviceArray, KernelFunction, Stream
 
-Array = Any
-"""An array of CuPy; of NumPy where tests run kernels in an emulator."""
+HostArray = np.ndarray[Any, Any]
 
 STATIC_SHARED = 10 << 10
 """Bytes of shared memory left to what a kernel declares beside its dynamic shared memory."""
 
-STAGED = 1 << 15
-"""Bytes of pinned memory through which small arrays come to the host."""
+MOST_PINNED = 1 << 15
+"""Bytes up to which an array comes to the host through pinned memory, in half the time of CuPy's own copy."""
 
 TURNS_BLIND = 4
 """Turns of a loop between two readings by the host, where graphs have no while nodes."""
@@ -52,10 +52,8 @@ class CudaDevice:
         import cupy
 
         self._cupy, self._device = cupy, cupy.cuda.Device(number)
-        self._ndarray, self._stream = cupy.ndarray, cupy.cuda.get_current_stream
-        self._kernels: dict[tuple[Any, ...], Any] = {}
-        self._constants: dict[tuple[int, ...], Array] = {}
-        self._lock = threading.Lock()
+        self._ndarray = cupy.ndarray
+        self._stream: Callable[[], Stream] = cupy.cuda.get_current_stream
 
     # ---- what it is ------------------------------------------------------------------------------------
 
@@ -83,67 +81,51 @@ class CudaDevice:
 
     # ---- memory ----------------------------------------------------------------------------------------
 
-    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
+    def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
         """Return a new array of any contents."""
         with self._device:
             return self._ndarray(shape, dtype)
 
-    def zeros(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
+    def zeros(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
         """Return a new array of zeros."""
         with self._device:
             return self._cupy.zeros(shape, dtype)
 
-    def asarray(self, array: Any, dtype: np.dtype[Any]) -> Array:
+    def asarray(self, array: npt.ArrayLike | DeviceArray, dtype: np.dtype[Any]) -> DeviceArray:
         """Return an array of this type on the device."""
         with self._device:
             return self._cupy.asarray(array, dtype)
 
-    def constant(self, numbers: tuple[int, ...]) -> Array:
-        """Return an int64 array of these numbers, which is kept and must not be written to."""
-        array = self._constants.get(numbers)
-        if array is None:
-            array = self.asarray(np.array(numbers, np.int64), np.dtype(np.int64))
-            self._stream().synchronize()  # other streams may read it too
-            self._constants[numbers] = array
-        return array
-
-    def shared_with_host(self, count: int) -> tuple[Array, np.ndarray[Any, Any]]:
+    def shared_with_host(self, count: int) -> tuple[DeviceArray, HostArray]:
         """Return float64 numbers in the host's memory, as kernels write them and as the host reads them."""
         return shared_with_host(self._device, count, np.float64)
 
     # ---- copies ----------------------------------------------------------------------------------------
 
-    def upload(self, target: Array, source: np.ndarray[Any, Any]) -> None:
+    def upload(self, target: DeviceArray, source: HostArray) -> None:
         """Copy from the host."""
         target.set(source)
 
-    def download(self, array: Array) -> np.ndarray[Any, Any]:
+    def download(self, array: DeviceArray) -> HostArray:
         """Return a copy on the host, when all that was launched before is done."""
-        size = array.nbytes
-        if size > STAGED or array.ndim != 1 or not array.flags.c_contiguous:
+        nbytes = array.nbytes
+        if not 0 < nbytes <= MOST_PINNED or not array.flags.c_contiguous:
             return np.asarray(array.get())
-        with self._lock:
-            staged = self._staging[:size].view(array.dtype)
-            array.get(out=staged)
-            return np.array(staged)
-
-    @cached_property
-    def _staging(self) -> np.ndarray[Any, Any]:
-        with self._device:
-            return np.frombuffer(self._cupy.cuda.alloc_pinned_memory(STAGED), np.uint8, STAGED)
-
-    def read(self, numbers: Array) -> list[int]:
-        """Wait for all launches so far, and return the numbers of a small array; CuPy takes twice as long."""
-        cuda, stream, nbytes = self._cupy.cuda, self._stream(), numbers.nbytes
+        cuda, stream = self._cupy.cuda, self._stream()
         pinned = cuda.alloc_pinned_memory(nbytes)  # of CuPy's pool
         cuda.runtime.memcpyAsync(
-            pinned.ptr, numbers.data.ptr, nbytes, cuda.runtime.memcpyDeviceToHost, stream.ptr
+            pinned.ptr, array.data.ptr, nbytes, cuda.runtime.memcpyDeviceToHost, stream.ptr
         )
         stream.synchronize()
-        found: list[int] = np.frombuffer(pinned, numbers.dtype, numbers.size).tolist()
+        numbers = np.frombuffer(pinned, np.uint8, nbytes).copy()
+        return np.asarray(numbers.view(array.dtype).reshape(array.shape))
+
+    def read(self, numbers: DeviceArray) -> list[int]:
+        """Wait for all launches so far, and return the numbers of a small vector."""
+        found: list[int] = self.download(numbers).tolist()
         return found
 
-    def copy(self, target: Array, source: Array) -> None:
+    def copy(self, target: DeviceArray, source: DeviceArray) -> None:
         """Fill an array with the first numbers of another; a copy of a view takes CuPy twice as long."""
         runtime, stream = self._cupy.cuda.runtime, self._stream().ptr
         addresses = target.data.ptr, source.data.ptr
@@ -151,15 +133,13 @@ class CudaDevice:
 
     # ---- launches --------------------------------------------------------------------------------------
 
-    def word(self, value: Any) -> int:
+    def word(self, value: DeviceArray | int | None) -> int:
         """Return the argument of a launch for an array, an int or None, the null pointer."""
         if value is None:
             return 0
-        if type(value) is not self._ndarray and isinstance(value, (int, np.integer)):
-            return int(value)
-        return int(value.data.ptr)
+        return int(value) if isinstance(value, (int, np.integer)) else int(value.data.ptr)
 
-    def address(self, array: Array) -> int:
+    def address(self, array: DeviceArray) -> int:
         """Return where an array begins."""
         return int(array.data.ptr)
 
@@ -218,15 +198,11 @@ class CudaDevice:
             current().ptr, *(value.data.ptr if isinstance(value, array) else value for value in values)
         )
 
-    def _load(self, signature: Signature, defines: Mapping[str, str], shared_bytes: int) -> Any:
-        key = signature.source, signature.entry, shared_bytes, *defines.items()
-        kernel = self._kernels.get(key)
-        if kernel is None:
-            with self._device:
-                kernel = _source.load(signature.source, defines).get_function(signature.entry)
-                if shared_bytes:
-                    allow_shared(kernel, shared_bytes)
-            self._kernels[key] = kernel
+    def _load(self, signature: Signature, constants: Mapping[str, str], shared_bytes: int) -> KernelFunction:
+        with self._device:
+            kernel = signature.load(constants)
+            if shared_bytes:
+                allow_shared(kernel, shared_bytes)
         return kernel
 
     # ---- streams and graphs ----------------------------------------------------------------------------
@@ -262,12 +238,14 @@ class CudaDevice:
                 graph = stream.end_capture()
         current = self._stream
 
-        def launch(kept: Any = function) -> None:
+        def launch(kept: object = function) -> None:
             graph.launch(current())
 
         return launch
 
-    def repeat(self, function: Callable[[], None], numbers: Array, *, captured: bool) -> Callable[[], None]:
+    def repeat(
+        self, function: Callable[[], None], numbers: DeviceArray, *, captured: bool
+    ) -> Callable[[], None]:
         """Return a function that repeats a function until the first of some float64 numbers is not 0.
 
         `captured` says that all launches of the function can be captured in a graph. Without while nodes in
@@ -276,7 +254,7 @@ class CudaDevice:
         if not (captured and self._loops):
             many = self.record(in_turn([function], TURNS_BLIND)) if captured else function
             return lambda: _repeat_from_host(many, numbers)
-        ends: list[Any] = []
+        ends: list[Callable[..., None]] = []
 
         def body(handle: int) -> None:
             function()
@@ -288,13 +266,13 @@ class CudaDevice:
             graph = LoopGraph(stream.ptr, body)
         current = self._stream
 
-        def launch(kept: Any = (function, ends)) -> None:
+        def launch(kept: object = (function, ends)) -> None:
             graph.launch(current().ptr)
 
         return launch
 
 
-def _repeat_from_host(function: Callable[[], None], numbers: Array) -> None:
+def _repeat_from_host(function: Callable[[], None], numbers: DeviceArray) -> None:
     """Call a function until the first of some numbers is not 0."""
     going = True
     while going:
@@ -302,7 +280,7 @@ def _repeat_from_host(function: Callable[[], None], numbers: Array) -> None:
         going = float(numbers[0].get()) == 0
 
 
-def shared_with_host(device: Any, count: int, dtype: Any) -> tuple[Array, np.ndarray[Any, Any]]:
+def shared_with_host(device: CupyDevice, count: int, dtype: npt.DTypeLike) -> tuple[DeviceArray, HostArray]:
     """Return numbers in the host's memory, as kernels of a device of CuPy see them and as the host does."""
     import cupy
 

@@ -12,7 +12,8 @@ import ctypes
 import os
 import threading
 from functools import cache
-from typing import Any
+
+from dasp.runtime.types import KernelFunction
 
 MOST_SHARED_BYTES = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
@@ -32,18 +33,13 @@ def check(status: int, problem: str) -> None:
         raise RuntimeError(f"{problem}: {(text.value or b'unknown error').decode()}")
 
 
-def handle_of(kernel: Any) -> ctypes.c_void_p:
-    """Return the driver's handle of a compiled kernel: CuPy's RawKernel, or its Function."""
-    return ctypes.c_void_p(getattr(kernel, "kernel", kernel).ptr)
-
-
-_shared_bytes: dict[int | None, int] = {}
+_shared_bytes: dict[int, int] = {}
 """Dynamic shared memory that blocks of a kernel may have, by the driver's handle, once somebody asked."""
 
 _shared_lock = threading.Lock()
 
 
-def allow_shared(kernel: Any, nbytes: int) -> None:
+def allow_shared(kernel: KernelFunction, nbytes: int) -> None:
     """Let blocks of a compiled kernel have so much dynamic shared memory, and no less than before.
 
     Raises
@@ -55,16 +51,15 @@ def allow_shared(kernel: Any, nbytes: int) -> None:
     -----
     All launches of a kernel share one limit, those too that were prepared when it was higher.
     """
-    handle = handle_of(kernel)
     with _shared_lock:
-        if nbytes <= _shared_bytes.get(handle.value, 0):
+        if nbytes <= _shared_bytes.get(kernel.ptr, 0):
             return
-        status = driver().cuFuncSetAttribute(handle, MOST_SHARED_BYTES, nbytes)
+        status = driver().cuFuncSetAttribute(ctypes.c_void_p(kernel.ptr), MOST_SHARED_BYTES, nbytes)
         check(status, f"a block cannot have {nbytes} bytes of shared memory")
-        _shared_bytes[handle.value] = nbytes
+        _shared_bytes[kernel.ptr] = nbytes
 
 
-def count_resident_blocks(kernel: Any, threads: int) -> int:
+def count_resident_blocks(kernel: KernelFunction, threads: int) -> int:
     """Return how many blocks of a compiled kernel a multiprocessor holds, without dynamic shared memory.
 
     Raises
@@ -74,7 +69,7 @@ def count_resident_blocks(kernel: Any, threads: int) -> int:
     """
     blocks = ctypes.c_int()
     status = driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        ctypes.byref(blocks), handle_of(kernel), threads, ctypes.c_size_t(0)
+        ctypes.byref(blocks), ctypes.c_void_p(kernel.ptr), threads, ctypes.c_size_t(0)
     )
     check(status, "the blocks that a multiprocessor holds are not known")
     return blocks.value

@@ -17,12 +17,14 @@ import ctypes
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp.runtime.cuda.driver import check, driver, handle_of
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.driver import check, driver
+from dasp.runtime.types import KernelFunction
 
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
 """CUlaunchAttributeID: the kernel may start before the one before it in the stream has ended."""
@@ -54,7 +56,7 @@ PARAMETERS_AT, PARAMETER_BYTES_AT, PARAMETERS_END = 1, 2, 0
 """CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE and _END: all parameters lie in one block."""
 
 
-class Parameter(NamedTuple):
+class KernelParameter(NamedTuple):
     """One parameter of a kernel.
 
     Attributes
@@ -145,6 +147,11 @@ class Signature:
         self._names = frozenset(self.names)
         self._blocks: dict[tuple[Any, ...], _Block] = {}
 
+    def load(self, constants: Mapping[str, str]) -> KernelFunction:
+        """Return the kernel for some compile-time constants, loaded on the current GPU; see `source.load`."""
+        kernel: KernelFunction = _source.load(self.source, constants).get_function(self.entry).kernel
+        return kernel
+
     def block(self, types: Mapping[str, np.dtype[Any]]) -> _Block:
         """Return how the arguments lie in one block for types that the source names."""
         key = tuple(types.items())
@@ -192,28 +199,23 @@ class Signature:
         return [None if f.name not in wanted else self._checked(f, sizes, arguments[f.name]) for f in fields]
 
     def _checked(self, f: _Field, sizes: Mapping[str, int], value: Any) -> Any:
-        dtype = f.dtype
+        dtype, name = f.dtype, f"{f.name} of {self.entry}"
         if not f.is_array:
-            if dtype.kind in "iu" and not _least(dtype) <= int(value) <= _most(dtype):
-                raise ValueError(f"{self._what(f)} is {value}; a number that {dtype} holds is needed")
+            if dtype.kind in "iu" and not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max:
+                raise ValueError(f"{name} is {value}; a number that {dtype} holds is needed")
             return dtype.type(value)
         if value is None:
             return None
         if value.dtype != dtype:
-            raise TypeError(f"{self._what(f)} is an array of {value.dtype}; {dtype} is needed")
+            raise TypeError(f"{name} is an array of {value.dtype}; {dtype} is needed")
         factor, word, more = f.size
         if f.text and (not word or word in sizes):  # else it is a number that varies
             size = f.parts * (factor * sizes.get(word, 0) + more)
             if value.size != size:
-                raise ValueError(
-                    f"{self._what(f)} has {value.size} elements; {size}, for [{f.text}], are needed"
-                )
+                raise ValueError(f"{name} has {value.size} elements; {size}, for [{f.text}], are needed")
         if not value.flags.c_contiguous:
-            raise ValueError(f"{self._what(f)} has strides {value.strides}; a contiguous array is needed")
+            raise ValueError(f"{name} has strides {value.strides}; a contiguous array is needed")
         return value
-
-    def _what(self, f: _Field) -> str:
-        return f"{f.name} of {self.entry}"
 
 
 class Launch:
@@ -221,8 +223,8 @@ class Launch:
 
     Parameters
     ----------
-    kernel : cupy.RawKernel or cupy.cuda.Function
-        Compiled for the current device.
+    kernel : KernelFunction
+        Loaded on the current device.
     signature : Signature
     types, arguments : mapping
         As for `Signature.ordered`; arrays of CuPy on the current device, which are kept alive.
@@ -246,7 +248,7 @@ class Launch:
 
     def __init__(
         self,
-        kernel: Any,
+        kernel: KernelFunction,
         signature: Signature,
         types: Mapping[str, np.dtype[Any]],
         arguments: Mapping[str, Any],
@@ -271,7 +273,7 @@ class Launch:
         _GRID.pack_into(block, 0, blocks, 1, 1, threads, 1, 1, shared_bytes)
         for f, value in zip(fields, ordered, strict=True):
             if value is not None:
-                numbers = [address(value)] if f.is_array else _parts(value)
+                numbers = [int(value.data.ptr)] if f.is_array else _parts(value)
                 struct.pack_into(f.code, block, PARAMETERS_FROM + f.place, *numbers)
         self._kept = kernel, ordered, attribute
         self._block = bytes(block)
@@ -339,7 +341,7 @@ class Launch:
         extra.bytes = ctypes.addressof(extra) + _Extra.size.offset
         launch = partial(
             driver().cuLaunchKernelEx,
-            *(ctypes.byref(config), handle_of(self._kept[0]), None),
+            *(ctypes.byref(config), ctypes.c_void_p(self._kept[0].ptr), None),
             ctypes.byref(extra) if len(block) > PARAMETERS_FROM else None,
         )
         return [0, config, block, partial(varying.pack_into, block, place), launch]
@@ -392,11 +394,11 @@ _SIZE = re.compile(r"(?:(\d+) \* )?([a-z]\w*)?(?: \+ )?(\d+)?")
 _PARAMETER = re.compile(r"(\S.*?)\s+(\w+)(?:\s+\[(.+)\])?")
 
 
-def _parameter(line: str) -> Parameter:
+def _parameter(line: str) -> KernelParameter:
     found = _PARAMETER.fullmatch(line)
     if found is None or (found[3] and not _SIZE.fullmatch(found[3])):
         raise ValueError(f"{line!r} is no parameter; `type name` or `type* name [size]` is needed")
-    return Parameter(found[1], found[2], found[3] or "")
+    return KernelParameter(found[1], found[2], found[3] or "")
 
 
 def _size(text: str) -> tuple[int, str, int]:
@@ -406,7 +408,7 @@ def _size(text: str) -> tuple[int, str, int]:
     return (int(found[1] or 1) if found[2] else 0), found[2] or "", int(found[3] or 0)
 
 
-def _element(p: Parameter, types: Mapping[str, np.dtype[Any]]) -> tuple[np.dtype[Any], int]:
+def _element(p: KernelParameter, types: Mapping[str, np.dtype[Any]]) -> tuple[np.dtype[Any], int]:
     """Return the NumPy type of an element, or of its parts, and how many parts it has."""
     if p.element in types:
         return types[p.element], 1
@@ -414,7 +416,7 @@ def _element(p: Parameter, types: Mapping[str, np.dtype[Any]]) -> tuple[np.dtype
     return np.dtype(name), parts
 
 
-def _block_of(parameters: Sequence[Parameter], types: Mapping[str, np.dtype[Any]]) -> _Block:
+def _block_of(parameters: Sequence[KernelParameter], types: Mapping[str, np.dtype[Any]]) -> _Block:
     fields: list[_Field] = []
     codes = "@"
     for p in parameters:
@@ -429,26 +431,15 @@ def _block_of(parameters: Sequence[Parameter], types: Mapping[str, np.dtype[Any]
     return _Block(tuple(fields), struct.calcsize(codes))
 
 
-@cache
-def _least(dtype: np.dtype[Any]) -> int:
-    return int(np.iinfo(dtype).min)
-
-
-@cache
-def _most(dtype: np.dtype[Any]) -> int:
-    return int(np.iinfo(dtype).max)
-
-
-def _code(p: Parameter, types: Mapping[str, np.dtype[Any]]) -> str:
+def _code(p: KernelParameter, types: Mapping[str, np.dtype[Any]]) -> str:
     """Return the letters of an argument's type for `struct`."""
     return "Q" if p.is_array else _CODES[_element(p, types)[0].str[1:]]
 
 
-def _parts(number: Any) -> list[Any]:
+def _parts(number: np.number[Any]) -> list[complex]:
     """Return a number of NumPy as `struct` takes it, a complex one as its parts."""
-    return (
-        [part.item() for part in (number.real, number.imag)] if number.dtype.kind == "c" else [number.item()]
-    )
+    parts = (number.real, number.imag) if number.dtype.kind == "c" else (number,)
+    return [part.item() for part in parts]
 
 
 def _span(names: list[str], varying: Sequence[str]) -> slice:
@@ -458,8 +449,3 @@ def _span(names: list[str], varying: Sequence[str]) -> slice:
     if names[span] != list(varying):
         raise ValueError(f"{', '.join(varying)} vary; parameters that follow each other are needed")
     return span
-
-
-def address(array: Any) -> int:
-    """Return where an array of CuPy begins, 0 for None."""
-    return 0 if array is None else int(array.data.ptr)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+
+from dasp.runtime.types import Stream
 
 HIGHEST = -5
 """Priority of a stream beside others: its few blocks run before those of a large kernel that wait. Lower is
@@ -12,7 +13,7 @@ earlier; CUDA clamps it."""
 
 
 @contextmanager
-def on_stream(stream: Any) -> Iterator[Any]:
+def on_stream(stream: Stream) -> Iterator[Stream]:
     """Make a stream the current one of its GPU, and the caller's again afterwards.
 
     CuPy's own `with stream:` goes back to the stream of the `with` around it and so forgets a stream that the
@@ -21,13 +22,12 @@ def on_stream(stream: Any) -> Iterator[Any]:
 
     Parameters
     ----------
-    stream : cupy.cuda.Stream
-        A stream of the current device.
+    stream : Stream
+        Of the current device.
 
     Yields
     ------
-    cupy.cuda.Stream
-        The stream.
+    Stream
     """
     import cupy
 
@@ -57,11 +57,12 @@ class Branch:
         self._begun.record(self._current())
         self._stream.wait_event(self._begun)
 
-    def __enter__(self) -> Any:
-        self._before = self._current()
-        return self._stream.__enter__()
+    def __enter__(self) -> Stream:
+        self._before: Stream = self._current()
+        stream: Stream = self._stream.__enter__()
+        return stream
 
-    def __exit__(self, *failure: Any) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._stream.__exit__(*failure)
         self._before.use()
 

@@ -33,7 +33,6 @@ from dasp.formats.sell.cuda.column_blocks import (
     pays_to_transpose,
 )
 from dasp.formats.sell.cuda.sectors import read_sectors
-from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.scratch import captured_in, in_pool, keep
 from dasp.runtime.cuda.stream import on_stream
@@ -423,7 +422,7 @@ def zero_row(number: int) -> Any:
 def compile_block(signature: Signature, plan: Plan, kinds: Arithmetic, block: ColumnBlock) -> Any:
     """Return a kernel for a column block, compiled for the current device."""
     constants = defines(plan, kinds, block)
-    return _source.load(signature.source, constants).get_function(signature.entry)
+    return signature.load(constants)
 
 
 def on_host(array: Any) -> np.ndarray[Any, Any]:
@@ -439,7 +438,7 @@ def word(item: int) -> np.dtype[Any]:
 def compile_transpose(item: int, width: int, to_rows: bool) -> Any:
     """Return the kernel that transposes numbers of so many bytes, compiled for the current device."""
     constants = {"DASP_BYTES": str(item), "DASP_COLUMNS": str(width), "DASP_TO_ROWS": str(int(to_rows))}
-    return _source.load(TRANSPOSE.source, constants).get_function(TRANSPOSE.entry)
+    return TRANSPOSE.load(constants)
 
 
 def _strides(array: Any) -> Strides | None:

@@ -8,7 +8,6 @@ import numpy as np
 
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cuda import vector
-from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.dtypes import C_NAMES, Arithmetic
 from dasp.runtime.integers import ceil_div
@@ -69,7 +68,7 @@ def arguments(plan: Plan) -> dict[str, Any]:
 
 def compile_diagonal(plan: Plan, kinds: Arithmetic) -> Any:
     """Return the kernel for the current GPU."""
-    return _source.load(SIGNATURE.source, defines(plan, kinds)).get_function(SIGNATURE.entry)
+    return SIGNATURE.load(defines(plan, kinds))
 
 
 def prepare(plan: Plan, kinds: Arithmetic) -> Launch:

@@ -114,14 +114,13 @@ def map_bytes(on: Launcher, codes: Array, to: np.ndarray[Any, Any], pads: int) -
     """See `Primitives`."""
     device, quads = on.device, len(codes) // QUAD
     made, found = device.empty(len(codes), codes.dtype), device.zeros(1, COUNT)
-    places = device.constant(tuple(to.view(np.int64).tolist())).view(to.dtype)  # there are few such maps
     on.launch(
         kernels.MAP_BYTES,
         kinds.of_values(None, 0),
         count_blocks(quads, 256),
         codes=codes,
         quads=quads,
-        to=places,
+        to=device.asarray(to, to.dtype),
         made=made,
         found=found,
     )
