@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 from llvmlite import ir
 from numba import types
+from numba.extending import intrinsic
 
-from dasp.runtime.cpu.emitter import I32, LINE, intrinsic, prefetch_run
+from dasp.runtime.cpu.emitter import I32, LINE, prefetch_run
 from dasp.runtime.cpu.host import find_features
 
 SQUARE = 8

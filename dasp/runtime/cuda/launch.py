@@ -24,7 +24,7 @@ import numpy as np
 
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.driver import check, driver
-from dasp.runtime.types import KernelFunction
+from dasp.runtime.types import DeviceArray, KernelFunction
 
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
 """CUlaunchAttributeID: the kernel may start before the one before it in the stream has ended."""
@@ -273,7 +273,7 @@ class Launch:
         _GRID.pack_into(block, 0, blocks, 1, 1, threads, 1, 1, shared_bytes)
         for f, value in zip(fields, ordered, strict=True):
             if value is not None:
-                numbers = [int(value.data.ptr)] if f.is_array else _parts(value)
+                numbers = [address(value)] if f.is_array else _parts(value)
                 struct.pack_into(f.code, block, PARAMETERS_FROM + f.place, *numbers)
         self._kept = kernel, ordered, attribute
         self._block = bytes(block)
@@ -449,3 +449,8 @@ def _span(names: list[str], varying: Sequence[str]) -> slice:
     if names[span] != list(varying):
         raise ValueError(f"{', '.join(varying)} vary; parameters that follow each other are needed")
     return span
+
+
+def address(array: DeviceArray | None) -> int:
+    """Return where an array of CuPy begins, 0 for None."""
+    return 0 if array is None else int(array.data.ptr)
