@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.driver import allow_shared
 from dasp.runtime.cuda.graph import WHILE_NODES, LoopGraph, in_turn
-from dasp.runtime.cuda.launch import OVERLAPPING, Launch, Launches, Signature
+from dasp.runtime.cuda.launch import OVERLAPPING, Kinds, Launch, Launches, Signature
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.types import CupyDevice, DeviceArray, KernelFunction, Stream
 
@@ -270,6 +270,35 @@ class CudaDevice:
             graph.launch(current().ptr)
 
         return launch
+
+
+class KernelLauncher:
+    """Launches kernels, each compiled once for its kinds.
+
+    Parameters
+    ----------
+    device : CudaDevice
+    """
+
+    def __init__(self, device: CudaDevice) -> None:
+        self.device = device
+        self._kernels: dict[tuple[Signature, Kinds], Launches] = {}
+
+    def launch(
+        self,
+        signature: Signature,
+        kinds: Kinds,
+        blocks: int | tuple[int, int],
+        threads: int = 256,
+        **arguments: DeviceArray | int | None,
+    ) -> None:
+        """Launch a kernel with arrays, ints or None, the null pointer, as arguments."""
+        kernel = self._kernels.get((signature, kinds))
+        if kernel is None:
+            kernel = self.device.kernel(signature, kinds.constants, kinds.types)
+            self._kernels[signature, kinds] = kernel
+        word = self.device.word
+        kernel(blocks, threads, {name: word(value) for name, value in arguments.items()})
 
 
 def _repeat_from_host(function: Callable[[], None], numbers: DeviceArray) -> None:

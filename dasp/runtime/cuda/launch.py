@@ -17,6 +17,7 @@ import ctypes
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -345,6 +346,22 @@ class Launch:
             ctypes.byref(extra) if len(block) > PARAMETERS_FROM else None,
         )
         return [0, config, block, partial(varying.pack_into, block, place), launch]
+
+
+@dataclass(frozen=True, eq=False)
+class Kinds:
+    """The types and constants that a kernel is compiled for; each is made once, so that it is a key as it is.
+
+    Attributes
+    ----------
+    types : dict of str to numpy.dtype
+        By their names in the kernel's signature.
+    constants : dict of str to str
+        Defined for the source.
+    """
+
+    types: dict[str, np.dtype[Any]]
+    constants: dict[str, str]
 
 
 Launches = Callable[[int | tuple[int, int], int, Mapping[str, Any]], None]

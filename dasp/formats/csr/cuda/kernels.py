@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from dasp.runtime.cuda.launch import Signature
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dasp.runtime.cuda.launch import Kinds, Signature
+from dasp.runtime.dtypes import C_NAMES
+from dasp.runtime.integers import ceil_div
+
+COUNT = np.dtype(np.uint64)
+
+BLOCKS, THREADS = 528, 256
+"""Most blocks of a launch whose threads go through an array a grid apart, and threads of a block."""
 
 SORT_THREADS, SORT_TILE, DIGIT_BITS = 1024, 8192, 6
 """Threads of a block of sort.cu, its elements, and bits of a key that it sorts by."""
@@ -112,3 +124,15 @@ SCAN_TILES = Signature(
     Start*        starts   [count + 1]
     """,
 )
+
+
+@cache
+def kinds_of(**types: np.dtype[Any]) -> Kinds:
+    """Return the kinds of a kernel that knows some types of integers, by their names in its source."""
+    constants = {f"DASP_{name.upper()}": C_NAMES[kind] for name, kind in types.items()}
+    return Kinds(types | {"Count": COUNT}, constants)
+
+
+def count_blocks(count: int) -> int:
+    """Return the blocks of a launch whose threads go through an array a grid apart."""
+    return max(min(ceil_div(count, THREADS), BLOCKS), 1)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dasp.formats.csr.cuda import sort, transpose
-from dasp.formats.csr.cuda.launcher import Launcher
 from dasp.formats.csr.matrix import Array, Csr
-from dasp.runtime.cuda.device import CudaDevice
+from dasp.runtime.cuda.device import CudaDevice, KernelLauncher
 
 
 class CudaOperations:
@@ -17,7 +16,7 @@ class CudaOperations:
     """
 
     def __init__(self, device: CudaDevice) -> None:
-        self.launcher = Launcher(device)
+        self.launcher = KernelLauncher(device)
 
     def sort_columns(self, csr: Csr) -> tuple[Csr, Array]:
         """See `Operations`."""

@@ -7,20 +7,29 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.csr.cuda import kernels
-from dasp.formats.csr.cuda.kernels import DIGIT_BITS, RUN, SCAN_THREADS, SCAN_TILE, SORT_THREADS, SORT_TILE
-from dasp.formats.csr.cuda.launcher import COUNT, Launcher
+from dasp.formats.csr.cuda.kernels import (
+    COUNT,
+    DIGIT_BITS,
+    RUN,
+    SCAN_THREADS,
+    SCAN_TILE,
+    SORT_THREADS,
+    SORT_TILE,
+    kinds_of,
+)
 from dasp.formats.csr.matrix import Array, Csr
+from dasp.runtime.cuda.device import KernelLauncher
 from dasp.runtime.integers import ceil_div, narrowest
 
 
 def sort(
-    on: Launcher, keys: Array, bits: int, to: Any, place: np.dtype[Any], elements: Array | None = None
+    on: KernelLauncher, keys: Array, bits: int, to: Any, place: np.dtype[Any], elements: Array | None = None
 ) -> None:
     """Write the numbers of elements in the order of their keys, equal keys in the order of the elements.
 
     Parameters
     ----------
-    on : Launcher
+    on : KernelLauncher
     keys : Array, int32 or int64
         Of the element of each number, not negative, of at most so many `bits`.
     bits : int
@@ -32,7 +41,7 @@ def sort(
         The numbers in an order, of type `place`; all from 0 on if not given.
     """
     count = keys.size if elements is None else elements.size
-    types = {"Key": keys.dtype, "Place": place}
+    kinds = kinds_of(Key=keys.dtype, Place=place)
     tiles, passes = ceil_div(count, SORT_TILE), max(ceil_div(bits, DIGIT_BITS), 1)
     counts, come = on.device.empty((tiles << DIGIT_BITS) + 1, COUNT), on.device.zeros(passes, COUNT)
     spare = on.device.empty(count, place) if passes > 1 else None
@@ -40,40 +49,40 @@ def sort(
     for nth in range(passes):
         target = to if (passes - nth) % 2 else spare
         known = {"keys": keys, "from": source, "count": count, "shift": nth * DIGIT_BITS, "counts": counts}
-        on.launch(kernels.COUNT_DIGITS, types, tiles, SORT_THREADS, come=come[nth : nth + 1], **known)
-        on.launch(kernels.MOVE_DIGITS, types, tiles, SORT_THREADS, to=target, **known)
+        on.launch(kernels.COUNT_DIGITS, kinds, tiles, SORT_THREADS, come=come[nth : nth + 1], **known)
+        on.launch(kernels.MOVE_DIGITS, kinds, tiles, SORT_THREADS, to=target, **known)
         source = target
 
 
-def sort_columns(on: Launcher, csr: Csr) -> tuple[Csr, Array]:
+def sort_columns(on: KernelLauncher, csr: Csr) -> tuple[Csr, Array]:
     """See `Operations`: rows of up to 1024 entries in one pass, and then runs of 1024 merge by two."""
     nnz, place = len(csr.indices), narrowest(len(csr.indices))
     empty, blocks, longest = on.device.empty, ceil_div(nnz, RUN), on.device.zeros(1, COUNT)
-    types = {"Start": csr.indptr.dtype, "Column": csr.indices.dtype, "Place": place}
+    kinds = kinds_of(Start=csr.indptr.dtype, Column=csr.indices.dtype, Place=place)
     columns, order = empty(nnz, csr.indices.dtype), empty(nnz, place)
     if not nnz:
         return csr._replace(indices=columns), order
     known = {"indptr": csr.indptr, "m": csr.shape[0]}
     to = {"to_columns": columns, "to_order": order}
-    on.launch(kernels.SORT_COLUMNS, types, blocks, indices=csr.indices, longest=longest, **known, **to)
+    on.launch(kernels.SORT_COLUMNS, kinds, blocks, indices=csr.indices, longest=longest, **known, **to)
     width, most = RUN, int(longest.tolist()[0])
     while width < most:
         runs = {"columns": columns, "order": order, "nnz": nnz, "width": width}
         columns, order = empty(nnz, csr.indices.dtype), empty(nnz, place)
         to = {"to_columns": columns, "to_order": order}
-        on.launch(kernels.MERGE_COLUMNS, types, blocks, **known, **runs, **to)
+        on.launch(kernels.MERGE_COLUMNS, kinds, blocks, **known, **runs, **to)
         width *= 2
     return csr._replace(indices=columns), order
 
 
-def scan(on: Launcher, numbers: Array) -> Array:
+def scan(on: KernelLauncher, numbers: Array) -> Array:
     """See `Operations`: sums of tiles, and then of the numbers in each."""
     count, kind = len(numbers), numbers.dtype
     starts, tiles = on.device.zeros(count + 1, kind), ceil_div(count, SCAN_TILE)
     if not count:
         return starts
     known = {"numbers": numbers, "count": count, "sums": on.device.empty(tiles + 1, COUNT)}
-    types, come = {"Start": kind}, on.device.zeros(1, COUNT)
-    on.launch(kernels.SUM_TILES, types, tiles, SCAN_THREADS, come=come, **known)
-    on.launch(kernels.SCAN_TILES, types, tiles, SCAN_THREADS, starts=starts, **known)
+    kinds, come = kinds_of(Start=kind), on.device.zeros(1, COUNT)
+    on.launch(kernels.SUM_TILES, kinds, tiles, SCAN_THREADS, come=come, **known)
+    on.launch(kernels.SCAN_TILES, kinds, tiles, SCAN_THREADS, starts=starts, **known)
     return starts

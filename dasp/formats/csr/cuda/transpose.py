@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from dasp.formats.csr.cuda import kernels
-from dasp.formats.csr.cuda.launcher import Launcher, count_blocks
+from dasp.formats.csr.cuda.kernels import count_blocks, kinds_of
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.csr.matrix import Array, Csr, equal
+from dasp.runtime.cuda.device import KernelLauncher
 from dasp.runtime.dtypes import bits_type
 from dasp.runtime.integers import narrowest
 
 
-def transpose(on: Launcher, csr: Csr) -> tuple[Csr, Array] | None:
+def transpose(on: KernelLauncher, csr: Csr) -> tuple[Csr, Array] | None:
     """See `Operations`."""
     (m, n), nnz, place = csr.shape, len(csr.indices), narrowest(len(csr.indices))
     indptr, order = on.device.zeros(n + 1, np.int64), on.device.empty(nnz, place)
@@ -20,13 +21,13 @@ def transpose(on: Launcher, csr: Csr) -> tuple[Csr, Array] | None:
     if not nnz:
         return None if m == n else (Csr((n, m), indptr, indices, csr.data), order)
     sort(on, csr.indices, max(n - 1, 0).bit_length(), order, place)
-    types = {"Start": csr.indptr.dtype, "Column": csr.indices.dtype, "Place": place}
+    kinds = kinds_of(Start=csr.indptr.dtype, Column=csr.indices.dtype, Place=place)
     known = {"order": order, "nnz": nnz}
     on.launch(
-        kernels.FIND_ROWS, types, count_blocks(nnz), indptr=csr.indptr, m=m, to_indices=indices, **known
+        kernels.FIND_ROWS, kinds, count_blocks(nnz), indptr=csr.indptr, m=m, to_indices=indices, **known
     )
     on.launch(
-        kernels.START_COLUMNS, types, count_blocks(n + 1), indices=csr.indices, n=n, to_indptr=indptr, **known
+        kernels.START_COLUMNS, kinds, count_blocks(n + 1), indices=csr.indices, n=n, to_indptr=indptr, **known
     )
     data = csr.data.view(bits_type(csr.data.dtype))[order].view(csr.data.dtype)
     transposed = Csr((n, m), indptr, indices, data)

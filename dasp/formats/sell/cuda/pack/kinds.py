@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array, narrowest
 from dasp.formats.sell.pattern import Coding, Pattern, code_type
+from dasp.runtime.cuda.launch import Kinds
 from dasp.runtime.dtypes import BFLOAT16, C_NAMES, bits_type
 
 Dtype = np.dtype[Any]
@@ -20,22 +20,6 @@ UINT8, UINT32 = np.dtype(np.uint8), np.dtype(np.uint32)
 
 _VALUE_KINDS = {"f": 1, "V": 1, "c": 2}
 """Kinds of values, by those of NumPy's types: `DASP_KIND` in kernels/pack/values.cuh. bfloat16 is V."""
-
-
-@dataclass(frozen=True, eq=False)
-class Kinds:
-    """What a kernel is compiled for. The functions below make each one once, so that it is a key as it is.
-
-    Attributes
-    ----------
-    types : dict of str to numpy.dtype
-        What the names of types in a signature stand for.
-    constants : dict of str to str
-        What the source wants defined.
-    """
-
-    types: dict[str, Dtype]
-    constants: dict[str, str]
 
 
 @cache

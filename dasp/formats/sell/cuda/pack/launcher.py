@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dasp.formats.csr.cuda.kernels import SUM_TILES
 from dasp.formats.csr.cuda.operations import CudaOperations
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.sell.cuda.pack import kernels, kinds
-from dasp.formats.sell.cuda.pack.kinds import INT64, Kinds
+from dasp.formats.sell.cuda.pack.kinds import INT64
 from dasp.formats.sell.pattern import Coding
-from dasp.runtime.cuda.device import CudaDevice
-from dasp.runtime.cuda.launch import Launches, Signature
+from dasp.runtime.cuda.device import CudaDevice, KernelLauncher
+from dasp.runtime.cuda.launch import Kinds
 from dasp.runtime.dtypes import C_NAMES
 from dasp.runtime.integers import ceil_div
 
@@ -22,8 +20,8 @@ USUAL = kernels.SURVEY, kernels.SORT_WINDOWS, kernels.CUT_TILES, kernels.COUNT_S
 """A kernel of each source that most matrices need and that knows their integers alone."""
 
 
-class Launcher:
-    """Launches kernels, each compiled once for its kinds.
+class Launcher(KernelLauncher):
+    """Launches kernels of packing.
 
     Parameters
     ----------
@@ -31,34 +29,14 @@ class Launcher:
 
     Attributes
     ----------
-    device : CudaDevice
     csr : CudaOperations
         On matrices, on the same device.
     """
 
     def __init__(self, device: CudaDevice) -> None:
-        self.device, self.csr = device, CudaOperations(device)
-        self._kernels: dict[tuple[Signature, Kinds], Launches] = {}
+        super().__init__(device)
+        self.csr = CudaOperations(device)
         self._ready: set[Kinds] = set()
-
-    def kernel(self, signature: Signature, of: Kinds) -> Launches:
-        """Return a kernel, compiled at its first use."""
-        kernel = self._kernels.get((signature, of))
-        if kernel is None:
-            kernel = self._kernels[signature, of] = self.device.kernel(signature, of.constants, of.types)
-        return kernel
-
-    def launch(
-        self,
-        signature: Signature,
-        of: Kinds,
-        blocks: int | tuple[int, int],
-        threads: int = 256,
-        **arguments: Any,
-    ) -> None:
-        """Launch a kernel with arrays, ints or None, the null pointer, as arguments."""
-        word = self.device.word
-        self.kernel(signature, of)(blocks, threads, {name: word(value) for name, value in arguments.items()})
 
     def compile_usual(self, csr: Csr) -> None:
         """Compile the kernels that most matrices of these types need beside each other, not in turn."""

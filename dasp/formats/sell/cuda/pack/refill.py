@@ -11,7 +11,7 @@ from dasp.formats.plan import Array, Plan, narrowest
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.pack import kernels, kinds
 from dasp.formats.sell.cuda.pack.kernels import BLOCK_SLICES
-from dasp.formats.sell.cuda.pack.kinds import COUNT, UINT8, Kinds, as_bits, as_codes
+from dasp.formats.sell.cuda.pack.kinds import COUNT, UINT8, as_bits, as_codes
 from dasp.formats.sell.cuda.pack.launcher import BLOCKS, Launcher, count_blocks
 from dasp.formats.sell.cuda.pack.unpack import count_entries, slots_of_rows
 from dasp.formats.sell.cuda.pack.values import (
@@ -21,6 +21,7 @@ from dasp.formats.sell.cuda.pack.values import (
     read_facts,
 )
 from dasp.formats.sell.pattern import Coding, Values, code_type
+from dasp.runtime.cuda.launch import Kinds
 from dasp.runtime.dtypes import sum_type
 from dasp.runtime.integers import ceil_div
 
