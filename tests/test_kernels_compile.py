@@ -77,7 +77,7 @@ def spmv() -> Iterator[Defines]:
     for value, x in DASP_TYPES:
         known = type_names(arithmetic(np.dtype(value), np.dtype(x)))
         integers = {"DASP_INDEX": "int", "DASP_OFFSET": "int"}
-        yield known | integers | {"DASP_TICKETS": "1", "DASP_MMA": "0", "DASP_THREADS": "128"}
+        yield known | integers | {"DASP_TICKETS": "1", "DASP_THREADS": "128"}
 
 
 USUAL_SLICES = {
@@ -85,7 +85,6 @@ USUAL_SLICES = {
     "DASP_TICKETS": "0",
     "DASP_INDEX": "int",
     "DASP_OFFSET": "int",
-    "DASP_MMA": "0",
     "DASP_THREADS": "128",
     "DASP_CODING": "0",
     "DASP_IN_FLIGHT": "8",
@@ -121,7 +120,6 @@ def slices() -> Iterator[Defines]:
     registers. Of types that meet in pairs, the widest sums of each size of values."""
     changed: list[tuple[str, str, Defines]] = [
         ("complex128", "complex128", coded(Coding.PLAIN, REGISTERS="80", THREADS="256")),
-        ("float64", "float64", coded(Coding.PLAIN, MMA="1")),
         ("float16", "float16", coded(Coding.DICTIONARY, KEEP="1.0f")),
         ("bfloat16", "bfloat16", coded(Coding.PLAIN, TICKETS="1")),
         ("float16", "complex64", coded(Coding.PLAIN)),
@@ -150,7 +148,7 @@ def slices() -> Iterator[Defines]:
 
 def diagonals() -> Iterator[Defines]:
     """Every coding, and every type of values."""
-    usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0", "DASP_THREADS": "256"}
+    usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_THREADS": "256"}
     usual |= {"DASP_CODING": str(int(Coding.PLAIN))}
     double = into(*3 * [np.dtype(np.float64)])
     for row in TABLE.values():
@@ -176,11 +174,11 @@ OTHER_TYPES = [
 
 
 def columns() -> Iterator[Defines]:
-    """One of the panels of each type, width and number of registers that a choice can give; the widest with
-    every coding; other types."""
-    usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0"}
+    """One of the column blocks of each type, width and number of registers that a choice can give; the
+    widest with every coding; other types."""
+    usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int"}
 
-    def panels(kinds: Arithmetic, k: int, order: str, even: bool = False, **plan: Any) -> Iterator[Defines]:
+    def blocks(kinds: Arithmetic, k: int, order: str, even: bool = False, **plan: Any) -> Iterator[Defines]:
         wide = several.even_row(k, kinds.x.itemsize) if even else k
         x, y = np.empty((9, wide), kinds.x, order), np.empty((9, k), kinds.y, order)
         x_at, y_at = (find_strides(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
@@ -191,23 +189,23 @@ def columns() -> Iterator[Defines]:
     seen: list[Defines] = []
     for kinds, k, order in product((single, double), (2, 5, 8, 16, 31, 32), "CF"):
         for alike in (True, False):
-            seen += panels(kinds, k, order, alike=alike)
+            seen += blocks(kinds, k, order, alike=alike)
     for kinds, k, reads in product((single, double), (24, 48, 100, 128), (1.0, 100.0)):
         for slices in (100, 10_000):
-            seen += panels(kinds, k, "C", reads=reads, slices=slices)
+            seen += blocks(kinds, k, "C", reads=reads, slices=slices)
     for kinds, k in product((single, double), (3, 6, 7, 99)):
         for even, sectors in ((True, 1.0), (False, 1.0), (False, 0.3)):
-            seen += panels(kinds, k, "C", even=even, sectors=sectors)
+            seen += blocks(kinds, k, "C", even=even, sectors=sectors)
     yield from {
         (constants["DASP_X"], constants["DASP_COLUMNS"], constants["DASP_REGISTERS"]): constants
         for constants in seen
     }.values()
     for value, x in OTHER_TYPES:
-        yield from panels(arithmetic(np.dtype(value), np.dtype(x)), 32, "C")
-    (widest,) = panels(double, 32, "C")
+        yield from blocks(arithmetic(np.dtype(value), np.dtype(x)), 32, "C")
+    (widest,) = blocks(double, 32, "C")
     for coding in (Coding.SINGLE, Coding.BYTE, Coding.DICTIONARY, Coding.EQUAL, Coding.HALF):
         yield {**widest, "DASP_CODING": str(int(coding))}
-    (widest_complex,) = panels(COMPLEX, 32, "C")
+    (widest_complex,) = blocks(COMPLEX, 32, "C")
     for coding in (Coding.REAL, Coding.REAL_SINGLE):
         yield {**widest_complex, "DASP_CODING": str(int(coding))}
     for changes in (
@@ -220,9 +218,9 @@ def columns() -> Iterator[Defines]:
 def eights() -> Iterator[Defines]:
     """Column blocks of every width of both types for row blocks, full and not, with rows of X that may be
     read 16 bytes at once and not; the widest with every coding; other types."""
-    usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0", "DASP_CODING": "0"}
+    usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_CODING": "0"}
 
-    def panels(kinds: Arithmetic, k: int, pack: int) -> Iterator[Defines]:
+    def blocks(kinds: Arithmetic, k: int, pack: int) -> Iterator[Defines]:
         at = column_blocks.Strides(k, 1, pack)
         for one in row_blocks.choose_passes(BLOCKS, k, kinds, at, at):
             yield {**usual, **one.block.defines(), **type_names(kinds)}
@@ -232,8 +230,8 @@ def eights() -> Iterator[Defines]:
         *((single, 8, 1), (single, 16, 2), (single, 20, 2), (single, 32, 4)),
         *((double, 8, 1), (double, 16, 2), (double, 20, 1)),
     ):
-        yield from panels(kinds, k, pack)
-    (widest,) = panels(double, 32, 2)
+        yield from blocks(kinds, k, pack)
+    (widest,) = blocks(double, 32, 2)
     for coding in (Coding.PLAIN, Coding.SINGLE, Coding.BYTE, Coding.DICTIONARY, Coding.EQUAL, Coding.HALF):
         yield {**widest, "DASP_CODING": str(int(coding))}
     yield {**widest, "DASP_VALUE": "float"}
@@ -299,7 +297,7 @@ def passes() -> Iterator[Defines]:
 
 def persistent() -> Iterator[Defines]:
     """Conjugate gradients in one launch: several codings and types, with a preconditioner and without."""
-    usual = {"DASP_MMA": "0", "DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_CODING": "0"}
+    usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_CODING": "0"}
     usual |= {"DASP_THREADS": str(one_launch.THREADS), "DASP_JACOBI": "0"}
     usual |= {"DASP_MAILBOX": str(one_launch.MAILBOX)}
     mixed, double = (arithmetic(np.dtype(name), np.dtype(float)) for name in ("float32", "float64"))
@@ -439,7 +437,7 @@ STACKS = {
     "solve/persistent.cu": 32,
     # What is put aside once, before the loop over slices, by large blocks that leave two dot products.
     "spmv/slices.cu": 8,
-    # What the loop over panels of columns needs is put aside while the loops inside it have all registers.
+    # What the loop over column blocks needs is put aside while the loops inside it have all registers.
     "spmv/slices_columns.cu": 112,
     "spmv/row_blocks.cu": 112,
     # Division of numbers of 64 bits is a call on some processors.
@@ -454,8 +452,7 @@ STACKS = {
 
 # For some of them, which instruction must be in the code, and when; without that it must not be.
 INSTRUCTIONS: dict[str, tuple[str, Callable[[Defines], bool]]] = {
-    "spmv/product.cu": ("DMMA", lambda defines: defines["DASP_MMA"] == "1"),
-    "spmv/slices.cu": ("DMMA", lambda defines: defines["DASP_MMA"] == "1"),
+    "spmv/product.cu": ("DMMA", lambda defines: defines.get("DASP_MMA") == "1"),
     "spmv/row_blocks.cu": ("DMMA", lambda defines: True),
     "dense/gemm_tensor_f64.cu": ("DMMA", lambda defines: True),
     "dense/gemm_tensor_half.cu": ("HMMA", lambda defines: True),
@@ -550,7 +547,7 @@ def test_x_is_not_read_through_the_read_only_cache(dtype):
     """The kernel before, whose end a product may overlap, may write it. A header is 16 bytes, too."""
     kinds = arithmetic(np.dtype(dtype), np.dtype(dtype))
     at = column_blocks.Strides(32, 1, column_blocks.WIDEST_LOAD // kinds.x.itemsize)
-    name, usual = "spmv/slices_columns.cu", {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0"}
+    name, usual = "spmv/slices_columns.cu", {"DASP_INDEX": "int", "DASP_OFFSET": "int"}
     (one,) = choose_column_blocks(BLOCKS, 32, kinds, at, at, Gathering(), H200)
     defines = {**usual, **one.block.defines(), **type_names(kinds), "DASP_CODING": "0"}
     cubin, _ = compile_text(_source.read(name), defines, "sm_90", title=name)

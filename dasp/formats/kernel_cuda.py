@@ -68,7 +68,7 @@ def defines(kernel: VectorKernel, plan: Plan, kinds: Arithmetic) -> dict[str, st
     """Return the compile-time constants of the kernel for a plan and the types of a product."""
     constants = kernel.defines(plan)
     if kinds.sum != np.float64:
-        constants["DASP_MMA"] = "0"
+        constants.pop("DASP_MMA", None)  # tensor cores multiply by tiles in float64 alone
     if kinds.x == kinds.y == plan.dtype:
         constants |= kernel.own_defines(plan)
     return constants | {

@@ -18,7 +18,7 @@ from dasp.formats.cost import CostModel
 from dasp.formats.plan import Plan, arrays_of, is_array, require, with_arrays
 from dasp.runtime import dtypes as _dtypes
 
-FILE_VERSION = 6
+FILE_VERSION = 7
 """Raised with every change of what a file holds."""
 
 HEAD = "dasp_plan"

@@ -40,9 +40,8 @@ class Policy:
     row_blocks_2, row_blocks_4 : int, optional
         dasp: medium rows from which on a warp takes 2, and 4, row blocks of eight rows (59990, 400000).
     mma : bool, optional
-        Multiply 8 x 4 tiles with tensor cores on a GPU that has them for the matrix's type, else with FMA.
-        True in the format of the paper. In sell it is slower for one vector (benchmarks/lab_book.md); without
-        a choice they multiply several columns at once, where that is faster.
+        Multiply 8 x 4 tiles with tensor cores on a GPU that has them for the matrix's type, else with FMA
+        (True). In sell that means several columns at once, where it is faster.
 
     Raises
     ------

@@ -11,9 +11,9 @@
 constexpr int IN_FLIGHT = DASP_IN_FLIGHT;
 
 // Adds STEPS steps, all loads before the first product.
-template <int STEPS, class Delta, class Total>
+template <int STEPS, class Delta>
 __device__ __forceinline__ void add_steps(const Slices& slices, const X* x, long long step,
-                                          const Delta* deltas, Total& sum)
+                                          const Delta* deltas, Sum& sum)
 {
     Index column[STEPS];
     Code code[STEPS];
@@ -42,23 +42,27 @@ __device__ __forceinline__ void add_steps(const Slices& slices, const X* x, long
 #endif
     }
 #pragma unroll
-    for (int k = 0; k < STEPS; ++k) sum.add(a[k], convert<Operand>(b[k]));
+    for (int k = 0; k < STEPS; ++k) sum = multiply_add(a[k], convert<Operand>(b[k]), sum);
 }
 
 // Adds the last STEPS steps; nothing is compiled for more of them than can be left.
-template <int STEPS, class Delta, class Total>
+template <int STEPS, class Delta>
 __device__ __forceinline__ void add_last(const Slices& slices, const X* x, long long step, const Delta* deltas,
-                                         Total& sum)
+                                         Sum& sum)
 {
     if constexpr (STEPS < IN_FLIGHT) add_steps<STEPS>(slices, x, step, deltas, sum);
 }
 
-// The sum of a row of the slice, in each of its lanes. The last steps have a body for each number of them,
-// so that no load is issued for a step that does not exist.
-template <class Delta, class Total>
-__device__ __forceinline__ Sum sum_slice(const Slices& slices, const X* x, long long step, int steps,
-                                            const Delta* deltas, Total sum)
+// The sum of a row of a slice with deltas of a type, in each of its lanes. The last steps have a body for each number of
+// them, so that no load is issued for a step that does not exist.
+template <class Delta>
+__device__ __forceinline__ Sum sum_of_slice(const Slices& slices, const X* x, const uint4& header)
 {
+    const int lanes = 1 << shift_of(header);
+    const auto* deltas = reinterpret_cast<const Delta*>(slices.deltas + 32ll * header.z);
+    long long step = header.x;
+    int steps = steps_of(header);
+    Sum sum = 0;
 #pragma unroll 1
     for (; steps >= IN_FLIGHT; steps -= IN_FLIGHT, step += IN_FLIGHT, deltas += 32 * IN_FLIGHT)
         add_steps<IN_FLIGHT>(slices, x, step, deltas, sum);
@@ -71,42 +75,17 @@ __device__ __forceinline__ Sum sum_slice(const Slices& slices, const X* x, long 
     case 2: add_last<2>(slices, x, step, deltas, sum); break;
     case 1: add_last<1>(slices, x, step, deltas, sum); break;
     }
-    return sum.row();
-}
-
-// Sums a lane's own slots; T lanes have a row in common.
-struct LaneSum {
-    int lanes;
-    Sum sum = 0;
-
-    template <class A, class B> __device__ __forceinline__ void add(A a, B b) { sum = multiply_add(a, b, sum); }
-
-    __device__ __forceinline__ Sum row() const
-    {
-        Sum total = sum;
-        for (int step = 1; step < lanes; step *= 2) total += from_other_lane(total, step);
-        return total;
-    }
-};
-
-template <class Delta>
-__device__ __forceinline__ Sum sum_slice_of(const Slices& slices, const X* x, const uint4& header)
-{
-    const int steps = steps_of(header), lanes = 1 << shift_of(header);
-    const auto* deltas = reinterpret_cast<const Delta*>(slices.deltas + 32ll * header.z);
-#if DASP_MMA
-    if (lanes == TILE_COLUMNS) return sum_slice(slices, x, header.x, steps, deltas, TileSum());
-#endif
-    return sum_slice(slices, x, header.x, steps, deltas, LaneSum{lanes});
+    for (int distance = 1; distance < lanes; distance *= 2) sum += from_other_lane(sum, distance);
+    return sum;
 }
 
 // The sum of a row of the slice that a header describes, in each of the row's lanes.
 __device__ __forceinline__ Sum sum_of_slice(const Slices& slices, const X* x, const uint4& header)
 {
     switch (width_of(header)) {
-    case 0: return sum_slice_of<LaneDelta>(slices, x, header);
-    case 1: return sum_slice_of<unsigned char>(slices, x, header);
-    case 2: return sum_slice_of<unsigned short>(slices, x, header);
-    default: return sum_slice_of<unsigned int>(slices, x, header);
+    case 0: return sum_of_slice<LaneDelta>(slices, x, header);
+    case 1: return sum_of_slice<unsigned char>(slices, x, header);
+    case 2: return sum_of_slice<unsigned short>(slices, x, header);
+    default: return sum_of_slice<unsigned int>(slices, x, header);
     }
 }

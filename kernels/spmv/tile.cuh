@@ -15,8 +15,9 @@
 #ifndef DASP_OFFSET
 #error "define DASP_OFFSET: the type of positions in packed arrays, int or long long"
 #endif
+// 1 to multiply tiles on tensor cores (DASP_SUM double, sm_80), 0 for FMA.
 #ifndef DASP_MMA
-#error "define DASP_MMA: 1 to multiply tiles on tensor cores (DASP_SUM double, sm_80), 0 for FMA"
+#define DASP_MMA 0
 #endif
 #ifndef DASP_THREADS
 #error "define DASP_THREADS: threads of a block, a multiple of 32"

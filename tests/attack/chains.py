@@ -43,7 +43,7 @@ IN_A_ROW = 100
 
 MODELS = "poisson2d:30", "rmat:10", "fem3:5", "spikes:800:3:700", "triangles:1500", "kkt:1500", "lp:300:900"
 DASP: tuple[dict[str, Any], ...] = {}, {"segment": 64}, {"fill": 0.4}, {"long_row": 8}, {"mma": False}
-SLICES: tuple[dict[str, Any], ...] = {"steps": 2}, {"window": 64}, {"warps": 16}, {"mma": True}
+SLICES: tuple[dict[str, Any], ...] = {"steps": 2}, {"window": 64}, {"warps": 16}, {"mma": False}
 POLICIES = (
     *3 * [None],
     Policy(narrow=False),

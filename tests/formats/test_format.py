@@ -119,7 +119,7 @@ class Kernel:
     )
 
     def defines(self, plan: Plan) -> dict[str, str]:
-        return {"DASP_MMA": "0"}
+        return {}
 
     def own_defines(self, plan: Plan) -> dict[str, str]:
         return {}

@@ -29,8 +29,7 @@ def vector(n: int, seed: int = 1, dtype=np.float64):
 
 
 @every_executor
-@pytest.mark.parametrize("layout", ["sell", "dasp"])
-@pytest.mark.parametrize("mma", [True, False])
+@pytest.mark.parametrize(("layout", "mma"), [("sell", None), ("dasp", True), ("dasp", False)])
 @pytest.mark.parametrize("name", GALLERY)
 def test_gallery(executor, name, mma, layout):
     matrix = GALLERY[name]

@@ -24,9 +24,8 @@ class Options:
         Whether values may be stored in fewer bits where each keeps all of its own.
     warps : int or None
         Slices to a block of threads on a GPU, 1 to 16.
-    mma : bool or None
-        Whether a GPU multiplies tiles with tensor cores, which is slower for one vector
-        (benchmarks/lab_book.md); None: where it is faster, which may be in products by several columns.
+    mma : bool
+        True if a GPU may multiply several columns at once with tensor cores, where that is faster.
 
     Raises
     ------
@@ -38,7 +37,7 @@ class Options:
     window: int | None = None
     narrow: bool = True
     warps: int | None = None
-    mma: bool | None = None
+    mma: bool = True
 
     def __post_init__(self) -> None:
         """Check every choice."""
@@ -49,5 +48,4 @@ class Options:
         if self.warps is not None:
             check_int("warps", self.warps, 1, MOST_WARPS)
         check_switch("narrow", self.narrow)
-        if self.mma is not None:
-            check_switch("mma", self.mma)
+        check_switch("mma", self.mma)

@@ -75,7 +75,7 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:
         slices = known or _count_slices(csr, survey, cut, layout, model, on)
         even = layout.slices == ceil_div(layout.positions, WARP)
         warps = choose.choose_warps(slices, even, dtype, code_bytes, gathers, model)
-    choice = Choice(model, steps, cut.segment_steps, window, warps, bool(options.narrow), options.mma)
+    choice = Choice(model, steps, cut.segment_steps, window, warps, bool(options.narrow), bool(options.mma))
     values, (rows, headers, bases, deltas) = on.store(csr, survey, order, layout, coding)
     pattern = Pattern(
         choice=choice,

@@ -136,8 +136,8 @@ class Choice:
         Slices to a block of threads on a GPU.
     narrow : bool
         Whether values may be stored in fewer bits.
-    mma : bool or None
-        Whether tiles are multiplied with tensor cores; None: where that is faster.
+    mma : bool
+        True if a GPU may multiply several columns at once with tensor cores.
     """
 
     model: CostModel
@@ -146,7 +146,7 @@ class Choice:
     window: int
     warps: int
     narrow: bool
-    mma: bool | None
+    mma: bool
 
 
 @dataclass(frozen=True, eq=False)

@@ -180,7 +180,7 @@ def make_recipe(plan: Plan, on: Chip, *, diagonal: bool) -> Recipe | None:
     shared_bytes = ceil_div(total, blocks) + longest + PADDING
     if shared_bytes > on.shared_bytes - STATIC_BYTES:
         return None
-    own = {"DASP_MMA": "0", "DASP_THREADS": str(THREADS), "DASP_MAILBOX": str(MAILBOX)}
+    own = {"DASP_THREADS": str(THREADS), "DASP_MAILBOX": str(MAILBOX)}
     own["DASP_JACOBI"] = str(int(diagonal))
     arguments = {name: every[name] for name in PLAN_ARGUMENTS} | {"nbytes": shared_bytes}
     sizes = {"blocks": blocks, "threads": THREADS, "shared_bytes": shared_bytes, "mailbox": MAILBOX}

@@ -747,16 +747,13 @@ def test_blocks_of_complex_numbers_are_smaller(dtype, warps):
 
 @every_executor
 @every_form
-@pytest.mark.parametrize(
-    ("in_flight", "mma"),
-    [(2, False), (3, False), (4, True), (cuda.FEWER_IN_FLIGHT[1][1], False)],
-)
-def test_products_with_few_steps_in_flight(executor, steps, window, in_flight, mma, monkeypatch):
+@pytest.mark.parametrize("in_flight", [2, 3, 4, cuda.FEWER_IN_FLIGHT[1][1]])
+def test_products_with_few_steps_in_flight(executor, steps, window, in_flight, monkeypatch):
     monkeypatch.setattr(cuda, "IN_FLIGHT", in_flight)
     matrix = coded_matrix(Coding.PLAIN)
     x = np.random.default_rng(5).standard_normal(400)
     x[0] = np.nan  # which only pads could read
-    policy = Policy(format="sell", steps=steps, window=window, mma=mma)
+    policy = Policy(format="sell", steps=steps, window=window)
     assert_close(multiply(executor, matrix, x, policy=policy), matrix, x)
 
 
@@ -843,11 +840,11 @@ def test_halves_need_no_instruction_of_their_own(tmp_path):
 
 @every_executor
 @settings(max_examples=25)
-@given(matrix=matrices(), coding=st.sampled_from(list(CODED)), choice=choices, mma=st.booleans())
-def test_any_slices_multiply(executor, matrix, coding, choice, mma):
+@given(matrix=matrices(), coding=st.sampled_from(list(CODED)), choice=choices)
+def test_any_slices_multiply(executor, matrix, coding, choice):
     matrix.data = CODED[coding](np.random.default_rng(1), matrix.nnz).astype(float)
     x = np.random.default_rng(5).standard_normal(matrix.shape[1])
-    policy = Policy(format="sell", mma=mma, **choice)
+    policy = Policy(format="sell", **choice)
     assert_close(multiply(executor, matrix, x, policy=policy), matrix, x)
 
 

@@ -73,7 +73,8 @@ def traits(plan: Plan) -> tuple[Any, ...]:
 def defines(plan: Plan) -> dict[str, str]:
     """Return the compile-time constants that the format adds."""
     index, offset, mma = traits(plan)
-    return {"DASP_INDEX": C_NAMES[index], "DASP_OFFSET": C_NAMES[offset], "DASP_MMA": str(int(mma))}
+    integers = {"DASP_INDEX": C_NAMES[index], "DASP_OFFSET": C_NAMES[offset]}
+    return integers | {"DASP_MMA": "1"} if mma else integers
 
 
 def own_defines(plan: Plan) -> dict[str, str]:

@@ -161,7 +161,6 @@ def defines(plan: Plan, kinds: Arithmetic, block: ColumnBlock) -> dict[str, str]
     return block.defines() | {
         "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
         "DASP_OFFSET": "int",
-        "DASP_MMA": "0",
         "DASP_CODING": str(int(plan.values.coding)),
         **kinds.defines,
     }

@@ -49,7 +49,6 @@ def defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
         "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
         "DASP_OFFSET": "int",
         "DASP_CODING": str(int(plan.values.coding)),
-        "DASP_MMA": "0",
         "DASP_THREADS": str(THREADS),
     }
 

@@ -238,7 +238,7 @@ def serve(plan: Plan, kinds: Arithmetic, x: Strides) -> bool:
     return (
         x.column == 1
         and bool(plan.nnz)
-        and plan.pattern.choice.mma is not False
+        and bool(plan.pattern.choice.mma)
         and not plan.pattern.segments
         and kinds.value.kind == "f"
         and kinds.x in TYPES

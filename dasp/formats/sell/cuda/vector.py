@@ -79,21 +79,20 @@ SIGNATURE = Signature(
 def traits(plan: Plan) -> tuple[Any, ...]:
     """Return the facts that decide the constants of the format.
 
-    After the index, the coding and whether tensor cores multiply come the share of the plan that is to stay
-    in the L2, the steps in flight and a lane's registers.
+    After the index and the coding come the share of the plan that is to stay in the L2, the steps in flight
+    and a lane's registers.
     """
     pattern, coding, steps = plan.pattern, plan.values.coding, in_flight(plan)
     registers = _most_registers(plan, steps)
-    return pattern.index_dtype, coding, bool(pattern.choice.mma), kept_share(plan), steps, registers
+    return pattern.index_dtype, coding, kept_share(plan), steps, registers
 
 
 def defines(plan: Plan) -> dict[str, str]:
     """Return the compile-time constants that the format adds."""
-    index, coding, mma, kept, steps, _ = traits(plan)
+    index, coding, kept, steps, _ = traits(plan)
     return ({"DASP_KEEP": f"{kept}f"} if kept else {}) | {
         "DASP_INDEX": C_NAMES[index],
         "DASP_OFFSET": "int",
-        "DASP_MMA": str(int(mma)),
         "DASP_CODING": str(int(coding)),
         "DASP_IN_FLIGHT": str(steps),
     }
