@@ -28,6 +28,7 @@ from dasp.cli.systems import (
     METHODS,
     Outcome,
     announce,
+    as_solved,
     check,
     check_shape,
     looks_positive_definite,
@@ -98,12 +99,7 @@ def _compile(
     with suppress(ValueError):
         M = preconditioner(arguments.precond, square, small, arguments.block)
     with suppress(ValueError):
-        solve(method, small, _as_solved(np.ones(small.shape[0], b.dtype), small), M, maxiter=1)
-
-
-def _as_solved(b: NDArray[np.inexact], planned: SpMatrix) -> NDArray[np.inexact]:
-    """Return b in the type of the matrix, or a complex one that holds both."""
-    return b.astype(np.result_type(planned.dtype, np.complex64) if b.dtype.kind == "c" else planned.dtype)
+        solve(method, small, as_solved(np.ones(small.shape[0], b.dtype), small.dtype), M, maxiter=1)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -121,7 +117,7 @@ def _run(arguments: argparse.Namespace) -> int:
     planned = SpMatrix.from_scipy(matrix, policy=policy, device=arguments.device)
     planning = time.perf_counter() - began
     rtol = tolerance(arguments, planned.dtype)
-    b = _as_solved(b, planned)
+    b = as_solved(b, planned.dtype)
     title = method if arguments.precond == "none" else f"{method} with {arguments.precond}"
     if not arguments.json:
         announce(arguments, matrix.shape[0], matrix.nnz, planned.device, title, rtol)

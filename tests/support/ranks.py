@@ -59,7 +59,7 @@ class ThreadCommunicator(Communicator):
 
 
 def run_ranks(size: int, work: Callable[[ThreadCommunicator], Any], *, leave: bool = False) -> list[Any]:
-    """Return what each rank's work returned, or raise what the first one raised.
+    """Return the result of each rank's work, or raise the error of the first that failed.
 
     Where a rank leaves early, messages may be left that nobody took.
     """

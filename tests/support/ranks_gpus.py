@@ -56,7 +56,7 @@ def links_of(D: SpMatrix) -> str:
 
 
 def die_later(seconds: float) -> None:
-    """Have this process killed meanwhile."""
+    """Kill this process after so many seconds, meanwhile."""
     threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
 
 
