@@ -12,6 +12,7 @@ where PyTorch is installed.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from dasp._version import __version__ as __version__
@@ -40,6 +41,8 @@ _HOMES = {
     "show_config": "dasp.cli.config",
 }
 
+_METHODS = {"bicgstab", "block_cg", "cg", "chebyshev", "gmres", "lobpcg", "lsmr", "lsqr", "minres"}
+
 __all__ = [
     "Plan",
     "Policy",
@@ -67,7 +70,9 @@ def __getattr__(name: str) -> Any:
         value = getattr(_load(_HOMES[name]), name)
         globals()[name] = value
         return value
-    raise AttributeError(f"module 'dasp' has no attribute {name!r}")
+    meant = f"; dasp.solvers.{name} is meant" if name in _METHODS else ""
+    words = f"module 'dasp' has no attribute {name!r}{meant}"
+    raise AttributeError(words, name=name, obj=sys.modules[__name__])  # Python adds a name that is near
 
 
 def __dir__() -> list[str]:

@@ -29,13 +29,14 @@ from dasp.solvers.hermitian import SKEW
 from dasp.solvers.operator import Array, Matrix, Operator, as_operator
 from dasp.solvers.scalars import CLAIMED, NOT_FINITE, OWN, RUNNING
 from dasp.solvers.space import Report, Space
-from dasp.solvers.spaces import refuse_ranks, space_for
+from dasp.solvers.spaces import one_rank, space_for
 from dasp.solvers.stats import Stats
 
 BROKEN = OWN
 """The code of a loop that cannot go on; its words say why."""
 
 
+@one_rank
 def block_cg(
     A: Matrix,
     B: Array,
@@ -95,7 +96,6 @@ def block_cg(
     (array([1.  , 0.5 , 0.25]), True, 1)
     """
     began = time.perf_counter()
-    refuse_ranks(A, "block_cg")
     check_square(A, M)
     device, dtype = place_and_type(A, B, M)
     n = int(A.shape[0])
@@ -161,7 +161,11 @@ class BlockConjugateGradients(Solve):
 
     def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return a reason if the true residuals of all columns are small enough."""
-        return f"the largest residual is {s['true']:.3g}, small enough" if self._all_small() else None
+        return f"{self.describe(s['true'], s)}, small enough" if self._all_small() else None
+
+    def describe(self, norm: float, s: Mapping[str, float]) -> str:
+        """Return the largest norm of a residual in words."""
+        return f"{self.noun} is {norm:.3g}"
 
     def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return a reason if X holds NaN that no residual shows, or is no solution in its type."""

@@ -91,6 +91,12 @@ class Solve:
         """Return the norm of the true residual, for the caller's problem."""
         return math.sqrt(s["true"]) / self.factor if s["true"] >= 0 else math.nan
 
+    def describe(self, norm: float, s: Mapping[str, float]) -> str:
+        """Return the norm of a residual in words, and its share of that of b."""
+        size = math.sqrt(s["bb"]) / self.factor if s["bb"] > 0 else 0.0
+        share = f", {norm / size:.2g} of norm(b)" if 0 < size < math.inf else ""
+        return f"{self.noun} is {norm:.3g}{share}"
+
     def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return why x is an answer, or None if it is none."""
         raise NotImplementedError
@@ -138,12 +144,12 @@ def drive(solve: Solve, limits: Limits) -> Stats:
         elif not finite or code in (NOTHING, NOT_FINITE):
             info, reason = BREAKDOWN, _explain_not_finite(solve, made, residuals)
         elif made >= limits.maxiter or code == LIMIT:
-            info, reason = made, f"{made} iterations were made: {solve.noun} is {norm:.3g}"
+            info, reason = made, f"{made} iterations were made: {solve.describe(norm, s)}"
         elif solve.may_improve(code, gained=norm <= GAIN * solve.norm_at_start(s), first=first):
             name, first = "x", False
             continue
         else:
-            info, reason = _explain_stuck(solve, made, norm, code)
+            info, reason = _explain_stuck(solve, made, norm, s)
         return Stats(info == 0, made, residuals, norm, reason, 0.0, info)
 
 
@@ -188,9 +194,11 @@ def _explain_not_finite(solve: Solve, made: int, residuals: list[float]) -> str:
     return f"iteration {made} gave NaN or infinity: {why}"
 
 
-def _explain_stuck(solve: Solve, made: int, norm: float, code: int) -> tuple[int, str]:
-    words = solve.words.get(code)
+def _explain_stuck(solve: Solve, made: int, norm: float, s: Mapping[str, float]) -> tuple[int, str]:
+    words, residual = solve.words.get(int(s["code"])), solve.describe(norm, s)
     if words is not None:
-        return BREAKDOWN, f"iteration {made}: {words}; {solve.noun} is {norm:.3g}"
-    stays = f"{solve.noun} stays at {norm:.3g} after {made} iterations"
-    return STAGNATION, f"{stays}: no more can be had in {solve.space.dtype}; ask for less"
+        return BREAKDOWN, f"iteration {made}: {words}; {residual}"
+    return STAGNATION, (
+        f"{residual} after {made} iterations, and falls no further: no more can be had in "
+        f"{solve.space.dtype}; ask for less"
+    )

@@ -243,7 +243,7 @@ class LeastSquaresSolve(Solve):
             return None
         norm = residual / self.factor
         if residual <= max(given["rtol"] * math.sqrt(s["bb"]), given["atol"]):
-            return f"the residual is {norm:.3g}, small enough"
+            return f"{self.describe(norm, s)}, small enough"
         if gradient <= given["rtol"] * self._norm_of_A * residual:
             return f"the residual, {norm:.3g}, is orthogonal to the columns of A"
         return None

@@ -26,11 +26,12 @@ from dasp.solvers.driver import BREAKDOWN
 from dasp.solvers.hermitian import SKEW
 from dasp.solvers.operator import Array, Matrix, Operator, as_operator
 from dasp.solvers.space import Space
-from dasp.solvers.spaces import refuse_ranks, space_for
+from dasp.solvers.spaces import one_rank, space_for
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import scale_for
 
 
+@one_rank
 def lobpcg(
     A: Matrix,
     X: Array,
@@ -92,7 +93,6 @@ def lobpcg(
     """
     began = time.perf_counter()
     check_square(A, M)
-    refuse_ranks(A, "lobpcg")
     device, dtype = place_and_type(A, X, M)
     n = int(A.shape[0])
     limits = make_limits(n, rtol, atol, 200 if maxiter is None else maxiter, None, None, False)

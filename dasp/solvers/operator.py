@@ -164,6 +164,8 @@ class _Plain(_Dotless):
             ) from error
 
     def _set(self, y: Array, product: Array) -> None:
+        if product.shape == () and y.shape == (1,):  # SciPy's, of a sparse array in COO with one row
+            product = np.reshape(product, 1)
         if product.shape != y.shape:
             raise ValueError(f"{self._name} @ x has shape {product.shape}; {y.shape} is needed")
         _set(y, product, self._name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -27,12 +28,16 @@ def together(A: Any, work: Callable[[], Any], alike: Callable[[Any], dict[str, A
     return work() if agree is None else agree(work, alike)
 
 
+SCIPY = {"tol": "rtol", "btol": "rtol", "restrt": "restart", "iter_lim": "maxiter", "show": "progress"}
+"""Arguments of SciPy's solvers, and those of ours that are meant."""
+
+
 def one_call(method: Callable[P, R]) -> Callable[P, R]:
     """Return a method whose A may lie on several ranks, all of which leave it where one fails."""
 
     @wraps(method)
     def call(*given: P.args, **named: P.kwargs) -> R:
-        A: Any = given[0] if given else named.get("A")
+        A = _find_matrix(method, given, named)
         if not hasattr(A, "solver_space"):
             return method(*given, **named)
         with A.call:
@@ -41,15 +46,40 @@ def one_call(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def refuse_ranks(A: Any, method: str) -> None:
-    """Refuse a matrix that lies on several ranks, for a method that works on one.
+def one_rank(method: Callable[P, R]) -> Callable[P, R]:
+    """Return a method that refuses an A which lies on several ranks."""
+
+    @wraps(method)
+    def call(*given: P.args, **named: P.kwargs) -> R:
+        if hasattr(_find_matrix(method, given, named), "solver_space"):
+            raise TypeError(
+                f"A lies on several ranks; {method.__name__} works on one; use cg, minres, bicgstab or gmres"
+            )
+        return method(*given, **named)
+
+    return call
+
+
+def _find_matrix(method: Callable[..., object], given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Return A of the arguments of a call.
 
     Raises
     ------
     TypeError
+        If the method has no argument of a name; it says which one is meant.
     """
-    if hasattr(A, "solver_space"):
-        raise TypeError(f"A lies on several ranks; {method} works on one; use cg, minres, bicgstab or gmres")
+    known = _parameters(method)
+    for name in named:
+        if name not in known:
+            meant = SCIPY.get(name, "")
+            remedy = f"{meant} is meant" if meant in known else f"it has {', '.join(known)}"
+            raise TypeError(f"{method.__name__} has no argument {name}; {remedy}")
+    return given[0] if given else named.get("A")
+
+
+@cache
+def _parameters(method: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(method).parameters
 
 
 def space_for(device: str, dtype: np.dtype[Any]) -> Space:

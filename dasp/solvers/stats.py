@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stats:
     """How a solve went.
 
@@ -29,11 +29,15 @@ class Stats:
 
     converged: bool
     iterations: int
-    residuals: list[float] = field(repr=False)
+    residuals: list[float]
     residual: float
     reason: str
     seconds: float
     info: int
+
+    def __repr__(self) -> str:
+        kind = "converged" if self.converged else "not converged"
+        return f"<{kind} in {self.seconds:.3g} s: {self.reason}>"
 
     def timed(self, seconds: float) -> Stats:
         """Return it with the time that was needed."""

@@ -194,7 +194,7 @@ class LinearSolve(Solve):
     def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return a reason if the true residual is small enough."""
         if s["true"] <= s["wanted"] and math.isfinite(s["true"]):
-            return f"the residual is {self.norm(s):.3g}, small enough"
+            return f"{self.describe(self.norm(s), s)}, small enough"
         return None
 
     def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:

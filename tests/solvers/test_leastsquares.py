@@ -314,3 +314,12 @@ def test_damp_is_a_finite_number_that_is_not_negative(method: Any) -> None:
     x, stats = method(np.eye(3), np.ones(3), damp=0)
     assert stats.converged
     assert (x == 1).all()
+
+
+@pytest.mark.parametrize("method", [lsqr, lsmr])
+def test_a_matrix_of_one_row_in_any_format(method):
+    row = np.array([[1.0, 2.0, 0.0, 2.0]])
+    for form in (sp.coo_array(row), sp.csr_array(row), sp.csc_array(row), row):
+        x, stats = method(form, np.ones(1))
+        assert stats.converged
+        np.testing.assert_allclose(x, row[0] / 9, rtol=1e-12)

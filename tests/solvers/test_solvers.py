@@ -657,3 +657,32 @@ def test_a_method_that_diverges_until_numbers_overflow_says_so():
     stats = bicgstab(A, rng.standard_normal(30).astype(np.float32), rtol=1e-6, maxiter=20_000)[1]
     assert not stats.converged
     assert re.search(r"the residual had grown from .* to .*e\+.*, so the method diverges", stats.reason)
+
+
+@pytest.mark.parametrize(("name", "argument", "meant"), [
+    ("cg", "tol", "rtol is meant"), ("lsqr", "btol", "rtol is meant"), ("lobpcg", "tol", "rtol is meant"),
+    ("gmres", "restrt", "restart is meant"), ("lsmr", "iter_lim", "maxiter is meant"),
+    ("block_cg", "colour", "it has A, B, X0, rtol"),
+])  # fmt: skip
+def test_an_argument_of_scipys_is_told_by_its_name_here(name, argument, meant):
+    with pytest.raises(TypeError, match=f"{name} has no argument {argument}; {meant}"):
+        getattr(dasp.solvers, name)(poisson(3), np.ones(9), **{argument: 1})
+
+
+def test_a_method_is_told_where_it_is():
+    assert {"Stats", "Workspace"} == set(dasp.solvers.__all__) - dasp._METHODS
+    with pytest.raises(AttributeError, match=r"dasp\.solvers\.cg is meant"):
+        dasp.cg  # noqa: B018
+    assert not hasattr(dasp, "solver")
+
+
+def test_stats_are_one_line_with_the_relative_residual():
+    b = 1e6 * np.random.default_rng(0).standard_normal(81)
+    _, stats = cg(poisson(9), b)
+    share = f"{stats.residual / np.linalg.norm(b):.2g} of norm(b)"
+    assert share in stats.reason
+    assert repr(stats).startswith("<converged in ")
+    assert share in repr(stats)
+    _, stats = cg(poisson(9), b, maxiter=2)
+    assert repr(stats).startswith("<not converged in ")
+    assert "\n" not in repr(stats)
