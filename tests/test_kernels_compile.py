@@ -23,11 +23,10 @@ from dasp.runtime.cuda import source as _source
 from dasp.runtime.dtypes import C_NAMES, TABLE, Arithmetic, arithmetic, into
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cuda.space import CudaSpace
-from dasp.solvers.hermitian import HermitianConjugateGradients
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.persistent import kernel as one_launch
 from dasp.solvers.pipelined import PipelinedConjugateGradients
-from dasp.solvers.plain import ConjugateGradients
+from dasp.solvers.plain import ConjugateGradients, HermitianConjugateGradients
 from dasp.solvers.system import System
 from tests.simt import sass
 from tests.support.nvrtc import compile_text

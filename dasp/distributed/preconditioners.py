@@ -25,7 +25,7 @@ from dasp.multigrid.hierarchy import (
     levels_of,
     set_up,
 )
-from dasp.multigrid.smoothers import Level, Options, check_options
+from dasp.multigrid.smoothers import CycleOptions, Level, check_options
 from dasp.preconditioners.base import MOST_STEPS, Preconditioner, computing_type, inverse_diagonal
 from dasp.preconditioners.chebyshev import UPPER, Polynomial
 from dasp.runtime import check as _check
@@ -208,7 +208,7 @@ class RankMultigrid(Multigrid):
     """
 
     def __init__(
-        self, matrix: SpMatrix, setup: Setup | None, options: Options, dtype: np.dtype[Any], root: int
+        self, matrix: SpMatrix, setup: Setup | None, options: CycleOptions, dtype: np.dtype[Any], root: int
     ) -> None:
         def again(other: np.dtype[Any]) -> Multigrid:
             return RankMultigrid(matrix, setup, options, other, root)
@@ -288,7 +288,7 @@ def multigrid(
         On all ranks the same.
     """
 
-    def check() -> tuple[list[Any], Options, np.dtype[Any] | None]:
+    def check() -> tuple[list[Any], CycleOptions, np.dtype[Any] | None]:
         options = check_options(smoother, cycle, sweeps, degree)
         if smoother == "gauss-seidel":
             raise ValueError(f"smoother is {smoother!r}; chebyshev or jacobi is needed on several ranks")

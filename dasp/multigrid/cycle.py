@@ -14,17 +14,17 @@ import numpy as np
 
 from dasp.matrix.matrix import SpMatrix
 from dasp.multigrid.hierarchy import Setup, check_finite, cycle_type, levels_of, set_up
-from dasp.multigrid.smoothers import Level, Options, check_options
+from dasp.multigrid.smoothers import CycleOptions, Level, check_options
 from dasp.preconditioners.base import Preconditioner, cast_matrix, place
 from dasp.runtime.dtypes import real_type
-from dasp.solvers.operator import Operator, as_operator
+from dasp.solvers.operator import DeviceOperator, as_operator
 from dasp.solvers.space import Space
 
 COARSE_SWEEPS = 8
 """Times that the last level is smoothed, forwards and backwards, where it has more rows."""
 
 
-def planned(matrix: Any, space: Space, device: str) -> Operator:
+def planned(matrix: Any, space: Space, device: str) -> DeviceOperator:
     """Plan a matrix of the hierarchy for the device."""
     typed = cast_matrix(matrix, entry_type(matrix, space.dtype))
     return as_operator(SpMatrix.from_scipy(typed, device=device), device)
@@ -38,7 +38,7 @@ def entry_type(matrix: Any, dtype: np.dtype[Any]) -> np.dtype[Any]:
 class Multigrid(Preconditioner):
     """A cycle; see `multigrid`."""
 
-    def __init__(self, setup: Setup, options: Options, dtype: np.dtype[Any], device: str) -> None:
+    def __init__(self, setup: Setup, options: CycleOptions, dtype: np.dtype[Any], device: str) -> None:
         def again(other: np.dtype[Any]) -> Multigrid:
             return Multigrid(setup, options, other, device)
 
@@ -56,11 +56,11 @@ class Multigrid(Preconditioner):
 
     def _assemble(
         self,
-        options: Options,
+        options: CycleOptions,
         levels: list[Level],
-        P: list[Operator],
-        R: list[Operator],
-        dense: Operator | None,
+        P: list[DeviceOperator],
+        R: list[DeviceOperator],
+        dense: DeviceOperator | None,
     ) -> None:
         """Take the levels that are smoothed, and the dense one below them if there is one."""
         self._options, self._levels, self._P, self._R, self._dense = options, levels, P, R, dense

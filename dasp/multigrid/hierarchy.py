@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp.multigrid.smoothers import Options, dense_smoother
+from dasp.multigrid.smoothers import CycleOptions, dense_smoother
 from dasp.preconditioners.base import TYPES, canonical, inverse_diagonal, spectral_radius, wide_type
 from dasp.runtime import check as _check
 
@@ -100,7 +100,7 @@ class Setup(NamedTuple):
         return [int(A.shape[0]) for A in (*(one.A for one in self.levels), *dense)]
 
 
-def set_up(hierarchy: list[Any], options: Options) -> Setup:
+def set_up(hierarchy: list[Any], options: CycleOptions) -> Setup:
     """Return a hierarchy as a cycle uses it.
 
     Raises
@@ -120,13 +120,13 @@ def set_up(hierarchy: list[Any], options: Options) -> Setup:
     return Setup(levels[:first], as_csr(_dense_cycle(levels[first:], last, options)))
 
 
-def _describe(A: Any, P: Any, R: Any, options: Options, *, coarse: bool) -> LevelMatrices:
+def _describe(A: Any, P: Any, R: Any, options: CycleOptions, *, coarse: bool) -> LevelMatrices:
     inverse = level_inverse_diagonal(A, coarse=coarse)
     radius = 0.0 if options.smoother == "gauss-seidel" else spectral_radius(A, inverse)
     return LevelMatrices(A, P, R, inverse, radius)
 
 
-def _dense_cycle(levels: list[LevelMatrices], last: Any, options: Options) -> np.ndarray[Any, Any]:
+def _dense_cycle(levels: list[LevelMatrices], last: Any, options: CycleOptions) -> np.ndarray[Any, Any]:
     """Return the matrix of a V-cycle over some levels and the last one, of which it takes the
     pseudo-inverse."""
     inner = np.linalg.pinv(last.toarray().astype(wide_type(last)))

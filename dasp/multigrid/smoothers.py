@@ -12,7 +12,7 @@ from dasp.preconditioners.base import MOST_STEPS, cast
 from dasp.preconditioners.chebyshev import UPPER, coefficients
 from dasp.runtime import check as _check
 from dasp.runtime.cpu.compile import jit
-from dasp.solvers.operator import Operator
+from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.space import Space, Vectors
 
 Array = Any
@@ -28,7 +28,7 @@ OMEGA = 4.0 / 3.0
 
 
 @dataclass
-class Options:
+class CycleOptions:
     """How a cycle goes."""
 
     smoother: str
@@ -42,7 +42,7 @@ class Options:
         return coefficients(high / RATIO, high, self.degree)
 
 
-def check_options(smoother: str, cycle: str, sweeps: int, degree: int) -> Options:
+def check_options(smoother: str, cycle: str, sweeps: int, degree: int) -> CycleOptions:
     """Return how a cycle goes.
 
     Raises
@@ -55,7 +55,7 @@ def check_options(smoother: str, cycle: str, sweeps: int, degree: int) -> Option
             raise ValueError(f"{name} is {value!r}; one of {', '.join(known)} is needed")
     for name, number in (("sweeps", sweeps), ("degree", degree)):
         _check.count(name, number, most=MOST_STEPS)
-    return Options(smoother, cycle, sweeps, degree)
+    return CycleOptions(smoother, cycle, sweeps, degree)
 
 
 class Level:
@@ -63,11 +63,11 @@ class Level:
 
     def __init__(
         self,
-        A: Operator,
+        A: DeviceOperator,
         inverse: np.ndarray[Any, Any],
         radius: float,
         space: Space,
-        options: Options,
+        options: CycleOptions,
         vectors: Vectors | None,
         csr: Any = None,
     ) -> None:
@@ -124,13 +124,13 @@ class Level:
             self._clear()
         _sweep(*self._csr, self.vectors["b"], self.vectors["x"], self.vectors["d"], forward)
 
-    def restrict(self, R: Operator, coarse: Array) -> None:
+    def restrict(self, R: DeviceOperator, coarse: Array) -> None:
         """Set the coarse right-hand side to R (b - A x)."""
         self.multiply("x", "q")
         self._residual()
         self.space.apply(R, self.vectors["r"], coarse)
 
-    def prolong(self, P: Operator, coarse: Array) -> None:
+    def prolong(self, P: DeviceOperator, coarse: Array) -> None:
         """Add P times the coarse solution."""
         self.space.apply(P, coarse, self.vectors["q"])
         self._correct()
@@ -153,7 +153,7 @@ Smoother = Callable[[Array, Array, bool], Array]
 """Takes X, B and whether it goes forward; returns a better X."""
 
 
-def dense_smoother(A: np.ndarray[Any, Any], inverse: Array, radius: float, options: Options) -> Smoother:
+def dense_smoother(A: np.ndarray[Any, Any], inverse: Array, radius: float, options: CycleOptions) -> Smoother:
     """Return the smoother of a dense matrix, for all columns of X; the arguments are those of `Level`."""
     inverse = inverse[:, None]
     if options.smoother == "gauss-seidel":

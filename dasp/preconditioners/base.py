@@ -14,9 +14,9 @@ from numpy.typing import DTypeLike
 from dasp.matrix.device import find_device
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import library, operand
+from dasp.solvers.arguments import space_for
 from dasp.solvers.operator import Array, device_of, multiply_by_column
 from dasp.solvers.space import Space
-from dasp.solvers.spaces import space_for
 
 MOST_STEPS = 1000
 """Of sweeps, and of a polynomial: each is a launch, or two, of every application."""

@@ -24,7 +24,7 @@ from dasp.preconditioners.base import (
     spectral_radius,
 )
 from dasp.runtime import check as _check
-from dasp.solvers.operator import Operator, as_operator
+from dasp.solvers.operator import DeviceOperator, as_operator
 
 UPPER = 1.1
 """By what the estimate of the largest eigenvalue, which is from below, is raised."""
@@ -47,7 +47,7 @@ class Polynomial(Preconditioner):
 
     Parameters
     ----------
-    operator : Operator
+    operator : DeviceOperator
         The matrix, on the device; on several ranks its products are those of all of them.
     inverse : numpy.ndarray, shape (n,)
         1 / a_ii, of the rows here.
@@ -59,7 +59,7 @@ class Polynomial(Preconditioner):
 
     def __init__(
         self,
-        operator: Operator,
+        operator: DeviceOperator,
         inverse: np.ndarray[Any, Any],
         bounds: tuple[float, float],
         degree: int,

@@ -1,23 +1,95 @@
-"""The arguments of solvers, checked before any work: limits, matrices, vectors, and their type."""
+"""The arguments of solvers, checked before any work, where A lies on several ranks by all of them."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, wraps
 from numbers import Real
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import on_gpu, take
 from dasp.runtime.dtypes import is_number, real_type, stored
+from dasp.runtime.loading import load
 from dasp.solvers.operator import Array, Matrix, device_of
-from dasp.solvers.spaces import together
+from dasp.solvers.space import Space
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MODULES = {"cpu": "dasp.solvers.cpu.space", "cuda": "dasp.solvers.cuda.space"}
+"""The module that makes the space of a device."""
 
 PROGRESS_EVERY = 32
 """Iterations between two residuals that are shown."""
+
+
+SCIPY = {"tol": "rtol", "btol": "rtol", "restrt": "restart", "iter_lim": "maxiter", "show": "progress"}
+"""Arguments of SciPy's solvers, and those of ours that are meant."""
+
+
+def together(A: Any, work: Callable[[], Any], alike: Callable[[Any], dict[str, Any]]) -> Any:
+    """Do some work and return its result; where A lies on several ranks, all must succeed first.
+
+    `alike` says of the result what must be equal on all ranks.
+    """
+    agree = getattr(A, "agree", None)
+    return work() if agree is None else agree(work, alike)
+
+
+def one_call(method: Callable[P, R]) -> Callable[P, R]:
+    """Return a method whose A may lie on several ranks, all of which leave it where one fails."""
+
+    @wraps(method)
+    def call(*given: P.args, **named: P.kwargs) -> R:
+        A = _find_matrix(method, given, named)
+        if not hasattr(A, "solver_space"):
+            return method(*given, **named)
+        with A.call:
+            return method(*given, **named)
+
+    return call
+
+
+def one_rank(method: Callable[P, R]) -> Callable[P, R]:
+    """Return a method that refuses an A which lies on several ranks."""
+
+    @wraps(method)
+    def call(*given: P.args, **named: P.kwargs) -> R:
+        if hasattr(_find_matrix(method, given, named), "solver_space"):
+            raise TypeError(
+                f"A lies on several ranks; {method.__name__} works on one; use cg, minres, bicgstab or gmres"
+            )
+        return method(*given, **named)
+
+    return call
+
+
+def _find_matrix(method: Callable[..., object], given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Return A of the arguments of a call.
+
+    Raises
+    ------
+    TypeError
+        If the method has no argument of a name; it says which one is meant.
+    """
+    known = _parameters(method)
+    for name in named:
+        if name not in known:
+            meant = SCIPY.get(name, "")
+            remedy = f"{meant} is meant" if meant in known else f"it has {', '.join(known)}"
+            raise TypeError(f"{method.__name__} has no argument {name}; {remedy}")
+    return given[0] if given else named.get("A")
+
+
+@cache
+def _parameters(method: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(method).parameters
 
 
 @dataclass
@@ -102,6 +174,12 @@ def place_and_type(A: Matrix, b: Array | None, M: Matrix | None = None) -> tuple
     if any_complex(A, b, M):
         return device, np.dtype(np.complex64 if small else np.complex128)
     return device, np.dtype(np.float32 if small else np.float64)
+
+
+def space_for(device: str, dtype: np.dtype[Any]) -> Space:
+    """Return the space of a device, `cpu` or `cuda:N`, for vectors of float32 or float64."""
+    made: Space = load(MODULES[device.partition(":")[0]]).make_space(device, dtype)
+    return made
 
 
 def any_complex(*given: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.solvers.arguments import check_square, make_limits, place_and_type, vectors_of
+from dasp.solvers.arguments import check_square, make_limits, one_rank, place_and_type, space_for, vectors_of
 from dasp.solvers.blocks import (
     RANK,
     Breakdown,
@@ -25,11 +25,10 @@ from dasp.solvers.blocks import (
     squared_lengths,
 )
 from dasp.solvers.driver import BEYOND, HIDDEN, Solve, drive, hand_back
-from dasp.solvers.hermitian import SKEW
-from dasp.solvers.operator import Array, Matrix, Operator, as_operator
+from dasp.solvers.operator import Array, DeviceOperator, Matrix, as_operator
+from dasp.solvers.plain import SKEW
 from dasp.solvers.scalars import CLAIMED, NOT_FINITE, OWN, RUNNING
 from dasp.solvers.space import Report, Space
-from dasp.solvers.spaces import one_rank, space_for
 from dasp.solvers.stats import Stats
 
 BROKEN = OWN
@@ -125,7 +124,12 @@ class BlockConjugateGradients(Solve):
     noun, given = "the largest residual", "A, B or X0"
 
     def __init__(
-        self, space: Space, operator: Operator, preconditioner: Operator | None, B: Array, X0: Array | None
+        self,
+        space: Space,
+        operator: DeviceOperator,
+        preconditioner: DeviceOperator | None,
+        B: Array,
+        X0: Array | None,
     ) -> None:
         self.loop, self.space, self.from_zero = self, space, X0 is None
         self._operator, self._preconditioner = operator, preconditioner

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 
 from dasp.runtime.types import Array, ArrayLike
-from dasp.solvers.arguments import any_complex, make_limits, place_and_type
+from dasp.solvers.arguments import any_complex, make_limits, one_call, place_and_type
 from dasp.solvers.driver import BREAKDOWN, STAGNATION
-from dasp.solvers.hermitian import conjugate_gradients
 from dasp.solvers.operator import Matrix
 from dasp.solvers.persistent.cg import PersistentConjugateGradients, PersistentLoop, persistent_names
 from dasp.solvers.pipelined import PipelinedConjugateGradients
-from dasp.solvers.plain import names_with
-from dasp.solvers.spaces import one_call
+from dasp.solvers.plain import conjugate_gradients, names_with
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import solve
 from dasp.solvers.workspace import Workspace

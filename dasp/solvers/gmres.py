@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 
 from dasp.runtime import check as _check
 from dasp.runtime.types import Array, ArrayLike
-from dasp.solvers.arguments import make_limits
+from dasp.solvers.arguments import make_limits, one_call
 from dasp.solvers.operator import Matrix
 from dasp.solvers.scalars import CLAIMED, LIMIT, OWN, RUNNING, first_verdict
 from dasp.solvers.space import Report, State
-from dasp.solvers.spaces import one_call
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import System, solve
 from dasp.solvers.workspace import Workspace

@@ -18,7 +18,7 @@ import numpy as np
 
 from dasp.runtime import check as _check
 from dasp.runtime.dtypes import real_type
-from dasp.solvers.arguments import Limits, place_and_type, vector
+from dasp.solvers.arguments import Limits, place_and_type, space_for, together, vector
 from dasp.solvers.driver import BEYOND, HIDDEN, Solve, drive, hand_back
 from dasp.solvers.operator import (
     Array,
@@ -32,7 +32,6 @@ from dasp.solvers.operator import (
 )
 from dasp.solvers.scalars import NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
 from dasp.solvers.space import Loop, State, Vectors
-from dasp.solvers.spaces import space_for, together
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import collect_alike, load
 from dasp.solvers.workspace import Workspace, workspace_for

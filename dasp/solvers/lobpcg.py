@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.solvers.arguments import check_square, make_limits, place_and_type, vectors_of
+from dasp.solvers.arguments import check_square, make_limits, one_rank, place_and_type, space_for, vectors_of
 from dasp.solvers.blocks import (
     OVERFLOW,
     Breakdown,
@@ -23,10 +23,9 @@ from dasp.solvers.blocks import (
     squares_of,
 )
 from dasp.solvers.driver import BREAKDOWN
-from dasp.solvers.hermitian import SKEW
-from dasp.solvers.operator import Array, Matrix, Operator, as_operator
+from dasp.solvers.operator import Array, DeviceOperator, Matrix, as_operator
+from dasp.solvers.plain import SKEW
 from dasp.solvers.space import Space
-from dasp.solvers.spaces import one_rank, space_for
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import scale_for
 
@@ -126,7 +125,7 @@ class _Lobpcg:
     """The iteration, on one space."""
 
     def __init__(
-        self, space: Space, operator: Operator, preconditioner: Operator | None, largest: bool
+        self, space: Space, operator: DeviceOperator, preconditioner: DeviceOperator | None, largest: bool
     ) -> None:
         self.space, self.operator, self.preconditioner = space, operator, preconditioner
         self.sign = -1.0 if largest else 1.0

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from dasp.runtime.types import Array, ArrayLike
-from dasp.solvers.arguments import make_limits
+from dasp.solvers.arguments import make_limits, one_call
 from dasp.solvers.leastsquares import Problem, solve_least_squares
 from dasp.solvers.operator import Matrix
 from dasp.solvers.scalars import Scalar, hypot, where
 from dasp.solvers.space import State
-from dasp.solvers.spaces import one_call
 from dasp.solvers.stats import Stats
 from dasp.solvers.workspace import Workspace
 

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from dasp.runtime.types import Array, ArrayLike
-from dasp.solvers.arguments import make_limits
-from dasp.solvers.hermitian import SKEW
+from dasp.solvers.arguments import make_limits, one_call
 from dasp.solvers.operator import Matrix
+from dasp.solvers.plain import SKEW
 from dasp.solvers.scalars import OWN, RUNNING, hypot, sqrt, where
 from dasp.solvers.space import State
-from dasp.solvers.spaces import one_call
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import System, solve
 from dasp.solvers.workspace import Workspace

@@ -27,7 +27,7 @@ class Matrix(Protocol):
         """Return the product with x."""
 
 
-class Operator(Protocol):
+class DeviceOperator(Protocol):
     """A matrix, or what acts like one, on one device.
 
     Attributes
@@ -187,7 +187,7 @@ def _set(y: Array, product: Array, name: str) -> None:
 class Scaled(_Dotless):
     """2^power times an operator: half of the power before the product, so that neither is lost."""
 
-    def __init__(self, operator: Operator, power: int) -> None:
+    def __init__(self, operator: DeviceOperator, power: int) -> None:
         self.shape, self.device = operator.shape, operator.device
         self._operator = operator
         self._factors = math.ldexp(1.0, power // 2), math.ldexp(1.0, power - power // 2)
@@ -202,7 +202,7 @@ class Scaled(_Dotless):
 class Damped(_Dotless):
     """[A; damp I]: above A, below it the unit matrix times a number."""
 
-    def __init__(self, operator: Operator, damp: float) -> None:
+    def __init__(self, operator: DeviceOperator, damp: float) -> None:
         m, n = operator.shape
         self.shape, self.device = (m + n, n), operator.device
         self._operator, self._damp, self._rows = operator, damp, m
@@ -216,7 +216,7 @@ class Damped(_Dotless):
 class DampedAdjoint(_Dotless):
     """[A.H, damp I], the adjoint of `Damped`."""
 
-    def __init__(self, adjoint: Operator, damp: float) -> None:
+    def __init__(self, adjoint: DeviceOperator, damp: float) -> None:
         n, m = adjoint.shape
         self.shape, self.device = (n, m + n), adjoint.device
         self._adjoint, self._damp, self._rows = adjoint, damp, m
@@ -230,7 +230,7 @@ class DampedAdjoint(_Dotless):
 class _Conjugated(_Dotless):
     """The adjoint of a complex matrix that has `T` alone: no copy of its values is made."""
 
-    def __init__(self, transposed: Operator) -> None:
+    def __init__(self, transposed: DeviceOperator) -> None:
         self.shape, self.device, self._transposed = transposed.shape, transposed.device, transposed
 
     def multiply(self, x: Array, y: Array) -> None:
@@ -255,8 +255,8 @@ def _shape(A: Any) -> tuple[int, int]:
     return int(m), int(n)
 
 
-def as_operator(A: Any, device: str, name: str = "A") -> Operator:
-    """Return a matrix or linear operator as an `Operator`.
+def as_operator(A: Any, device: str, name: str = "A") -> DeviceOperator:
+    """Return a matrix or linear operator as a `DeviceOperator`.
 
     Parameters
     ----------
@@ -282,8 +282,8 @@ def as_operator(A: Any, device: str, name: str = "A") -> Operator:
     return _Planned(A, device) if writes_into(A) else _Plain(A, device, name)
 
 
-def adjoint_of(A: Any, device: str) -> Operator:
-    """Return the conjugate transpose of A as an `Operator`; of a real A that is the transpose.
+def adjoint_of(A: Any, device: str) -> DeviceOperator:
+    """Return the conjugate transpose of A as a `DeviceOperator`; of a real A that is the transpose.
 
     Raises
     ------

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dasp.solvers.operator import Array, Operator
+from dasp.solvers.operator import Array, DeviceOperator
 from dasp.solvers.scalars import Scalar
 
 
@@ -172,7 +172,7 @@ class Space(Protocol):
     def vectors(self, n: int, *names: str) -> Vectors:
         """Return vectors of n zeros."""
 
-    def apply(self, operator: Operator, x: Array, y: Array) -> None:
+    def apply(self, operator: DeviceOperator, x: Array, y: Array) -> None:
         """Set y to the product of an operator and x, two vectors of the space."""
 
     def loop(

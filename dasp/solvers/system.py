@@ -10,12 +10,11 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from dasp.runtime.log import logger
-from dasp.solvers.arguments import Limits, check_square, place_and_type, vector
+from dasp.solvers.arguments import Limits, check_square, place_and_type, space_for, together, vector
 from dasp.solvers.driver import BEYOND, HIDDEN, Solve, drive, hand_back
 from dasp.solvers.operator import Array, Matrix, as_operator
 from dasp.solvers.scalars import NOT_FINITE, NOTHING, RUNNING, Scalar, where
 from dasp.solvers.space import Loop, Space, State
-from dasp.solvers.spaces import space_for, together
 from dasp.solvers.stats import Stats
 from dasp.solvers.workspace import Workspace, workspace_for
 

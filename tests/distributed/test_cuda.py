@@ -35,9 +35,8 @@ from dasp.solvers.cuda.passes import THREADS
 from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, CudaSpace
 from dasp.solvers.driver import drive
 from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
-from dasp.solvers.hermitian import HermitianConjugateGradients
 from dasp.solvers.pipelined import PipelinedConjugateGradients
-from dasp.solvers.plain import ConjugateGradients
+from dasp.solvers.plain import ConjugateGradients, HermitianConjugateGradients
 from dasp.solvers.system import LinearSolve, System, load
 from tests.solvers.test_complex import helmholtz, hermitian, numbers
 from tests.solvers.test_cuda import Dotted

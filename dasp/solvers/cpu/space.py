@@ -1,19 +1,58 @@
-"""The space of vectors on the CPU, for the methods."""
+"""The space of vectors on the CPU, and its loop."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from dasp.solvers.cpu.arnoldi import CpuArnoldi
-from dasp.solvers.cpu.blocks import gram, set_product
-from dasp.solvers.cpu.loop import CpuLoop
 from dasp.solvers.cpu.passes import solve_triangle
 from dasp.solvers.cpu.vectors import CpuVectors, Vector
-from dasp.solvers.operator import Array, Operator
-from dasp.solvers.space import Iterate, Start, State, Triangle
+from dasp.solvers.operator import Array, DeviceOperator
+from dasp.solvers.scalars import LIMIT, RUNNING, first_verdict, verdict
+from dasp.solvers.space import Iterate, Report, Start, State, Triangle
+
+TILE_BYTES = 1 << 18
+"""Of a block's rows that are multiplied at a time, so that the product lies in the second cache when it is
+added and written."""
+
+
+class CpuLoop:
+    """An iteration on the CPU; see `dasp.solvers.space.Loop`."""
+
+    def __init__(
+        self, starts: Mapping[str, Start], iterate: Iterate, finish: Callable[[], State], period: int
+    ) -> None:
+        self._starts, self._iterate, self._finish, self._period = starts, iterate, finish, period
+        self._state: State = {}
+        self._phase = 0
+
+    def start(self, name: str, given: Mapping[str, float]) -> None:
+        """Begin anew, as one of the starts does."""
+        self._phase = 0
+        with np.errstate(all="ignore"):
+            state = self._starts[name]({key: np.float64(value) for key, value in given.items()})
+            state["code"] = first_verdict(state["rr"], state["goal"], state.get("code", float(RUNNING)))
+        self._state = state
+
+    def advance(self, most: int, *, finish: bool) -> Report:
+        """Iterate until there is a verdict, `most` times at most."""
+        state, residuals, count = self._state, [], 0.0
+        if state["code"] == LIMIT:
+            state["code"] = float(RUNNING)
+        with np.errstate(all="ignore"):
+            while state["code"] == RUNNING and count < most:
+                state |= {"code": float(RUNNING), **self._iterate(self._phase, state)}
+                self._phase = (self._phase + 1) % self._period
+                squared = float(state["rr"])
+                code = float(state["code"])
+                state["code"], count = verdict(squared, float(state["goal"]), count, float(most), code)
+                residuals.append(math.sqrt(abs(squared)))
+            last = self._finish() if finish else {}
+        return Report({key: float(value.real) for key, value in (state | last).items()}, residuals)
 
 
 class CpuSpace:
@@ -33,7 +72,7 @@ class CpuSpace:
         """Return vectors of n zeros."""
         return CpuVectors(n, names, self.dtype)
 
-    def apply(self, operator: Operator, x: Vector, y: Vector) -> None:
+    def apply(self, operator: DeviceOperator, x: Vector, y: Vector) -> None:
         """Set y to the product of an operator and x."""
         operator.multiply(x, y)
 
@@ -81,13 +120,22 @@ class CpuSpace:
 
     def gram(self, X: Vector, Y: Vector) -> np.ndarray[Any, Any]:
         """Return X.H Y in double precision."""
-        return gram(X, Y)
+        products = X.conj().T @ Y
+        return products.astype(np.complex128 if products.dtype.kind == "c" else np.float64)
 
     def set_product(
         self, out: Vector, X: Vector, C: np.ndarray[Any, Any], plus: Vector | None = None
     ) -> None:
-        """Set `out` to X C, or to X C + `plus`."""
-        set_product(out, X, C, plus)
+        """Set `out` to X C, or to X C + `plus`; `out` may be X, some columns of it, or `plus`."""
+        n, k = X.shape
+        C = np.ascontiguousarray(C, out.dtype)
+        rows = max(1, TILE_BYTES // (out.itemsize * max(1, k)))
+        for first in range(0, n, rows):
+            tile = slice(first, first + rows)
+            product = X[tile] @ C
+            if plus is not None:
+                product += plus[tile]
+            out[tile] = product
 
 
 def make_space(device: str, dtype: np.dtype[Any]) -> CpuSpace:

@@ -6,5 +6,5 @@ computes the scalars before it; so a dot product, the coefficient made of it and
 two launches and no reading by the host. Scalars lie in two arrays that iterations read and write by turns
 (`loop`).
 
-A device runs the kernels (`protocols`): CuPy's (`device`), or in tests an emulated one.
+A device runs the kernels: CuPy's (`dasp.runtime.cuda.device`), or in tests an emulated one.
 """

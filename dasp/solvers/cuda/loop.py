@@ -18,9 +18,9 @@ from dasp.solvers.cuda.passes import (
     compile_passes,
     launch_pass,
 )
-from dasp.solvers.cuda.protocols import Array, PassSpace
-from dasp.solvers.cuda.trace import CARRIED, COUNT, SLOTS, Multiplication, Pass, Slots, Trace
+from dasp.solvers.cuda.trace import CARRIED, COUNT, SLOTS, Multiplication, PassSpace, Slots, Trace, TracedPass
 from dasp.solvers.cuda.vectors import CudaVectors
+from dasp.solvers.operator import Array
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, joined, split, verdict, where
 from dasp.solvers.space import Iterate, Report, Start, State
 
@@ -148,7 +148,7 @@ class CudaLoop:
         """Make the products of some traces, so that what they do once is done before they are captured."""
         for trace in traces:
             for entry in trace.entries:
-                if not isinstance(entry, Pass):
+                if not isinstance(entry, TracedPass):
                     entry()
 
     def _record(self, program: Callable[[], None]) -> Callable[[], None]:
@@ -256,7 +256,7 @@ class CudaLoop:
         written = iter(texts)
         combine, sums, blocks, first = self._space.combine, self._totals[source % 2], 0, True
         for entry in trace.entries:
-            if not isinstance(entry, Pass):
+            if not isinstance(entry, TracedPass):
                 steps.append(entry)
                 if isinstance(entry, Multiplication) and entry.sums is not None:
                     steps += combine(entry.sums, entry.sums)

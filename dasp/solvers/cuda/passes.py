@@ -11,8 +11,8 @@ import numpy as np
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import TABLE
-from dasp.solvers.cuda.protocols import Array, PassSpace
-from dasp.solvers.cuda.trace import Pass
+from dasp.solvers.cuda.trace import PassSpace, TracedPass
+from dasp.solvers.operator import Array
 from dasp.solvers.space import Update
 
 SOURCE = "solve/fused.cu"
@@ -47,7 +47,7 @@ class PassText:
 
     Parameters
     ----------
-    given : Pass
+    given : TracedPass
     dtype : numpy.dtype
     guard, carried, threads : int
         As the source says.
@@ -61,7 +61,7 @@ class PassText:
 
     def __init__(
         self,
-        given: Pass,
+        given: TracedPass,
         dtype: np.dtype[Any],
         *,
         guard: int,
@@ -114,7 +114,7 @@ class PassText:
             text += (" - " if term.sign < 0 else " + " if text else "") + " * ".join(factors)
         return f"x{self._place[update.out]} = {text or 'Scalar(0)'};"
 
-    def _sums(self, given: Pass) -> list[str]:
+    def _sums(self, given: TracedPass) -> list[str]:
         texts = []
         for k, dot in enumerate(given.dots):
             x, y = f"x{self._place[dot.first]}", f"x{self._place[dot.second]}"
@@ -125,7 +125,7 @@ class PassText:
         return texts
 
 
-def _accesses(given: Pass) -> tuple[list[str], list[str]]:
+def _accesses(given: TracedPass) -> tuple[list[str], list[str]]:
     """Return the vectors whose old elements a pass reads, and those that it writes."""
     read: dict[str, None] = {}
     written: dict[str, None] = {}
@@ -163,7 +163,7 @@ def scalar_defines(dtype: np.dtype[Any], threads: int) -> dict[str, str]:
 
 def launch_pass(
     space: PassSpace,
-    given: Pass,
+    given: TracedPass,
     text: PassText,
     scalars: tuple[Array, Array],
     sums: tuple[Array, int, Array],

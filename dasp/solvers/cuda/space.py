@@ -23,10 +23,9 @@ from dasp.solvers.cuda.passes import (
     launch_pass,
     scalar_defines,
 )
-from dasp.solvers.cuda.protocols import Array
-from dasp.solvers.cuda.trace import Multiplication, Pass, Slots, Trace
+from dasp.solvers.cuda.trace import Multiplication, Slots, Trace, TracedPass
 from dasp.solvers.cuda.vectors import CudaVectors
-from dasp.solvers.operator import Operator
+from dasp.solvers.operator import Array, DeviceOperator
 from dasp.solvers.space import Iterate, Start, State, Triangle
 
 BLOCKS_PER_PROCESSOR = 4
@@ -75,7 +74,7 @@ class CudaSpace:
         """Return vectors of n zeros."""
         return CudaVectors(self, n, names)
 
-    def apply(self, operator: Operator, x: Array, y: Array) -> None:
+    def apply(self, operator: DeviceOperator, x: Array, y: Array) -> None:
         """Write down that y is set to the product of an operator and x."""
         self.captures = self.captures and operator.captures
         self.trace.call(Multiplication(operator, x, y))
@@ -98,11 +97,11 @@ class CudaSpace:
         texts = [self._write(one) for one in trace.passes]
         compile_passes(self.on, texts)
         passes = map(partial(self._constant_pass, self.on.zeros(1, np.float64)), trace.passes, texts)
-        steps = [next(passes) if isinstance(entry, Pass) else entry for entry in trace.entries]
+        steps = [next(passes) if isinstance(entry, TracedPass) else entry for entry in trace.entries]
         self.trace = Trace(Slots())  # the space would keep what the trace has, until the collector comes
         return in_turn(steps)
 
-    def _write(self, given: Pass) -> PassText:
+    def _write(self, given: TracedPass) -> PassText:
         """Return the text of a pass without dot products, which reads its coefficients from an array.
 
         So passes that differ in nothing else are one kernel.
@@ -113,7 +112,7 @@ class CudaSpace:
         threads = self.threads(given.vectors.n)
         return PassText(given, self.dtype, guard=UNGUARDED, carried=0, threads=threads)
 
-    def _constant_pass(self, none: Array, given: Pass, text: PassText) -> Callable[[], None]:
+    def _constant_pass(self, none: Array, given: TracedPass, text: PassText) -> Callable[[], None]:
         """Return the launch of a pass with its coefficients in an array of its own."""
         values = np.array([0.0, *map(float, given.coefficients.values())])
         scalars = self.on.zeros(len(values), np.float64)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from dasp.solvers.operator import Array, Operator
+import numpy as np
+
+from dasp.runtime.cuda.device import CudaDevice
+from dasp.solvers.operator import Array, DeviceOperator
 from dasp.solvers.scalars import Scalar, Traced, TracedComplex, literal
 from dasp.solvers.space import Update
 
@@ -50,7 +53,7 @@ class PartOfDot(NamedTuple):
 
 
 @dataclass
-class Pass:
+class TracedPass:
     """A pass that was asked for: updates and dot products of vectors, and the coefficients of terms."""
 
     vectors: Any
@@ -79,7 +82,7 @@ class Multiplication:
         Those that make them up, if it does.
     """
 
-    def __init__(self, operator: Operator, x: Array, y: Array) -> None:
+    def __init__(self, operator: DeviceOperator, x: Array, y: Array) -> None:
         self._operator, self._x, self._y = operator, x, y
         self.costly = bool(getattr(operator, "costly", False))
         self._call = operator.prepare(x, y)
@@ -89,7 +92,7 @@ class Multiplication:
         """Make it."""
         self._call()
 
-    def leave(self, given: Pass) -> tuple[int, Array, int] | None:
+    def leave(self, given: TracedPass) -> tuple[int, Array, int] | None:
         """Leave w'y, or that and y'y, if these are all that a pass asks for and the operator can do that."""
         count = len(given.dots)
         if given.updates or not 1 <= count <= 2:
@@ -117,8 +120,8 @@ class Trace:
 
     def __init__(self, slots: Slots, entering: tuple[str, ...] = ()) -> None:
         self.slots, self._entering = slots, entering
-        self.entries: list[Pass | Callable[[], None]] = []
-        self.passes: list[Pass] = []
+        self.entries: list[TracedPass | Callable[[], None]] = []
+        self.passes: list[TracedPass] = []
         self._left: tuple[int, Array, int] = (0, None, 0)
         self._numbers = 0
         self._declared: set[tuple[int, int]] = set()
@@ -139,7 +142,7 @@ class Trace:
         """Record a call that touches vectors: a product."""
         self.entries.append(function)
 
-    def add_pass(self, given: Pass) -> tuple[Traced, ...]:
+    def add_pass(self, given: TracedPass) -> tuple[Traced, ...]:
         """Record a pass and return its dot products; a single one is the product's before it, if possible."""
         given.sums = len(self.passes[-1].dots if self.passes else self._entering)
         product = self.entries[-1] if self.entries else None
@@ -178,7 +181,7 @@ class Trace:
         count, square = map(self.scalar, history or (0.0, 0.0))
         last = max(value.stage for value in (*final.values(), count, square))
         if last >= len(self.passes):
-            self.add_pass(Pass(nothing, (), (), {}))
+            self.add_pass(TracedPass(nothing, (), (), {}))
         for stage, one in enumerate(self.passes):
             for name, value in one.coefficients.items():
                 parts = (value.real, value.imag) if isinstance(value, TracedComplex) else (value,)
@@ -223,3 +226,37 @@ class Trace:
             assert slot < SLOTS
             self.passes[value.stage].stores.append(f"out[{slot}] = {self._use(value, value.stage)};")
         return self._kept[value.number]
+
+
+class PassSpace(Protocol):
+    """The space of a GPU, or of a rank's, as vectors and loops see it.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+    on : CudaDevice
+    trace : Trace
+        On which passes and products are written down.
+    captures : bool
+        Whether all products written down can be captured in a graph.
+    """
+
+    dtype: np.dtype[Any]
+    on: CudaDevice
+    trace: Trace
+    captures: bool
+
+    def threads(self, n: int) -> int:
+        """Return the threads of a block of a pass over vectors of n numbers."""
+
+    def blocks(self, n: int) -> int:
+        """Return the blocks of a pass over vectors of n numbers."""
+
+    def turn(self, rows: int, products: int, *, costly: bool) -> int:
+        """Return the iterations, an even number, after which the loop looks at their verdict."""
+
+    def totals(self, sums: Array) -> Array:
+        """Return the array in which `combine` leaves the totals of sums over ranks."""
+
+    def combine(self, sums: Array, totals: Array, *, beside: bool = False) -> list[Callable[[], None]]:
+        """Return the launches that add the sums of blocks up over ranks."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dasp.runtime.integers import round_up
 from dasp.solvers.cuda.passes import PACK_BYTES
-from dasp.solvers.cuda.protocols import Array, PassSpace
-from dasp.solvers.cuda.trace import PartOfDot, Pass
+from dasp.solvers.cuda.trace import PartOfDot, PassSpace, TracedPass
+from dasp.solvers.operator import Array
 from dasp.solvers.scalars import Scalar, TracedComplex
 from dasp.solvers.space import Dot, Update, parse_dot, parse_update
 
@@ -30,7 +30,7 @@ class CudaFused:
 
     def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
         """Write the pass down and return its dot products, traced."""
-        one = Pass(self._vectors, self._updates, self._sums, coefficients)
+        one = TracedPass(self._vectors, self._updates, self._sums, coefficients)
         sums = iter(self._vectors.space.trace.add_pass(one))
         return tuple(TracedComplex(next(sums), next(sums)) if whole else next(sums) for whole in self._whole)
 
