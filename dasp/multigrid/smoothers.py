@@ -12,10 +12,9 @@ from dasp.preconditioners.base import MOST_STEPS, cast
 from dasp.preconditioners.chebyshev import UPPER, coefficients
 from dasp.runtime import check as _check
 from dasp.runtime.cpu.compile import jit
+from dasp.runtime.types import Array
 from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.space import Space, Vectors
-
-Array = Any
 
 SMOOTHERS, CYCLES = ("chebyshev", "jacobi", "gauss-seidel"), ("V", "W", "F")
 
@@ -162,7 +161,8 @@ def dense_smoother(A: np.ndarray[Any, Any], inverse: Array, radius: float, optio
         lower, upper = np.tril(A) + unit, np.triu(A) + unit
 
         def sweep(X: Array, B: Array, forward: bool) -> Array:
-            return X + used * np.linalg.solve(lower if forward else upper, B - A @ X)
+            step: Array = used * np.linalg.solve(lower if forward else upper, B - A @ X)
+            return X + step
 
     else:
         first, further = (OMEGA / radius, []) if options.smoother == "jacobi" else options.polynomial(radius)

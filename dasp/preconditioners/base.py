@@ -14,8 +14,9 @@ from numpy.typing import DTypeLike
 from dasp.matrix.device import find_device
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import library, operand
+from dasp.runtime.types import Array
 from dasp.solvers.arguments import space_for
-from dasp.solvers.operator import Array, device_of, multiply_by_column
+from dasp.solvers.operator import device_of, multiply_by_column
 from dasp.solvers.space import Space
 
 MOST_STEPS = 1000
@@ -82,7 +83,7 @@ class Preconditioner:
         """Set `x` from `b`, in passes and products; runs once for each program on a GPU."""
         raise NotImplementedError
 
-    def matvec(self, r: Array, out: Array = None) -> Array:
+    def matvec(self, r: Array, out: Array | None = None) -> Array:
         """Return M r.
 
         Parameters
@@ -174,7 +175,7 @@ class Preconditioner:
             self.vectors.bind("x", own[1])
         return program
 
-    def matmat(self, R: Array, out: Array = None) -> Array:
+    def matmat(self, R: Array, out: Array | None = None) -> Array:
         """Return M R, one column after the other.
 
         Parameters
@@ -227,7 +228,7 @@ class Preconditioner:
         return self if wanted == self.dtype else self._again(wanted)
 
 
-def _places(*arrays: Array) -> tuple[Any, ...]:
+def _places(*arrays: Any) -> tuple[Any, ...]:
     """Return where arrays of a GPU lie, and of what type they are."""
     return tuple((int(one.data.ptr), one.strides, one.dtype) for one in arrays)
 
@@ -305,7 +306,7 @@ def cast_matrix(matrix: Any, dtype: np.dtype[Any]) -> Any:
     return csr_array((cast(matrix.data, dtype), matrix.indices, matrix.indptr), matrix.shape)
 
 
-def place(A: Any, device: str | None) -> str:
+def place(A: object, device: str | None) -> str:
     """Return the device that is meant: the one given, else that of A.
 
     Raises

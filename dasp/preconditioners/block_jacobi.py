@@ -17,7 +17,7 @@ from dasp.preconditioners.base import (
 )
 from dasp.runtime import check as _check
 from dasp.runtime.integers import ceil_div
-from dasp.solvers.operator import as_operator
+from dasp.solvers.operator import Matrix, as_operator
 
 
 class BlockJacobi(Preconditioner):
@@ -36,7 +36,7 @@ class BlockJacobi(Preconditioner):
         self.space.apply(self._operator, self.vectors["b"], self.vectors["x"])
 
 
-def block_jacobi(A: Any, *, block: int, device: str | None = None) -> Preconditioner:
+def block_jacobi(A: Matrix, *, block: int, device: str | None = None) -> Preconditioner:
     """Return the preconditioner that solves with the dense blocks on the diagonal of A.
 
     Parameters

@@ -24,7 +24,7 @@ from dasp.preconditioners.base import (
     spectral_radius,
 )
 from dasp.runtime import check as _check
-from dasp.solvers.operator import DeviceOperator, as_operator
+from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
 
 UPPER = 1.1
 """By what the estimate of the largest eigenvalue, which is from below, is raised."""
@@ -103,7 +103,7 @@ def _polynomial(
 
 
 def chebyshev(
-    A: Any,
+    A: Matrix,
     *,
     degree: int = 3,
     ratio: float = 30.0,

@@ -26,7 +26,7 @@ from dasp.preconditioners.base import (
 )
 from dasp.runtime import check as _check
 from dasp.runtime.cpu.compile import jit
-from dasp.solvers.operator import as_operator
+from dasp.solvers.operator import Matrix, as_operator
 from dasp.solvers.space import Triangle
 
 Vector = np.ndarray[Any, Any]
@@ -138,7 +138,7 @@ class Swept(Preconditioner):
             self._backward()
 
 
-def ilu0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Preconditioner:
+def ilu0(A: Matrix, *, sweeps: int | None = None, device: str | None = None) -> Preconditioner:
     """Return the incomplete LU factors of A with the pattern of A: ILU(0).
 
     Parameters
@@ -184,7 +184,7 @@ def ilu0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Pre
     return _from_factors(factors, factors.data[diagonal], sweeps, dtype, place(A, device))
 
 
-def ic0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Preconditioner:
+def ic0(A: Matrix, *, sweeps: int | None = None, device: str | None = None) -> Preconditioner:
     """Return the incomplete Cholesky factors of A with the pattern of A: IC(0).
 
     A is symmetric or Hermitian, and positive definite. Parameters, results and errors are those of `ilu0`; it

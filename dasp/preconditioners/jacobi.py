@@ -16,6 +16,7 @@ from dasp.preconditioners.base import (
     place,
 )
 from dasp.runtime.arrays import to_host
+from dasp.solvers.operator import Matrix
 
 
 class Jacobi(Preconditioner):
@@ -38,7 +39,7 @@ class Jacobi(Preconditioner):
         self._divide()
 
 
-def jacobi(A: Any, *, device: str | None = None) -> Preconditioner:
+def jacobi(A: Matrix, *, device: str | None = None) -> Preconditioner:
     """Return the preconditioner that divides by the diagonal of A.
 
     Parameters

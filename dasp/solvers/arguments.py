@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, wraps
 from numbers import Real
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from dasp.runtime import check as _check
 from dasp.runtime.arrays import on_gpu, take
 from dasp.runtime.dtypes import is_number, real_type, stored
 from dasp.runtime.loading import load
-from dasp.solvers.operator import Array, Matrix, device_of
+from dasp.runtime.types import Array, ArrayLike
+from dasp.solvers.operator import Matrix, device_of
 from dasp.solvers.space import Space
 
 P = ParamSpec("P")
@@ -92,6 +93,19 @@ def _parameters(method: Callable[..., object]) -> Mapping[str, inspect.Parameter
     return inspect.signature(method).parameters
 
 
+class ProgressBar(Protocol):
+    """A bar of tqdm."""
+
+    def set_postfix_str(self, s: str, refresh: bool) -> None:
+        """Show the residual."""
+
+    def update(self, n: int) -> object:
+        """Count iterations."""
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+
+
 @dataclass
 class Limits:
     """When a solve ends, and who sees it on the way."""
@@ -101,7 +115,7 @@ class Limits:
     maxiter: int
     check_every: int
     callback: Callable[[Any], None] | None
-    bar: Any
+    bar: ProgressBar | None
 
 
 def make_limits(
@@ -146,15 +160,16 @@ def make_limits(
     return limits
 
 
-def _bar() -> Any:
+def _bar() -> ProgressBar:
     try:
         from tqdm import tqdm
     except ImportError as error:
         raise RuntimeError("progress was asked for and tqdm is not installed; pip install tqdm") from error
-    return tqdm(unit=" iterations", leave=True)
+    bar: ProgressBar = tqdm(unit=" iterations", leave=True)
+    return bar
 
 
-def place_and_type(A: Matrix, b: Array | None, M: Matrix | None = None) -> tuple[str, np.dtype[Any]]:
+def place_and_type(A: Matrix, b: ArrayLike | None, M: Matrix | None = None) -> tuple[str, np.dtype[Any]]:
     """Return the device of a system and the type of its vectors.
 
     float32 if A and b are of single or half precision, else float64; the complex type of the same precision
@@ -182,12 +197,12 @@ def space_for(device: str, dtype: np.dtype[Any]) -> Space:
     return made
 
 
-def any_complex(*given: Any) -> bool:
+def any_complex(*given: object) -> bool:
     """Return True if any of these matrices and vectors, or lists of numbers, is complex; None is not."""
     return any(_type_of(one).kind == "c" for one in given)
 
 
-def _type_of(array: Array) -> np.dtype[Any]:
+def _type_of(array: object) -> np.dtype[Any]:
     """Return the type of an array's numbers, or of a list's; of what does not say float64.
 
     Raises
@@ -200,11 +215,11 @@ def _type_of(array: Array) -> np.dtype[Any]:
     try:
         return np.dtype(getattr(array, "dtype", None) or np.float64)
     except TypeError as error:
-        kind = _check.kind_of(array, library=True)
-        raise TypeError(f"{kind} was given, of {array.dtype}; NumPy's or CuPy's are needed") from error
+        kind, given = _check.kind_of(array, library=True), getattr(array, "dtype", None)
+        raise TypeError(f"{kind} was given, of {given}; NumPy's or CuPy's are needed") from error
 
 
-def check_square(A: Any, M: Any) -> None:
+def check_square(A: Matrix, M: Matrix | None) -> None:
     """Check that A is square, and that M has its shape.
 
     Raises
@@ -235,9 +250,7 @@ def check_square(A: Any, M: Any) -> None:
         )
 
 
-def vector(
-    name: str, array: Array, size: int, what: str = "rows", into: np.dtype[Any] | None = None
-) -> Array:
+def vector(name: str, array: Any, size: int, what: str = "rows", into: np.dtype[Any] | None = None) -> Array:
     """Return b or x0 as a flat array, a list as a NumPy array; `into` is a type that shall hold its numbers.
 
     Raises
@@ -245,7 +258,7 @@ def vector(
     TypeError, ValueError
         If it is no vector of so many numbers, or has complex ones and the type is real.
     """
-    given = array if on_gpu(array) else take(name, array)
+    given: Array = array if on_gpu(array) else take(name, array)
     if given.dtype.kind == "c" and into is not None and into.kind != "c":
         raise TypeError(f"{name} has dtype {given.dtype}; A, b and M are real, so a real dtype is needed")
     if given.shape not in ((size,), (size, 1)):
@@ -253,7 +266,7 @@ def vector(
     return given.reshape(-1)
 
 
-def vectors_of(name: str, array: Array, size: int) -> Array:
+def vectors_of(name: str, array: Any, size: int) -> Array:
     """Return several vectors, the columns of an array, as `vector` returns one.
 
     Raises
@@ -261,7 +274,7 @@ def vectors_of(name: str, array: Array, size: int) -> Array:
     TypeError, ValueError
         If it is no array of numbers of so many rows.
     """
-    given = array if on_gpu(array) else take(name, array)
+    given: Array = array if on_gpu(array) else take(name, array)
     if given.ndim != 2 or given.shape[0] != size:
         what = f"has shape {given.shape}" if given.ndim else f"is {_check.kind_of(array)}"
         raise ValueError(f"{name} {what}; A has {size} rows, so ({size}, k) is needed")

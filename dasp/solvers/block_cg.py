@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp.runtime.types import Array
 from dasp.solvers.arguments import check_square, make_limits, one_rank, place_and_type, space_for, vectors_of
 from dasp.solvers.blocks import (
     RANK,
@@ -25,7 +26,7 @@ from dasp.solvers.blocks import (
     squared_lengths,
 )
 from dasp.solvers.driver import BEYOND, HIDDEN, Solve, drive, hand_back
-from dasp.solvers.operator import Array, DeviceOperator, Matrix, as_operator
+from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
 from dasp.solvers.plain import SKEW
 from dasp.solvers.scalars import CLAIMED, NOT_FINITE, OWN, RUNNING
 from dasp.solvers.space import Report, Space

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from dasp.runtime.dtypes import real_type
+from dasp.runtime.types import Array
 from dasp.solvers.space import Space
 from dasp.solvers.system import SQUARES, scale_for
-
-Array = Any
 
 SINGLE_SQUARES = (1e-20, 1e20)
 """Between these the square of a number in single precision, and of what is left of it, loses nothing."""

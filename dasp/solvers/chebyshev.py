@@ -113,7 +113,7 @@ def estimate_spectrum(A: Matrix, M: Matrix | None, dtype: np.dtype[Any], device:
     noise = rng.standard_normal(system.n)
     if system.complex:
         noise = noise + 1j * rng.standard_normal(system.n)
-    system.vectors["b"][...] = system.space.asarray(noise.astype(dtype))
+    system.take(noise.astype(dtype), None)
     system.loop.start("zero", {"rtol": 1e-6, "atol": 0.0, "margin": 1.0})
     diagonal, beside = [], []
     before = 0.0

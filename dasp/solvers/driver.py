@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import Limits
-from dasp.solvers.operator import Array
 from dasp.solvers.scalars import CLAIMED, LIMIT, NOT_FINITE, NOTHING, RUNNING
 from dasp.solvers.space import Loop, Report, Space
 from dasp.solvers.stats import Stats
@@ -176,7 +176,7 @@ def iterate(solve: Solve, limits: Limits, made: int, residuals: list[float]) -> 
     return solve.loop.advance(0, finish=True), count
 
 
-def hand_back(x: Array, b: Array, space: Space) -> Array:
+def hand_back(x: Array, b: ArrayLike, space: Space) -> Array:
     """Return x where b is: on the host for NumPy arrays and lists."""
     return space.download(x) if isinstance(b, np.ndarray) or not hasattr(b, "dtype") else x
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from dasp.runtime import check as _check
 from dasp.runtime.dtypes import real_type
+from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import Limits, place_and_type, space_for, together, vector
 from dasp.solvers.driver import BEYOND, HIDDEN, Solve, drive, hand_back
 from dasp.solvers.operator import (
-    Array,
     Damped,
     DampedAdjoint,
     Matrix,
@@ -273,8 +273,8 @@ class LeastSquaresSolve(Solve):
 
 def solve_least_squares(
     A: Matrix,
-    b: Array,
-    x0: Array | None,
+    b: ArrayLike,
+    x0: ArrayLike | None,
     limits: Limits,
     workspace: Workspace | None,
     method: Callable[[Problem], Bidiagonalization],

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp.runtime.types import Array
 from dasp.solvers.arguments import check_square, make_limits, one_rank, place_and_type, space_for, vectors_of
 from dasp.solvers.blocks import (
     OVERFLOW,
@@ -23,7 +24,7 @@ from dasp.solvers.blocks import (
     squares_of,
 )
 from dasp.solvers.driver import BREAKDOWN
-from dasp.solvers.operator import Array, DeviceOperator, Matrix, as_operator
+from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
 from dasp.solvers.plain import SKEW
 from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats
@@ -176,8 +177,8 @@ class _Lobpcg:
             AX *= self.scale
             atol *= self.scale
             values, C = self.ritz(X, AX, k, used[:k])
-            for block in (X, AX):
-                space.set_product(block, block, C)
+            space.set_product(X, X, C)
+            space.set_product(AX, AX, C)
             for made in range(most + 1):
                 lengths = self._residuals(X, AX, values, R)
                 wanted = max(rtol * self.norm, atol)

@@ -11,9 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dasp.runtime import check as _check
-
-Array = Any
-"""numpy.ndarray or cupy.ndarray, or in a caller's arguments a list."""
+from dasp.runtime.types import Array
 
 
 class Matrix(Protocol):

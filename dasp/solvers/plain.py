@@ -39,14 +39,13 @@ class ConjugateGradients:
         fuse = system.vectors.fuse
         self._first = fuse(f"p = {self._z}", dots=(f"r {self._z}",))
         self._curvature = fuse(dots=("p q",))
-        diagonal = getattr(system.preconditioner, "diagonal", None)
-        self._divide = None if diagonal is None else fuse("z = d*r")
-        self._inner = fuse(dots=("r z",)) if self._z == "z" and diagonal is None else None
-        if diagonal is None:
-            self._descend = fuse("r = r - alpha q", dots=("r r",))
-        else:
-            system.vectors["d"][...] = system.space.asarray(diagonal)
+        is_diagonal = system.diagonal is not None
+        self._divide = fuse("z = d*r") if is_diagonal else None
+        self._inner = fuse(dots=("r z",)) if self._z == "z" and not is_diagonal else None
+        if is_diagonal:
             self._descend = fuse("r = r - alpha q", "z = d*r", dots=("r r", "r z"))
+        else:
+            self._descend = fuse("r = r - alpha q", dots=("r r",))
         self._advance = fuse("x = x + alpha p", f"p = {self._z} + beta p")
 
     def start(self, s: State) -> State:

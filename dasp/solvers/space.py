@@ -24,7 +24,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dasp.solvers.operator import Array, DeviceOperator
+from dasp.runtime.types import Array
+from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.scalars import Scalar
 
 

@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from dasp.runtime.log import logger
+from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import Limits, check_square, place_and_type, space_for, together, vector
 from dasp.solvers.driver import BEYOND, HIDDEN, Solve, drive, hand_back
-from dasp.solvers.operator import Array, Matrix, as_operator
+from dasp.solvers.operator import Matrix, as_operator
 from dasp.solvers.scalars import NOT_FINITE, NOTHING, RUNNING, Scalar, where
 from dasp.solvers.space import Loop, Space, State
 from dasp.solvers.stats import Stats
@@ -104,15 +105,22 @@ class System:
         return COMPLEX_SQUARES if self.complex else SQUARES
 
     @property
+    def diagonal(self) -> Array | None:
+        """The diagonal of a preconditioner that is one; methods keep a copy in their vector `d`."""
+        return getattr(self.preconditioner, "diagonal", None)
+
+    @property
     def captures(self) -> bool:
         """True if its products can be captured in a CUDA graph."""
         return all(one is None or one.captures for one in (self.operator, self.preconditioner))
 
     def take(self, b: Array, x0: Array | None) -> None:
-        """Take a right-hand side, and where to start if that is not None."""
+        """Take a right-hand side, where to start if that is not None, and the values of a diagonal M."""
         load(self.vectors["b"], b, self.space)
         if x0 is not None:
             load(self.vectors["x"], x0, self.space)
+        if "d" in self.names:
+            load(self.vectors["d"], self.diagonal, self.space)
 
     def solution(self) -> Array:
         """Return x, which the caller may keep."""
@@ -200,7 +208,7 @@ class LinearSolve(Solve):
         """Return a reason if x holds NaN that its residual does not show, or not in its type."""
         M = self.system.preconditioner
         # A diagonal M was found to be finite when it was made. To look takes as long as some iterations.
-        may_hide = not self.from_zero or (M is not None and getattr(M, "diagonal", None) is None)
+        may_hide = not self.from_zero or (M is not None and self.system.diagonal is None)
         if may_hide and not self._is_finite():
             return HIDDEN
         if self.factor == 1.0:
@@ -216,8 +224,8 @@ class LinearSolve(Solve):
 
 def solve(
     A: Matrix,
-    b: Array,
-    x0: Array | None,
+    b: ArrayLike,
+    x0: ArrayLike | None,
     limits: Limits,
     M: Matrix | None,
     workspace: Workspace | None,
@@ -266,7 +274,7 @@ def solve(
 def collect_alike(
     method: str,
     taken: tuple[str, np.dtype[Any], Array, Array | None],
-    x0: Array | None,
+    x0: ArrayLike | None,
     M: Matrix | None = None,
 ) -> dict[str, Any]:
     """Return the arguments of a solve, besides its limits, that must be equal on all ranks."""

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from dasp.runtime.types import Array
 from dasp.solvers.cpu.arnoldi import CpuArnoldi
 from dasp.solvers.cpu.passes import solve_triangle
 from dasp.solvers.cpu.vectors import CpuVectors, Vector
-from dasp.solvers.operator import Array, DeviceOperator
+from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.scalars import LIMIT, RUNNING, first_verdict, verdict
 from dasp.solvers.space import Iterate, Report, Start, State, Triangle
 

@@ -10,6 +10,7 @@ import numpy as np
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.graph import in_turn
 from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.types import Array
 from dasp.solvers.cuda.passes import (
     UNGUARDED,
     UNLESS_LIMIT,
@@ -20,7 +21,6 @@ from dasp.solvers.cuda.passes import (
 )
 from dasp.solvers.cuda.trace import CARRIED, COUNT, SLOTS, Multiplication, PassSpace, Slots, Trace, TracedPass
 from dasp.solvers.cuda.vectors import CudaVectors
-from dasp.solvers.operator import Array
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, joined, split, verdict, where
 from dasp.solvers.space import Iterate, Report, Start, State
 
@@ -142,7 +142,8 @@ class CudaLoop:
         return Report(self._read(None), residuals)
 
     def _take(self, count: int) -> Array:
-        return self._on.zeros(count, np.float64)
+        scalars: Array = self._on.zeros(count, np.float64)
+        return scalars
 
     def _run_once(self, traces: list[Trace]) -> None:
         """Make the products of some traces, so that what they do once is done before they are captured."""

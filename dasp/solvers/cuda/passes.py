@@ -11,8 +11,8 @@ import numpy as np
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import TABLE
+from dasp.runtime.types import Array
 from dasp.solvers.cuda.trace import PassSpace, TracedPass
-from dasp.solvers.operator import Array
 from dasp.solvers.space import Update
 
 SOURCE = "solve/fused.cu"
@@ -170,7 +170,7 @@ def launch_pass(
     history: Array,
 ) -> Callable[[], None]:
     """Return the launch of a pass; `sums` are those it takes, of how many blocks, and those it leaves."""
-    arguments = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}
+    arguments: dict[str, object] = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}
     arguments |= {"n": given.vectors.n, "in": scalars[0], "out": scalars[1], "history": history}
     arguments |= dict(zip(("sums_in", "blocks_in", "sums_out"), sums, strict=True))
     arguments |= {"sums_more": given.more[1], "blocks_more": given.more[2]}

@@ -12,6 +12,7 @@ from dasp.runtime.cuda.device import CudaDevice, device_of_number
 from dasp.runtime.cuda.graph import in_turn
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.integers import ceil_div
+from dasp.runtime.types import Array
 from dasp.solvers.cuda.arnoldi import CudaArnoldi
 from dasp.solvers.cuda.loop import CudaLoop
 from dasp.solvers.cuda.passes import (
@@ -25,7 +26,7 @@ from dasp.solvers.cuda.passes import (
 )
 from dasp.solvers.cuda.trace import Multiplication, Slots, Trace, TracedPass
 from dasp.solvers.cuda.vectors import CudaVectors
-from dasp.solvers.operator import Array, DeviceOperator
+from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.space import Iterate, Start, State, Triangle
 
 BLOCKS_PER_PROCESSOR = 4
@@ -172,7 +173,7 @@ class CudaSpace:
         return solve
 
     def _uploaded(self, array: np.ndarray[Any, Any]) -> Array:
-        made = self.on.zeros(len(array), array.dtype)
+        made: Array = self.on.zeros(len(array), array.dtype)
         self.on.upload(made, array)
         return made
 
@@ -182,7 +183,8 @@ class CudaSpace:
 
     def asarray(self, array: Array) -> Array:
         """Return an array of the space's type on the GPU, itself if it is one."""
-        return self.on.asarray(array, self.dtype)
+        there: Array = self.on.asarray(array, self.dtype)
+        return there
 
     def download(self, array: Array) -> np.ndarray[Any, Any]:
         """Return a copy on the host."""

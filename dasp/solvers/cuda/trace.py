@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dasp.runtime.cuda.device import CudaDevice
-from dasp.solvers.operator import Array, DeviceOperator
+from dasp.runtime.types import Array
+from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.scalars import Scalar, Traced, TracedComplex, literal
-from dasp.solvers.space import Update
+from dasp.solvers.space import Update, Vectors
 
 CODE, COUNT, MOST = range(3)
 """Slots of the scalars on the GPU: why the iteration stopped, the iterations made, and those allowed."""
@@ -56,7 +57,7 @@ class PartOfDot(NamedTuple):
 class TracedPass:
     """A pass that was asked for: updates and dot products of vectors, and the coefficients of terms."""
 
-    vectors: Any
+    vectors: Vectors
     updates: tuple[Update, ...]
     dots: tuple[PartOfDot, ...]
     coefficients: dict[str, Scalar]
@@ -65,7 +66,7 @@ class TracedPass:
     stores: list[str] = field(default_factory=list)
     sums: int = 0
     """Dot products of the pass before."""
-    more: tuple[int, Array, int] = (0, None, 0)
+    more: tuple[int, Array | None, int] = (0, None, 0)
     """Dot products that a product since then left: how many, their sums, and sums for each."""
     leave: str = ""
     """A statement after the scalars."""
@@ -122,7 +123,7 @@ class Trace:
         self.slots, self._entering = slots, entering
         self.entries: list[TracedPass | Callable[[], None]] = []
         self.passes: list[TracedPass] = []
-        self._left: tuple[int, Array, int] = (0, None, 0)
+        self._left: tuple[int, Array | None, int] = (0, None, 0)
         self._numbers = 0
         self._declared: set[tuple[int, int]] = set()
         self._kept: dict[int, int] = {}
@@ -161,7 +162,7 @@ class Trace:
         self,
         state: Mapping[str, Scalar],
         history: tuple[Scalar, Scalar] | None,
-        nothing: Any,
+        nothing: Vectors,
         leave_if: Scalar | None = None,
     ) -> None:
         """Decide in which pass each scalar is computed and kept.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dasp.runtime.integers import round_up
+from dasp.runtime.types import Array
 from dasp.solvers.cuda.passes import PACK_BYTES
 from dasp.solvers.cuda.trace import PartOfDot, PassSpace, TracedPass
-from dasp.solvers.operator import Array
 from dasp.solvers.scalars import Scalar, TracedComplex
 from dasp.solvers.space import Dot, Update, parse_dot, parse_update
 
@@ -41,10 +41,12 @@ class CudaVectors:
     def __init__(self, space: PassSpace, n: int, names: tuple[str, ...]) -> None:
         pack = ROW_BYTES // space.dtype.itemsize
         self.stride = stride = round_up(max(1, n), pack)
-        self.block = space.on.zeros(max(1, len(names)) * stride, space.dtype)
+        self.block: Array = space.on.zeros(max(1, len(names)) * stride, space.dtype)
         self.space, self.n, self.nbytes = space, n, int(self.block.nbytes)
         self.names = names
-        self._views = {name: self.block[k * stride : k * stride + n] for k, name in enumerate(names)}
+        self._views: dict[str, Array] = {
+            name: self.block[k * stride : k * stride + n] for k, name in enumerate(names)
+        }
 
     def rows_from(self, name: str) -> Array:
         """Return a vector and all behind it, with what lies between them."""

@@ -55,8 +55,6 @@ class PersistentLoop:
         assert isinstance(space, CudaSpace)
         assert isinstance(vectors, CudaVectors)
         self._on, jacobi = space.on, "d" in vectors.names
-        if jacobi:
-            vectors["d"][...] = space.asarray(getattr(system.preconditioner, "diagonal", None))
         messages = 2 * (4 if jacobi else 2) * recipe.blocks**2  # kernels/grid.cuh
         room = space.on.zeros(messages + RECORD + HISTORY + 1, np.float64)
         self._history = room[messages + RECORD :]
