@@ -70,8 +70,18 @@ def is_lasting(A: object) -> bool:
     return hasattr(type(A), "__dasp_product__") or bool(getattr(type(A), "lasting", False))
 
 
-class _ByColumn:
-    """An operator that multiplies the columns of a block one after the other."""
+def multiply_by_column(multiply: Callable[[Array, Array], object], X: Array, Y: Array) -> None:
+    """Set each column of Y by `multiply(x, y)`, which gets contiguous copies of the columns."""
+    for k in range(X.shape[1]):
+        x, y = X[:, k].copy(), Y[:, k].copy()
+        multiply(x, y)
+        Y[:, k] = y
+
+
+class _Multiplies:
+    """An operator that has `multiply` alone: blocks go column by column, and nothing is prepared."""
+
+    captures = False
 
     def multiply(self, x: Array, y: Array) -> None:
         """Set y to the product with x."""
@@ -81,29 +91,18 @@ class _ByColumn:
         """Set each column of Y to the product with that of X."""
         multiply_by_column(self.multiply, X, Y)
 
-
-def multiply_by_column(multiply: Callable[[Array, Array], object], X: Array, Y: Array) -> None:
-    """Set each column of Y by `multiply(x, y)`, which gets contiguous copies of the columns."""
-    for k in range(X.shape[1]):
-        x, y = X[:, k].copy(), Y[:, k].copy()
-        multiply(x, y)
-        Y[:, k] = y
-
-
-class _Dotless(_ByColumn):
-    """An operator whose product leaves no dot product, and is made anew by each call."""
-
-    captures = False
-
     def prepare(self, x: Array, y: Array) -> Callable[[], None]:
         """Return a function that sets y to the product with x again and again."""
         return partial(self.multiply, x, y)
 
-    def prepare_with_dot(self, x: Array, y: Array, w: Array, *, square: bool = False) -> None:
+    def prepare_with_dot(
+        self, x: Array, y: Array, w: Array, *, square: bool = False
+    ) -> tuple[Callable[[], None], Array] | None:
+        """Return None."""
         return None
 
 
-class _Planned(_ByColumn):
+class _Planned(_Multiplies):
     """An operator with `matvec(x, out=y)`: a planned matrix, a preconditioner of ours."""
 
     def __init__(self, A: Any, device: str) -> None:
@@ -134,7 +133,7 @@ class _Planned(_ByColumn):
         return None if prepare is None else prepare(x, y, w, square=square)
 
 
-class _Plain(_Dotless):
+class _Plain(_Multiplies):
     """An operator with `@`: a SciPy or CuPy matrix, a LinearOperator, a dense array."""
 
     def __init__(self, A: Any, device: str, name: str = "A") -> None:
@@ -182,7 +181,7 @@ def _set(y: Array, product: Array, name: str) -> None:
     y[...] = product
 
 
-class Scaled(_Dotless):
+class Scaled(_Multiplies):
     """2^power times an operator: half of the power before the product, so that neither is lost."""
 
     def __init__(self, operator: DeviceOperator, power: int) -> None:
@@ -197,7 +196,7 @@ class Scaled(_Dotless):
         y *= after
 
 
-class Damped(_Dotless):
+class Damped(_Multiplies):
     """[A; damp I]: above A, below it the unit matrix times a number."""
 
     def __init__(self, operator: DeviceOperator, damp: float) -> None:
@@ -211,7 +210,7 @@ class Damped(_Dotless):
         y[self._rows :] = x * self._damp
 
 
-class DampedAdjoint(_Dotless):
+class DampedAdjoint(_Multiplies):
     """[A.H, damp I], the adjoint of `Damped`."""
 
     def __init__(self, adjoint: DeviceOperator, damp: float) -> None:
@@ -225,7 +224,7 @@ class DampedAdjoint(_Dotless):
         y += x[self._rows :] * self._damp
 
 
-class _Conjugated(_Dotless):
+class _Conjugated(_Multiplies):
     """The adjoint of a complex matrix that has `T` alone: no copy of its values is made."""
 
     def __init__(self, transposed: DeviceOperator) -> None:
@@ -236,7 +235,7 @@ class _Conjugated(_Dotless):
         y.imag[...] *= -1
 
 
-class _Adjoint(_Dotless):
+class _Adjoint(_Multiplies):
     """The adjoint of an operator that has `rmatvec` and no `T`."""
 
     def __init__(self, A: Any, device: str) -> None:

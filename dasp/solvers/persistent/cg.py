@@ -8,7 +8,7 @@ stands between two iterations.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,9 +36,6 @@ SLOTS = {"code": 0, "count": 1, "bb": 2, "rr": 3, "start": 4, "wanted": 5, "goal
 RECORD = 16
 """Numbers of the record."""
 
-VARYING = "most", "rtol", "atol", "margin", "mode", "finish"
-"""The arguments that differ from launch to launch."""
-
 
 class PersistentConjugateGradients(PipelinedConjugateGradients):
     """Pipelined conjugate gradients, as `PersistentLoop` makes them, with a diagonal preconditioner too."""
@@ -60,7 +57,6 @@ class PersistentLoop:
         self._history = room[messages + RECORD :]
         mailbox, self._mailbox = space.on.shared_with_host(recipe.mailbox)
         arguments = {
-            **recipe.arguments,
             "diagonal": vectors["d"] if jacobi else None,
             "shown": vectors.rows_from("r")[: 2 * vectors.stride],
             "kept": vectors.rows_from("w")[: 4 * vectors.stride],
@@ -72,9 +68,7 @@ class PersistentLoop:
             "x": vectors["x"],
             "messages": room[:messages].view(np.uint64),  # aligned as the allocation is
         }
-        sizes = recipe.blocks, recipe.threads, recipe.types, VARYING
-        how: dict[str, Any] = {"shared_bytes": recipe.shared_bytes, "together": True}
-        self._launch = space.on.launch(recipe.signature, recipe.defines, arguments, *sizes, **how)
+        self._launch = recipe.launch(space.on, arguments)
         self._given, self._mode = (0.0, 0.0, 0.0), FROM_ZERO
 
     def start(self, name: str, given: Mapping[str, float]) -> None:

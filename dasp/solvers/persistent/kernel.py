@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -15,6 +15,7 @@ from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cuda import vector
 from dasp.formats.sell.cuda.product import SellCudaProduct
 from dasp.formats.sell.pattern import Coding
+from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import into
 from dasp.runtime.integers import ceil_div
@@ -49,6 +50,9 @@ SIGNATURE = Signature(
     int                   finish
     """,
 )
+
+VARYING = "most", "rtol", "atol", "margin", "mode", "finish"
+"""The arguments that differ from launch to launch."""
 
 PLAN_ARGUMENTS = "headers", "bases", "deltas", "values", "table", "rows", "count", "positions", "identity"
 """Those of `vector.plan_arguments` that it takes: none of segments."""
@@ -102,26 +106,36 @@ class Recipe:
 
     Attributes
     ----------
-    signature : Signature
     defines : mapping of str to str
     arguments : mapping
     types : mapping of str to dtype
-    blocks, threads : int
-        Of the grid, and of a block.
+    blocks : int
+        Of the grid.
     shared_bytes : int
         Dynamic shared memory of a block.
-    mailbox : int
-        Numbers that the host sees when a launch is done.
     """
 
-    signature: Signature
     defines: Mapping[str, str]
     arguments: Mapping[str, Any]
     types: Mapping[str, np.dtype[Any]]
     blocks: int
-    threads: int
     shared_bytes: int
-    mailbox: int
+    mailbox: ClassVar[int] = MAILBOX
+
+    def launch(self, on: CudaDevice, arguments: Mapping[str, object]) -> Callable[..., None]:
+        """Return the launch with these arguments too; it takes the values of those that are `VARYING`."""
+        launch: Callable[..., None] = on.launch(
+            SIGNATURE,
+            self.defines,
+            {**self.arguments, **arguments},
+            self.blocks,
+            THREADS,
+            self.types,
+            VARYING,
+            shared_bytes=self.shared_bytes,
+            together=True,
+        )
+        return launch
 
 
 @cache
@@ -183,6 +197,5 @@ def make_recipe(plan: Plan, on: Chip, *, diagonal: bool) -> Recipe | None:
     own = {"DASP_THREADS": str(THREADS), "DASP_MAILBOX": str(MAILBOX)}
     own["DASP_JACOBI"] = str(int(diagonal))
     arguments = {name: every[name] for name in PLAN_ARGUMENTS} | {"nbytes": shared_bytes}
-    sizes = {"blocks": blocks, "threads": THREADS, "shared_bytes": shared_bytes, "mailbox": MAILBOX}
     constants = {**defines(vector, plan, kinds), **own}
-    return Recipe(SIGNATURE, constants, arguments, types(vector, plan, kinds), **sizes)
+    return Recipe(constants, arguments, types(vector, plan, kinds), blocks, shared_bytes)
