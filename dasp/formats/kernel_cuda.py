@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from dasp.formats.plan import WARP, Plan
 from dasp.runtime.cuda.launch import Signature
-from dasp.runtime.cuda.scratch import Scratch
 from dasp.runtime.dtypes import Arithmetic, real_type
 from dasp.runtime.integers import ceil_div
+from dasp.runtime.types import DeviceArray
 
 VARYING = "x", "y", "alpha", "beta"
 """Arguments that come with each product."""
@@ -25,6 +25,25 @@ SETTLE = Signature("spmv/settle.cu", "dasp_settle", "")
 
 TENSOR_CORES = 80
 """Compute capability from which tensor cores multiply float64."""
+
+
+ABSENT = {4: np.uint32(0x7FA0DA5F), 8: np.uint64(0x7FF4DA5F00000000)}
+"""Bits of a partial sum, or of a part of one, that is not there yet, by its bytes: kernels/scalar.cuh."""
+
+
+class Scratch(NamedTuple):
+    """Scratch of one product at a time: see kernels/spmv/partial.cuh.
+
+    Attributes
+    ----------
+    partials : array, shape (segments,), or (2 * segments,) of complex sums; uint32 or uint64
+        All `ABSENT` before and after each product.
+    tickets : array, shape (1,), uint32
+        0 before and after each product.
+    """
+
+    partials: DeviceArray
+    tickets: DeviceArray
 
 
 class VectorKernel(Protocol):
@@ -104,3 +123,13 @@ def compile_product(
 def compile_settling() -> Any:
     """Return the kernel that waits for those before it, for the current GPU."""
     return SETTLE.load({})
+
+
+def new_scratch(segments: int, total: np.dtype[Any], module: Any = np) -> Scratch:
+    """Return scratch for sums of a type, in NumPy's memory or, with `module=cupy`, on the current GPU."""
+    part = real_type(total).itemsize
+    count = segments * (total.itemsize // part)
+    host = np.full(count + 1, ABSENT[part])
+    host[count] = 0
+    block = module.asarray(host)
+    return Scratch(block[:count], block[count:].view(np.uint32)[:1])

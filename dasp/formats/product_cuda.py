@@ -16,27 +16,21 @@ from dasp.formats.kernel_cuda import (
     SETTLE,
     TENSOR_CORES,
     VARYING,
+    Scratch,
     VectorKernel,
     blocks,
     compile_product,
     compile_settling,
     defines,
+    new_scratch,
     numbers,
     types,
 )
 from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.runtime.arrays import is_cupy
+from dasp.runtime.cuda.capture import captured_in, in_pool, keep
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch
-from dasp.runtime.cuda.scratch import (
-    PER_THREAD_STREAM,
-    THIS_THREAD,
-    Scratch,
-    captured_in,
-    in_pool,
-    keep,
-    new_scratch,
-)
-from dasp.runtime.cuda.stream import on_stream
+from dasp.runtime.cuda.stream import PER_THREAD_STREAM, THIS_THREAD, on_stream
 from dasp.runtime.dtypes import BFLOAT16, Arithmetic, into, real_type
 from dasp.runtime.integers import round_up
 

@@ -16,6 +16,7 @@ from dasp import formats
 from dasp.formats import product_cpu, product_cuda
 from dasp.formats.cost import CostModel
 from dasp.formats.csr.matrix import Csr
+from dasp.formats.kernel_cuda import ABSENT, Scratch, new_scratch
 from dasp.formats.plan import (
     PAD,
     WARP,
@@ -29,7 +30,7 @@ from dasp.formats.plan import (
 from dasp.formats.sell.cpu import primitives
 from dasp.matrix import planning
 from dasp.runtime.cuda.launch import Signature
-from dasp.runtime.cuda.scratch import Scratch
+from dasp.runtime.dtypes import TABLE, real_type
 from tests.support.gallery import GALLERY
 from tests.support.reference import assert_close, assert_same_entries, entries_of
 
@@ -246,3 +247,16 @@ def test_a_format_that_a_backend_cannot_multiply_says_so(dense_rows: None) -> No
     formats.register(dataclasses.replace(formats.find("dense rows"), products={}))
     with pytest.raises(RuntimeError, match="the plan has format 'dense rows'; the CPU multiplies sell, dasp"):
         dasp.SpMatrix(plan, "cpu")
+
+
+@pytest.mark.parametrize("total", [row.dtype for row in TABLE.values() if row.sum == row.dtype.name])
+@pytest.mark.parametrize("segments", [0, 1, 5])
+def test_new_scratch_holds_no_sum_and_no_ticket(total, segments):
+    partials, tickets = new_scratch(segments, total)
+    part = real_type(total)
+    assert partials.nbytes == segments * total.itemsize
+    assert partials.dtype.itemsize == part.itemsize
+    assert (partials == ABSENT[part.itemsize]).all()
+    assert np.isnan(partials.view(part)).all()
+    assert tickets.tolist() == [0]
+    assert tickets.dtype == np.uint32

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +12,22 @@ from dasp.runtime.types import Stream
 HIGHEST = -5
 """Priority of a stream beside others: its few blocks run before those of a large kernel that wait. Lower is
 earlier; CUDA clamps it."""
+
+
+PER_THREAD_STREAM = 2
+"""CUDA's handle of the default stream that every host thread has of its own."""
+
+_numbers = itertools.count()
+
+
+class _Thread(threading.local):
+    """The number of a thread, which no other has: Python gives the identity of one that has ended again."""
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+
+
+THIS_THREAD = _Thread()
 
 
 @contextmanager

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from dasp.formats.kernel_cuda import Scratch
 from dasp.formats.plan import WARP, Plan
 from dasp.runtime.cuda.launch import Signature
-from dasp.runtime.cuda.scratch import Scratch
 from dasp.runtime.dtypes import C_NAMES
 from dasp.runtime.integers import ceil_div
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.cost import MANY_WARPS, CostModel
+from dasp.formats.kernel_cuda import Scratch
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda.launch import Signature
-from dasp.runtime.cuda.scratch import Scratch
 from dasp.runtime.dtypes import C_NAMES
 from dasp.runtime.integers import ceil_div, round_up
 

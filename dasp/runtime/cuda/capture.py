@@ -1,8 +1,6 @@
-"""Scratch of products with split rows, which ends with the graph that it is captured in.
+"""What a captured graph uses: it is kept until the graph, and all that was made from it, has ended.
 
-Two products that run at the same time must not share it. Products of a stream follow each other, so they do.
-A captured graph may run on any stream, so it has scratch of its own, and keeps it: CUDA tells when the graph,
-and all that was made from it, has ended.
+A graph holds addresses alone. CUDA tells when it has ended.
 
 Source: CUDA Driver API, Graph Management (cuUserObjectCreate, cuGraphRetainUserObject).
 """
@@ -10,70 +8,24 @@ Source: CUDA Driver API, Graph Management (cuUserObjectCreate, cuGraphRetainUser
 from __future__ import annotations
 
 import ctypes
-import itertools
 import threading
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dasp.runtime.cuda.driver import check, driver
-from dasp.runtime.dtypes import real_type
-
-ABSENT = {4: np.uint32(0x7FA0DA5F), 8: np.uint64(0x7FF4DA5F00000000)}
-"""Bits of a partial sum, or of a part of one, that is not there yet, by its bytes: kernels/scalar.cuh."""
-
-PER_THREAD_STREAM = 2
-"""CUDA's handle of the default stream that every host thread has of its own."""
 
 NO_DESTRUCTOR_SYNC, MOVE = 1, 1
 """CU_USER_OBJECT_NO_DESTRUCTOR_SYNC and CU_GRAPH_USER_OBJECT_MOVE: both are asked for."""
 
 
-_numbers = itertools.count()
-
-
-class _Thread(threading.local):
-    """The number of a thread, which no other has: Python gives the identity of one that has ended again."""
-
-    def __init__(self) -> None:
-        self.number = next(_numbers)
-
-
-THIS_THREAD = _Thread()
-
-
-def in_pool(cupy: Any) -> Any:
+def in_pool(cupy: Any) -> AbstractContextManager[None]:
     """Return a context in which arrays come from CuPy's pool, so that `keep` may hold them.
 
     During a capture the caller's allocator may give memory of the graph, which must be given back in it.
     """
-    return cupy.cuda.using_allocator(cupy.get_default_memory_pool().malloc)
-
-
-class Scratch(NamedTuple):
-    """Scratch of one product at a time: see kernels/spmv/partial.cuh.
-
-    Attributes
-    ----------
-    partials : array, shape (segments,), or (2 * segments,) of complex sums; uint32 or uint64
-        All `ABSENT` before and after each product.
-    tickets : array, shape (1,), uint32
-        0 before and after each product.
-    """
-
-    partials: Any
-    tickets: Any
-
-
-def new_scratch(segments: int, total: np.dtype[Any], module: Any = np) -> Scratch:
-    """Return scratch for sums of a type, in NumPy's memory or, with `module=cupy`, on the current GPU."""
-    part = real_type(total).itemsize
-    count = segments * (total.itemsize // part)
-    host = np.full(count + 1, ABSENT[part])
-    host[count] = 0
-    block = module.asarray(host)
-    return Scratch(block[:count], block[count:].view(np.uint32)[:1])
+    context: AbstractContextManager[None] = cupy.cuda.using_allocator(cupy.get_default_memory_pool().malloc)
+    return context
 
 
 def captured_in(stream: int) -> tuple[int, int]:
@@ -104,7 +56,7 @@ def captured_in(stream: int) -> tuple[int, int]:
 class _Kept(NamedTuple):
     """Something that a graph uses, and a lock of Python's that CUDA opens when the graph has ended."""
 
-    thing: Any
+    thing: object
     lock: int
 
 
@@ -112,7 +64,7 @@ _kept: list[_Kept] = []
 _kept_lock = threading.Lock()
 
 
-def keep(thing: Any, graph: int) -> None:
+def keep(thing: object, graph: int) -> None:
     """Keep a thing alive until a graph, its copies and their executions have ended, and nothing longer.
 
     The things of graphs that have ended are dropped at the next call.
@@ -133,7 +85,7 @@ def keep(thing: Any, graph: int) -> None:
     CUDA's thread must neither call CUDA nor wait for Python: it calls `PyThread_release_lock`, which needs no
     interpreter, so a graph may end while Python does. The locks are the C library's, for the same reason.
     """
-    let_go()
+    drop_ended()
     lock = _locks().PyThread_allocate_lock()
     _locks().PyThread_acquire_lock(lock, 1)
     with _kept_lock:
@@ -148,10 +100,10 @@ def keep(thing: Any, graph: int) -> None:
         status = driver().cuGraphRetainUserObject(ctypes.c_void_p(graph), handle, 1, MOVE)
         if status:
             driver().cuUserObjectRelease(handle, 1)
-    check(status, "scratch was not tied to its graph")
+    check(status, "nothing could be tied to the graph of a capture")
 
 
-def let_go() -> None:
+def drop_ended() -> None:
     """Drop everything that only graphs that have ended used."""
     locks = _locks()
     ended: list[_Kept] = []
@@ -166,7 +118,7 @@ def let_go() -> None:
 
 
 @cache
-def _locks() -> Any:
+def _locks() -> ctypes.PyDLL:
     """Return the interpreter's own library, with the types of its functions for locks."""
     library = ctypes.PyDLL(None, handle=ctypes.pythonapi._handle)
     library.PyThread_allocate_lock.restype = ctypes.c_void_p

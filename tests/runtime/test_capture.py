@@ -1,4 +1,4 @@
-"""Scratch of captured products: how long a graph keeps it, shown by a stand-in for CUDA's driver."""
+"""What captured graphs use: how long they keep it, shown by a stand-in for CUDA's driver."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import itertools
 import threading
 import weakref
 
-import numpy as np
 import pytest
 
-from dasp.runtime.cuda import scratch
-from dasp.runtime.cuda.scratch import ABSENT, captured_in, keep, let_go, new_scratch
-from dasp.runtime.dtypes import TABLE, real_type
+from dasp.runtime.cuda import capture
+from dasp.runtime.cuda.capture import captured_in, drop_ended, keep
 
 
 class Thing:
@@ -68,11 +66,11 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch):
     stand_in = Driver()
-    monkeypatch.setattr(scratch, "driver", lambda: stand_in)
+    monkeypatch.setattr(capture, "driver", lambda: stand_in)
     monkeypatch.setattr("dasp.runtime.cuda.driver.driver", lambda: stand_in)
     yield stand_in
-    let_go()
-    assert not scratch._kept
+    drop_ended()
+    assert not capture._kept
 
 
 def kept(graph):
@@ -85,16 +83,16 @@ def kept(graph):
 def test_a_graph_keeps_what_it_uses_until_it_ends(driver):
     first, second = kept(7), kept(7)
     other = kept(8)
-    let_go()
+    drop_ended()
     gc.collect()
     assert all(ref() is not None for ref in (first, second, other))
     driver.end(7)
-    let_go()
+    drop_ended()
     assert first() is None
     assert second() is None
     assert other() is not None
     driver.end(8)
-    let_go()
+    drop_ended()
     assert other() is None
 
 
@@ -111,26 +109,26 @@ def test_what_has_ended_goes_when_something_else_is_kept(driver):
 @pytest.mark.parametrize(("fails", "status"), [("create", 2), ("retain", 1)])
 def test_an_error_of_the_driver_is_named_and_nothing_is_kept(driver, fails, status):
     driver.fails = fails
-    with pytest.raises(RuntimeError, match=f"scratch was not tied to its graph: CUDA_ERROR_{status}"):
+    with pytest.raises(RuntimeError, match=f"tied to the graph of a capture: CUDA_ERROR_{status}"):
         keep(Thing(), 7)
-    let_go()
-    assert not scratch._kept
+    drop_ended()
+    assert not capture._kept
     assert not driver.objects
 
 
 def test_threads_may_capture_at_once(driver):
-    def capture(base):
+    def capture_some(base):
         for graph in range(base + 1, base + 100):
             keep(Thing(), graph)
             driver.end(graph)
 
-    threads = [threading.Thread(target=capture, args=(1000 * k,)) for k in range(4)]
+    threads = [threading.Thread(target=capture_some, args=(1000 * k,)) for k in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    let_go()
-    assert not scratch._kept
+    drop_ended()
+    assert not capture._kept
 
 
 @pytest.mark.parametrize(("graph", "status"), [(0x500, 0), (0, 0), (0, 901)])
@@ -143,23 +141,10 @@ def test_the_graph_of_a_capture(monkeypatch, graph, status):
             state._obj.value, number._obj.value, handle._obj.value = 1, 2**40, graph
             return status
 
-    monkeypatch.setattr(scratch, "driver", Stand)
+    monkeypatch.setattr(capture, "driver", Stand)
     monkeypatch.setattr("dasp.runtime.cuda.driver.driver", Stand)
     if graph:
         assert captured_in(77) == (2**40, graph)
     else:
         with pytest.raises(RuntimeError, match="901" if status else "capture is no longer valid"):
             captured_in(77)
-
-
-@pytest.mark.parametrize("total", [row.dtype for row in TABLE.values() if row.sum == row.dtype.name])
-@pytest.mark.parametrize("segments", [0, 1, 5])
-def test_new_scratch_holds_no_sum_and_no_ticket(total, segments):
-    partials, tickets = new_scratch(segments, total)
-    part = real_type(total)
-    assert partials.nbytes == segments * total.itemsize
-    assert partials.dtype.itemsize == part.itemsize
-    assert (partials == ABSENT[part.itemsize]).all()
-    assert np.isnan(partials.view(part)).all()
-    assert tickets.tolist() == [0]
-    assert tickets.dtype == np.uint32
