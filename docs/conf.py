@@ -74,7 +74,7 @@ html_favicon = "_static/icon.svg"
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
-    "logo": {"text": "dasp", "image_light": "_static/icon.svg", "image_dark": "_static/icon.svg"},
+    "logo": {"text": f"dasp {release}", "image_light": "_static/icon.svg", "image_dark": "_static/icon.svg"},
     "navbar_align": "left",
     "navbar_end": ["theme-switcher"],
     "header_links_before_dropdown": 6,

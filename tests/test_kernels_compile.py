@@ -332,7 +332,6 @@ def pack() -> Iterator[tuple[str, Defines]]:
         "segments",
         "keys",
         "columns",
-        "bytes",
     ):
         yield from ((f"pack/{name}.cu", known) for known in (narrow, wide))
     for known, size in ((narrow, 2), (wide, 4), (narrow, 8), (wide, 16)):
@@ -349,8 +348,6 @@ def pack() -> Iterator[tuple[str, Defines]]:
         yield "pack/refill.cu", narrow | real
         yield "pack/holds.cu", narrow | real
         yield "pack/decode.cu", narrow | real
-        yield "pack/scale.cu", narrow | real | {"DASP_VALUE": {4: "float", 8: "double"}[size]}
-    yield "pack/scale.cu", wide | real | {"DASP_VALUE": "double", "DASP_CODING": str(int(Coding.PLAIN))}
     for coding, size in product((Coding.EQUAL, Coding.DICTIONARY), (2, 4, 8, 16)):
         bits = {"DASP_VALUE_BYTES": str(size), "DASP_KIND": "0", "DASP_CODING": str(int(coding))}
         yield "pack/decode.cu", narrow | bits
@@ -361,8 +358,6 @@ def pack() -> Iterator[tuple[str, Defines]]:
         yield "pack/refill.cu", narrow | parts
         yield "pack/holds.cu", narrow | parts
         yield "pack/decode.cu", narrow | parts
-        named = {8: "Complex<float>", 16: "Complex<double>"}[size]
-        yield "pack/scale.cu", narrow | parts | {"DASP_VALUE": named}
     yield "pack/values.cu", narrow | {"DASP_VALUE_BYTES": "8", "DASP_KIND": "2"}
     brain = {"DASP_VALUE_BYTES": "2", "DASP_KIND": "1", "DASP_BFLOAT16": "1"}
     yield "pack/values.cu", narrow | brain

@@ -56,12 +56,9 @@ class Format:
         Plan -> the choices of a policy that hold for a matrix like this one, such as its transpose; what was
         fitted to the matrix's own rows is left open, as all is by default.
     mapped : callable, optional
-        (plan, function, merges, primitives) -> the plan with a function of each number in its place, or None
-        if the numbers must be coded anew, as by default. The function takes arrays, of NumPy too, and may
-        give another type; `merges` says whether it makes many different numbers equal, or simpler ones.
-    scaled : callable, optional
-        (plan, slots, left, right, primitives) -> each value times its row's factor and then its column's, in
-        the order in which the entries came in; None if the matrix must be unpacked for it, as by default.
+        (plan, function, primitives) -> the plan with a function of each value in its place, or None if values
+        must be unpacked and coded anew, as by default. The function takes arrays, of NumPy too, and may give
+        another type.
     shares : callable, optional
         Plan -> its slots and its bytes, each divided among parts that the format names. May read arrays. By
         default the parts are those of the summary.
@@ -83,10 +80,5 @@ class Format:
     products: Mapping[str, Callable[[], type[Any]]]
     packs_on_gpu: bool = False
     alike: Callable[[Plan], dict[str, Any]] = lambda plan: {}
-    mapped: Callable[[Plan, Callable[[Array], Array], bool, Any], Plan | None] = (
-        lambda plan, function, merges, on: None
-    )
-    scaled: Callable[[Plan, Any, Array | None, Array | None, Any], Array | None] = (
-        lambda plan, slots, left, right, primitives: None
-    )
+    mapped: Callable[[Plan, Callable[[Array], Array], Any], Plan | None] = lambda plan, function, on: None
     shares: Callable[[Plan], dict[str, dict[str, int]]] | None = None

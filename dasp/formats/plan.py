@@ -12,7 +12,6 @@ import numpy as np
 from scipy import sparse
 
 from dasp.formats.cost import CostModel
-from dasp.runtime.dtypes import stored
 from dasp.runtime.integers import narrowest as narrowest
 
 PAD = -1
@@ -216,19 +215,6 @@ def diagonal_rows(shape: tuple[int, int], k: int) -> tuple[int, int]:
     """Return the first row with a place on the k-th diagonal, and how many have one."""
     m, n = shape
     return max(-k, 0), max(min(m + min(k, 0), n - max(k, 0)), 0)
-
-
-def applied(function: Callable[[Array], Array], numbers: Array) -> Array:
-    """Return the function of some numbers, in a type that matrices have."""
-    found = function(numbers)
-    return found.astype(stored(found.dtype), copy=False)
-
-
-def of_pad(function: Callable[[Array], Array], dtype: np.dtype[Any]) -> tuple[bool, bool]:
-    """Return two booleans: the function of a pad's 0 is a zero, and it has the same bits."""
-    with np.errstate(all="ignore"):
-        made = applied(function, np.zeros(1, dtype))
-    return bool(made[0] == 0), not any(made.tobytes())
 
 
 def require(holds: Any, message: str) -> None:

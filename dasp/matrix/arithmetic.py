@@ -103,14 +103,11 @@ class Arithmetic(TransposableMatrix):
 
     # ---- with other values ---------------------------------------------------------------------------
 
-    def _map(self, function: Callable[[Array], Array], *, merges: bool = True) -> Self:
-        """Return the matrix with a function of each value, which takes NumPy's arrays wherever A is.
-
-        `merges` says whether fewer bits may hold what it makes: a GPU takes longer to look for that.
-        """
+    def _map(self, function: Callable[[Array], Array]) -> Self:
+        """Return the matrix with a function of its values, which takes NumPy's arrays wherever A is."""
         plan = self.plan
         with self._backend.filling(self.device) as primitives:
-            mapped = formats.find(plan.format).mapped(plan, function, merges, primitives)
+            mapped = formats.find(plan.format).mapped(plan, function, primitives)
             if mapped is None:
                 values = function(self._values())
         return self.with_values(values) if mapped is None else self._share(mapped)
@@ -119,7 +116,7 @@ class Arithmetic(TransposableMatrix):
         """Return the matrix with conjugated values; itself if they are real."""
         if self.dtype.kind != "c":
             return self
-        return self._map(lambda values: values.conj(), merges=False)
+        return self._map(lambda values: values.conj())
 
     conjugate = conj
 
@@ -130,31 +127,24 @@ class Arithmetic(TransposableMatrix):
             return self.T
         return self._derive("H", lambda: self.T.conj())
 
-    def _compute(
-        self, function: Callable[[Array], Array], factor: Number = 1.0, *, merges: bool = False
-    ) -> Self:
+    def _compute(self, function: Callable[[Array], Array], factor: Number = 1.0) -> Self:
         """Return the matrix with a function of its values and of a number, in the type of their product.
 
-        For bfloat16, of which libraries know this and that, it is computed in float32 and rounded.
+        Libraries compute little in bfloat16: it is computed in float32 and rounded.
         """
-        merges = merges or isinstance(factor, (complex, np.complexfloating)) or not 0 < abs(factor) < np.inf
         if self.dtype != _dtypes.BFLOAT16:
-            return self._map(function, merges=merges)
+            return self._map(function)
         if isinstance(factor, np.number):
             kind = _dtypes.result_type(self.dtype, factor.dtype)
         else:
             kind = np.dtype(np.complex64) if isinstance(factor, complex) else self.dtype
-
-        def rounded(values: Array) -> Array:
-            return function(values.astype(np.float32)).astype(kind)
-
-        return self._map(rounded, merges=merges)
+        return self._map(lambda values: function(values.astype(np.float32)).astype(kind))
 
     def __neg__(self) -> Self:
         return self._compute(operator.neg)
 
     def __abs__(self) -> Self:
-        return self._compute(abs, merges=self.dtype.kind == "c")
+        return self._compute(abs)
 
     def multiply(self, other: Number) -> Self:
         """Return the matrix times a scalar; each value is rounded once.
@@ -168,7 +158,7 @@ class Arithmetic(TransposableMatrix):
         Returns
         -------
         SpMatrix
-            With the same pattern; values are coded anew, or as they were where that holds the new ones.
+            With the same pattern; values are coded anew.
 
         Raises
         ------
@@ -212,11 +202,6 @@ class Arithmetic(TransposableMatrix):
         """
         sizes = zip(("left", "right"), (left, right), self.shape, strict=True)
         left, right = (self._diagonal_factor(*each) for each in sizes)
-        plan, slots = self.plan, self._slots()
-        with self._backend.filling(self.device) as primitives:
-            values = formats.find(plan.format).scaled(plan, slots, left, right, primitives)
-        if values is not None:
-            return self.with_values(values)
         indptr, columns, values = planning.unpack(self.plan, self.device)
         with self._backend.filling(self.device):
             if left is not None:
@@ -234,8 +219,6 @@ class Arithmetic(TransposableMatrix):
             raise ValueError(
                 f"{name} has shape {factor.shape}; A has shape {self.shape}, so ({size},) is needed"
             )
-        if factor.dtype == self.dtype:
-            factor = self._backend.as_values(factor, self.device)
         return factor
 
     def shifted(self, sigma: Number) -> Shifted:

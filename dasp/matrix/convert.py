@@ -11,11 +11,12 @@ from scipy.sparse import sparray, spmatrix
 
 from dasp.formats import devices
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import Array, csr_from_coo
-from dasp.matrix.entries import Compressed, Coordinates, take_coordinates, take_dense, take_sparse
-from dasp.matrix.planning import Request, find_row_order
+from dasp.formats.plan import Array, csr_from_coo, sort_by_row
+from dasp.matrix.entries import Compressed, Coordinates, take_coordinates, take_sparse
+from dasp.matrix.planning import Request
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
+from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.memory import BYTES_PER_ROW, refuse_oversize
 from dasp.runtime.types import ArrayLike
 
@@ -102,7 +103,10 @@ def from_dense(A: Any, request: Request) -> Entries:
         if where == f"cuda:{A.device.id}":
             return Csr(A.shape, *devices.find(where).entries_of(A)), None
         A = A.get()
-    dense = take_dense("A", A)
+    dense = _arrays.take("A", A)
+    if dense.ndim != 2:
+        raise ValueError(f"A has shape {dense.shape}; a matrix with 2 dimensions is needed")
+    _dtypes.stored(dense.dtype)  # refused before anything is made of it
     rows, columns = np.nonzero(dense)
     return from_coo(dense[rows, columns], (rows, columns), dense.shape, request)
 
@@ -125,6 +129,7 @@ def _compress(shape: tuple[int, int], arrays: Compressed | Coordinates, request:
             f"A with {shape[0]:,} rows", BYTES_PER_ROW * float(shape[0]), "leave out rows without entries"
         )
     if isinstance(arrays, Coordinates):
-        order = find_row_order(shape[0], arrays.rows)
+        if (arrays.rows[1:] < arrays.rows[:-1]).any():
+            order = sort_by_row(shape[0], arrays.rows)[1]
         arrays = Compressed(*csr_from_coo(shape[0], *arrays))
     return Csr((int(shape[0]), int(shape[1])), *arrays), order

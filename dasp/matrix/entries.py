@@ -9,9 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import sparray, spmatrix
 
-from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
-from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.arrays import Vector, index, values
 from dasp.runtime.types import ArrayLike
 
@@ -53,15 +51,6 @@ def take_coordinates(
     row, column = (positions.astype(dtype, copy=False) for positions in taken[1:])
     _check.entries(shape, row, column, taken[0])
     return Coordinates(row, column, taken[0])
-
-
-def take_dense(name: str, given: ArrayLike) -> Vector:
-    """Return an array-like of two dimensions as `take` does."""
-    array = _arrays.take(name, given)
-    if array.ndim != 2:
-        raise ValueError(f"{name} has shape {array.shape}; a matrix with 2 dimensions is needed")
-    _dtypes.stored(array.dtype)
-    return array
 
 
 def take_sparse(matrix: sparray | spmatrix, checks: bool = True) -> Compressed | Coordinates:

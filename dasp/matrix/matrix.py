@@ -11,8 +11,7 @@ from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array, Plan
 from dasp.matrix import convert, planning
 from dasp.matrix.arithmetic import Arithmetic
-from dasp.matrix.device import find_device
-from dasp.matrix.planning import Request
+from dasp.matrix.planning import Request, find_device
 from dasp.matrix.policy import Policy
 from dasp.matrix.transpose import Shared
 from dasp.runtime import foreign as _foreign

@@ -15,14 +15,35 @@ from dasp import formats
 from dasp.formats import devices
 from dasp.formats.cost import CostModel
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import Array, Plan, arrays_of, sort_by_row
+from dasp.formats.plan import Array, Plan, arrays_of
 from dasp.formats.protocols import BasicPrimitives
-from dasp.matrix.device import find_device
 from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
 from dasp.runtime.log import logger
 
-Vector = np.ndarray[Any, Any]
+
+def find_device(device: object, A: object = None) -> str:
+    """Return the device that is meant, `cpu` or `cuda:N`.
+
+    Parameters
+    ----------
+    device : {"auto", "cpu", "cuda", "cuda:N"}
+        `auto` is the GPU on which `A` lies, if it is CuPy's; else a GPU if one works, and else the CPU.
+    A : object, optional
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        If `device` is not a device, or does not work.
+    """
+    if device == "auto" and type(A).__module__.startswith("cupy"):
+        number = getattr(getattr(getattr(A, "data", None), "device", None), "id", None)
+        device = device if number is None else f"cuda:{number}"
+    name = _check.device_name(device)
+    if name == "cpu":
+        return name
+    resolved: str | None = devices.find("cuda").resolve(name)
+    return "cpu" if resolved is None else resolved
 
 
 @dataclass(frozen=True)
@@ -179,11 +200,3 @@ def find_slots(plan: Plan, device: str) -> Any:
     with read_where_packed(plan, device) as (there, where, primitives):
         slots = formats.find(plan.format).slots(there, primitives)
     return slots if where == device else devices.find(device).to_device(slots, device)
-
-
-def find_row_order(m: int, rows: Vector) -> Vector | None:
-    """Return the order in which `csr_from_coo` sorts entries; None if they are sorted already."""
-    if (rows[1:] >= rows[:-1]).all():
-        return None
-    order: Vector = sort_by_row(m, rows)[1]
-    return order

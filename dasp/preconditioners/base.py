@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dasp.matrix.device import find_device
+from dasp.matrix.planning import find_device
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import library, operand
 from dasp.runtime.types import Array

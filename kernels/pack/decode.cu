@@ -4,9 +4,31 @@
 // codes (count): as DASP_CODING says, not read if all values are equal. table: the values that codes stand for.
 // data (count): the values as bits.
 
-#include "decoding.cuh"
+#include "coding.cuh"
 
 constexpr int THREADS = 256;
+
+// The value that a code stands for, as its bits.
+__device__ __forceinline__ Bits value_of(const Code* codes, const Bits* table, long long i)
+{
+#if DASP_CODING == CODING_SINGLE && DASP_KIND == KIND_COMPLEX
+    return of_parts(SingleBits::widen<Part>(unsigned(codes[i])), SingleBits::widen<Part>(unsigned(codes[i] >> 32)));
+#elif DASP_CODING == CODING_SINGLE || DASP_CODING == CODING_REAL_SINGLE
+    return of_parts(SingleBits::widen<Part>(codes[i]), 0);
+#elif DASP_CODING == CODING_HALF
+    return of_parts(HalfBits::widen<Part>(codes[i]), 0);
+#elif DASP_CODING == CODING_BYTE
+    return of_parts(of_byte<Part>(codes[i]), 0);
+#elif DASP_CODING == CODING_REAL
+    return of_parts(codes[i], 0);
+#elif DASP_CODING == CODING_DICTIONARY
+    return table[codes[i]];
+#elif DASP_CODING == CODING_EQUAL
+    return table[0];
+#else
+    return codes[i];
+#endif
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_decode(const Code* __restrict__ codes, const Bits* __restrict__ table, long long count, Bits* __restrict__ data)

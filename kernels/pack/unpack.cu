@@ -1,11 +1,10 @@
 // The way back from slices: where each row's entries begin, and the column and the code of each of them; and
-// pads as they must be.
+// zeros for pads.
 //
 // Arrays of a pattern: see packed.cuh. lengths (m): 0 before; the entries of each row.
 // codes (32 steps) and to_codes (nnz), or null where there are none. to_indices (nnz).
 //
-// dasp_count_entries, dasp_fill_entries, dasp_flip_bits, dasp_clear_pads: a warp for each slice; blocks of 256 threads.
-// dasp_flip_bits: bits of every 8 bytes, or of a code that has fewer; of codes, to codes that are 0 in pads.
+// dasp_count_entries, dasp_fill_entries, dasp_clear_pads: a warp for each slice; blocks of 256 threads.
 
 #include "codes.cuh"
 #include "packed.cuh"
@@ -67,32 +66,6 @@ dasp_fill_entries(const Index* __restrict__ rows, long long positions, const Ind
             to_indices[mine] = Index(base[k] + delta[k]);
             if (to_codes) to_codes[mine] = code[k];
         }
-    }
-}
-
-// A code with some bits flipped in each word of it.
-template <class T> __device__ __forceinline__ T flipped(T code, unsigned long long bits) { return T(code ^ T(bits)); }
-__device__ __forceinline__ ulonglong2 flipped(ulonglong2 code, unsigned long long bits)
-{
-    return {code.x ^ bits, code.y ^ bits};
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-dasp_flip_bits(long long slices, const uint4* __restrict__ headers, const unsigned char* __restrict__ deltas,
-               unsigned long long bits, const Code* __restrict__ codes, Code* to_codes)
-{
-    const long long s = warp_of_grid<THREADS>();
-    if (s >= slices) return;
-    const Packed slice(headers[s], deltas);
-    for (int first = 0; first < slice.steps; first += AT_ONCE) {
-        const unsigned held = slice.held<AT_ONCE>(first);
-        Code code[AT_ONCE];
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; ++k) code[k] = held >> k & 1 ? codes[slice.slot(first + k)] : Code();
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; ++k)
-            if (first + k < slice.steps)
-                to_codes[slice.slot(first + k)] = held >> k & 1 ? flipped(code[k], bits) : Code();
     }
 }
 

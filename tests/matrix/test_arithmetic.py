@@ -191,20 +191,6 @@ def test_functions_of_values_are_numpys(dtype, kind, layout, device):
         assert not any(np.may_share_memory(here(a), here(b)) for a in mine for b in arrays_of(A.plan.values))
 
 
-def test_nothing_is_unpacked_for_a_product_with_a_number(monkeypatch):
-    monkeypatch.setattr(dasp.matrix.planning, "unpack", None)
-    rng = np.random.default_rng(0)
-    for layout, kind in (("dasp", "any"), *(("sell", kind) for kind in VALUES)):
-        matrix = entries_of(whole())
-        matrix.data = VALUES[kind](rng, matrix.nnz)
-        matrix.data = matrix.data.astype(np.complex128 if matrix.data.dtype.kind == "c" else float)
-        A = planned(matrix, format=layout)
-        for function in (lambda A: A * 2.0, lambda A: -A, abs, lambda A: A / 3.0):
-            assert function(A).nnz == A.nnz
-        assert A.sum().shape == ()
-    assert planned(sp.eye_array(9)).diagonal().tolist() == 9 * [1.0]
-
-
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", GALLERY)
 def test_every_diagonal_has_the_bits_of_scipys(name, device):

@@ -6,7 +6,7 @@ from dasp.formats.dasp.check import check
 from dasp.formats.dasp.options import Options
 from dasp.formats.dasp.pack import pack
 from dasp.formats.dasp.pattern import NAME, Pattern, Values
-from dasp.formats.dasp.refill import mapped, values_from, values_into
+from dasp.formats.dasp.refill import values_from, values_into
 from dasp.formats.dasp.unpack import slots, summary, unpack
 from dasp.formats.format import Format
 from dasp.runtime.dtypes import TABLE
@@ -25,7 +25,6 @@ DASP = Format(
     check=check,
     values_from=values_from,
     values_into=values_into,
-    mapped=mapped,
     summary=summary,
     products={
         "cpu": lambda: load("dasp.formats.dasp.cpu.product").DaspCpuProduct,

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from dasp.formats.dasp.pattern import Values
-from dasp.formats.plan import PAD, Array, Plan, applied, of_pad
-from dasp.runtime import arrays as _arrays
-from dasp.runtime.dtypes import bits_type
+from dasp.formats.plan import Array, Plan
 
 
 def values_from(plan: Plan, data: Array, slots: Array, on: Any) -> Values:
@@ -20,25 +15,6 @@ def values_from(plan: Plan, data: Array, slots: Array, on: Any) -> Values:
     on.scatter(data, slots, stored)
     ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
     return Values(*(stored[end - size : end] for end, size in zip(ends, sizes, strict=True)))
-
-
-def mapped(plan: Plan, function: Callable[[Array], Array], merges: bool, on: Any) -> Plan | None:
-    """Return the plan with a function of each value in its place; see `dasp.formats.sell.mapping`."""
-    pattern = plan.pattern
-    zero, same_bits = of_pad(function, plan.dtype)
-    if not zero:
-        return None
-    kind = applied(function, np.zeros(0, plan.dtype)).dtype
-    parts = pattern.long, pattern.medium.regular, pattern.medium.irregular, pattern.short
-    made = []
-    for part, numbers in zip(parts, _parts(plan.values), strict=True):
-        found = applied(function, numbers) if len(numbers) else on.zeros(0, kind)
-        if not same_bits and len(numbers):
-            bits = bits_type(kind)
-            kept = _arrays.namespace(found).where(part.columns == PAD, bits.type(0), found.view(bits))
-            found = kept.view(kind)
-        made.append(found)
-    return plan.of(Values(*made), kind)
 
 
 def values_into(plan: Plan, data: Array, slots: Array, on: Any) -> None:

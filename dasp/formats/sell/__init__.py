@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dasp.formats.format import Format
 from dasp.formats.sell.check import check
-from dasp.formats.sell.mapping import mapped
 from dasp.formats.sell.options import Options
 from dasp.formats.sell.pack import pack
 from dasp.formats.sell.pattern import MOST_COLUMNS, NAME, Pattern, Values
-from dasp.formats.sell.refill import values_from, values_into
+from dasp.formats.sell.refill import mapped, values_from, values_into
 from dasp.formats.sell.shares import shares
 from dasp.formats.sell.unpack import slots, summary, unpack
 from dasp.runtime.dtypes import TABLE
@@ -35,6 +34,5 @@ SELL = Format(
     },
     packs_on_gpu=True,
     alike=lambda plan: {"narrow": plan.pattern.choice.narrow, "mma": plan.pattern.choice.mma},
-    scaled=lambda plan, slots, left, right, on: on.scale_entries(plan, slots, left, right),
     shares=shares,
 )

@@ -114,10 +114,6 @@ MOST_CODES = 256
 """Values that a dictionary can hold."""
 
 
-NO_BYTE = 256
-"""In the place of a byte where there is none."""
-
-
 @dataclass(frozen=True)
 class Choice:
     """What was chosen for a matrix, by a cost model, within a policy.

@@ -135,47 +135,8 @@ class Primitives(protocols.BasicPrimitives, Protocol):
         There are `count`; no codes if all are equal.
         """
 
-    def negated(self, pattern: Pattern, numbers: Array) -> Array:
-        """Return the negatives of numbers that are stored as they are, by slots; 0 in pads."""
-
-    def map_bytes(self, codes: Array, to: np.ndarray[Any, Any], pads: int) -> Array | None:
-        """Return codes of `Coding.BYTE` with others in their places.
-
-        Parameters
-        ----------
-        codes : Array, shape (32 * steps,), int8
-        to : numpy.ndarray, shape (256,), uint16
-            What becomes of each, by its bits: a byte, or 256 if it has none. A pad's 0 stays; if that is 256,
-            no entry may be 0.
-        pads : int
-            Codes that hold no entry.
-
-        Returns
-        -------
-        Array of int8, or None
-            New; None if an entry has none.
-        """
-
     def clear_pads(self, pattern: Pattern, codes: Array) -> None:
         """Write 0 into the pads of a pattern's codes."""
-
-    def scale_entries(self, plan: Plan, slots: Any, left: Array | None, right: Array | None) -> Array | None:
-        """Return each value times a factor of its row, and then of its column, as the entries came in.
-
-        Parameters
-        ----------
-        plan : Plan
-            Of slices.
-        slots : object
-            What `slots` returns of it.
-        left, right : Array or None
-            Of shape (m,) and (n,), and one type; no factors if None.
-
-        Returns
-        -------
-        Array, or None
-            None if the matrix must be unpacked for it, as where factors have another type than values.
-        """
 
 
 if TYPE_CHECKING:  # both devices have all of them

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from dasp.formats.plan import WARP, Array, Plan
 from dasp.formats.sell import choose
 from dasp.formats.sell.pattern import Coding, Values
 from dasp.formats.sell.protocols import Primitives
+from dasp.runtime import arrays as _arrays
+from dasp.runtime.dtypes import stored
 
 
 def values_from(plan: Plan, data: Array, slots: Any, on: Primitives) -> Values:
@@ -54,3 +59,33 @@ def values_into(plan: Plan, data: Array, slots: Any, on: Primitives) -> None:
             f"out stores its values as {plan.values.coding.name}, which does not hold the new ones; "
             "plan it with Policy(narrow=False), or leave out `out`"
         )
+
+
+def mapped(plan: Plan, function: Callable[[Array], Array], on: Primitives) -> Plan | None:
+    """Return the plan with a function of each value in its place; None if values must be coded anew.
+
+    In a table of few values each of these is mapped; values that are stored as they are, slot by slot.
+    """
+    values, pattern = plan.values, plan.pattern
+    if values.coding in (Coding.EQUAL, Coding.DICTIONARY):
+        table = _stored(function(values.table))
+        return plan.of(Values(values.coding, _arrays.copied(values.codes), table), table.dtype)
+    with np.errstate(all="ignore"):
+        of_pad = function(np.zeros(1, plan.dtype))
+    if values.coding != Coding.PLAIN or of_pad[0] != 0:  # as a product with infinity, which is NaN
+        return None
+    numbers = _stored(function(values.codes))
+    on.clear_pads(pattern, numbers)
+    # A pad's 0 may hide that numbers fit a narrower coding, and never that they do not.
+    if pattern.choice.narrow and len(numbers) and _coding_of(numbers, on) != Coding.PLAIN:
+        return None
+    return plan.of(Values(Coding.PLAIN, numbers, on.zeros(0, numbers.dtype)), numbers.dtype)
+
+
+def _coding_of(numbers: Array, on: Primitives) -> Coding:
+    return choose.choose_coding(on.count_values(numbers)[0], numbers.dtype)
+
+
+def _stored(numbers: Array) -> Array:
+    """Return numbers in a type that matrices have."""
+    return numbers.astype(stored(numbers.dtype), copy=False)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.csr.cpu import operations as operations
-from dasp.formats.plan import Plan
 from dasp.formats.sell.cpu.layout import lay_out as lay_out
 from dasp.formats.sell.cpu.store import code_values as code_values
 from dasp.formats.sell.cpu.store import overwrite as overwrite
@@ -20,8 +19,6 @@ from dasp.formats.sell.cpu.store import store as store
 from dasp.formats.sell.cpu.survey import survey as survey
 from dasp.formats.sell.cpu.unpack import clear_pads as clear_pads
 from dasp.formats.sell.cpu.unpack import decode as decode
-from dasp.formats.sell.cpu.unpack import map_bytes as map_bytes
-from dasp.formats.sell.cpu.unpack import negated as negated
 from dasp.formats.sell.cpu.unpack import slots as slots
 from dasp.formats.sell.cpu.unpack import unpack as unpack
 from dasp.formats.sell.cpu.values import count_values as count_values
@@ -34,7 +31,3 @@ Vector = np.ndarray[Any, Any]
 def zeros(count: int, dtype: np.dtype[Any]) -> Vector:
     """See `Primitives`."""
     return np.zeros(count, dtype)
-
-
-def scale_entries(plan: Plan, slots: Any, left: Vector | None, right: Vector | None) -> None:
-    """See `Primitives`; returns None, because NumPy scales an unpacked matrix."""

@@ -16,7 +16,6 @@ from dasp.formats.sell.layout import Runs, Slices
 from dasp.formats.sell.pattern import (
     BITS_8,
     BITS_16,
-    NO_BYTE,
     NONE,
     PAD_8,
     PAD_16,
@@ -158,22 +157,6 @@ def _find_diagonal(pattern: Pattern, k: int, first: int, count: int) -> Vector |
     return found if len(np.unique(of)) == len(of) else None
 
 
-def negated(pattern: Pattern, numbers: Vector) -> Vector:
-    """See `Primitives`."""
-    made: Vector = -numbers
-    clear_pads(pattern, made)
-    return made
-
-
-def map_bytes(codes: Vector, to: Vector, pads: int) -> Vector | None:
-    """See `Primitives`."""
-    found = np.bincount(codes.view(np.uint8), minlength=len(to))
-    if (found[1:] * (to[1:] == NO_BYTE)).any() or (to[0] == NO_BYTE and found[0] > pads):
-        return None
-    made: Vector = to.astype(np.uint8).view(np.int8)[codes.view(np.uint8)]
-    return made
-
-
 def clear_pads(pattern: Pattern, codes: Vector) -> None:
     """See `Primitives`."""
     work = partial(
@@ -300,16 +283,6 @@ def _is_there(stored, at, wanted, base):
 
 
 @_compile
-def _clear_pads(headers, deltas, codes, begin, end):
-    for s in range(begin, end):
-        steps, full, _, width = _shape_fields(np.int64(headers[s, 3]))
-        first_slot, slot = WARP * np.int64(headers[s, 0]), _first_delta(headers[s], width)
-        for at in range(WARP * full, WARP * steps):
-            if _is_pad(deltas, width, slot + at):
-                codes[first_slot + at] = 0
-
-
-@_compile
 def _sum_rows(positions, rows, long_rows, segment_offsets, counts, starts, cursors):
     """Set where each row begins, and from where each position and each segment goes on."""
     for position in range(positions):
@@ -331,6 +304,16 @@ def _sum_rows(positions, rows, long_rows, segment_offsets, counts, starts, curso
         for piece in range(positions + segment_offsets[r], positions + segment_offsets[r + 1]):
             cursors[piece] = place
             place += counts[piece]
+
+
+@_compile
+def _clear_pads(headers, deltas, codes, begin, end):
+    for s in range(begin, end):
+        steps, full, _, width = _shape_fields(np.int64(headers[s, 3]))
+        first_slot, slot = WARP * np.int64(headers[s, 0]), _first_delta(headers[s], width)
+        for at in range(WARP * full, WARP * steps):
+            if _is_pad(deltas, width, slot + at):
+                codes[first_slot + at] = 0
 
 
 @_compile

@@ -138,23 +138,9 @@ class CudaPrimitives:
         """See `Primitives`."""
         return unpack.decode(self._on, values, codes, count, dtype)
 
-    def negated(self, pattern: Pattern, numbers: Array) -> Array:
-        """See `Primitives`."""
-        return unpack.negated(self._on, pattern, numbers)
-
-    def map_bytes(self, codes: Array, to: np.ndarray[Any, Any], pads: int) -> Array | None:
-        """See `Primitives`."""
-        return unpack.map_bytes(self._on, codes, to, pads)
-
     def clear_pads(self, pattern: Pattern, codes: Array) -> None:
         """See `Primitives`."""
         unpack.clear_pads(self._on, pattern, codes)
-
-    def scale_entries(
-        self, plan: Plan, slots: refill.Places, left: Array | None, right: Array | None
-    ) -> Array | None:
-        """See `Primitives`."""
-        return refill.scale_entries(self._on, plan, slots, left, right)
 
 
 @cache

@@ -301,19 +301,6 @@ FILL_ENTRIES = Signature(
     """,
 )
 
-FLIP_BITS = Signature(
-    "pack/unpack.cu",
-    "dasp_flip_bits",
-    """
-    long long             slices
-    const uint4*          headers       [slices]
-    const unsigned char*  deltas
-    unsigned long long    bits
-    const Code*           codes
-    Code*                 to_codes
-    """,
-)
-
 CLEAR_PADS = Signature(
     "pack/unpack.cu",
     "dasp_clear_pads",
@@ -322,18 +309,6 @@ CLEAR_PADS = Signature(
     const uint4*          headers       [slices]
     const unsigned char*  deltas
     Code*                 codes
-    """,
-)
-
-MAP_BYTES = Signature(
-    "pack/bytes.cu",
-    "dasp_map_bytes",
-    """
-    const signed char*     codes
-    long long              quads
-    const unsigned short*  to     [256]
-    signed char*           made
-    Count*                 found  [1]
     """,
 )
 
@@ -382,22 +357,5 @@ DECODE = Signature(
     const Bits*  table
     long long    count
     Bits*        data   [count]
-    """,
-)
-
-SCALE_ENTRIES = Signature(
-    "pack/scale.cu",
-    "dasp_scale_entries",
-    f"""{_ROWS_OF_SLICES.rstrip()}
-    const Index*          bases
-    const unsigned char*  deltas
-    const Code*           codes
-    const Bits*           table
-    const Count*          starts
-    const Count*          pieces           [segments]
-    const Place*          order
-    const Value*          left
-    const Value*          right
-    Value*                made
     """,
 )

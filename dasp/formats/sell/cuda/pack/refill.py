@@ -22,7 +22,6 @@ from dasp.formats.sell.cuda.pack.values import (
 )
 from dasp.formats.sell.pattern import Coding, Values, code_type
 from dasp.runtime.cuda.launch import Kinds
-from dasp.runtime.dtypes import sum_type
 from dasp.runtime.integers import ceil_div
 
 _CAPTURED = (
@@ -156,30 +155,6 @@ def _refill(on: Launcher, data: Array, places: Places, coding: Coding, stored: A
         stored=as_codes(stored, coding),
         data=as_bits(data),
     )
-
-
-def scale_entries(
-    on: Launcher, plan: Plan, places: Places, left: Array | None, right: Array | None
-) -> Array | None:
-    """See `Primitives`."""
-    values, dtype = plan.values, plan.dtype
-    own = dtype == sum_type(dtype) and all(f is None or f.dtype == dtype for f in (left, right))
-    if not own or not plan.nnz:
-        return None
-    made = on.device.empty(plan.nnz, dtype)
-    on.launch(
-        kernels.SCALE_ENTRIES,
-        places.kinds(dtype, values.coding, dtype),
-        places.blocks,
-        **places.arguments,
-        bases=plan.pattern.bases,
-        codes=None if values.coding == Coding.EQUAL else as_codes(values.codes, values.coding),
-        table=as_bits(values.table),
-        left=left,
-        right=right,
-        made=made,
-    )
-    return made
 
 
 def scatter(on: Launcher, numbers: Array, slots: Array | None, stored: Array) -> None:

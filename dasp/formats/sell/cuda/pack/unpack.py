@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,7 @@ from dasp.formats.sell.cuda.pack.kernels import BLOCK_SLICES
 from dasp.formats.sell.cuda.pack.kinds import COUNT, INT64, as_bits, as_codes
 from dasp.formats.sell.cuda.pack.launcher import Launcher, count_blocks
 from dasp.formats.sell.pattern import Coding, Pattern, Values
-from dasp.runtime.cuda.launch import Signature
-from dasp.runtime.dtypes import real_type
 from dasp.runtime.integers import ceil_div
-
-QUAD = 16
-"""Bytes that are looked up at once."""
-
-NOTHING, NOT_A_BYTE = 256, 1 << 48
-"""What a byte becomes that has no other; what each warp with one adds to the zeros: kernels/pack/bytes.cu."""
 
 
 def unpack(on: Launcher, plan: Plan) -> tuple[Array, Array, Array]:
@@ -91,57 +82,15 @@ def decode(on: Launcher, values: Values, codes: Array | None, count: int, dtype:
 def clear_pads(on: Launcher, pattern: Pattern, codes: Array) -> None:
     """See `Primitives`."""
     if len(codes):
-        _launch_on_slots(on, kernels.CLEAR_PADS, pattern, {"codes": as_bits(codes)})
-
-
-def negated(on: Launcher, pattern: Pattern, numbers: Array) -> Array:
-    """See `Primitives`: signs are flipped."""
-    made = on.device.empty(len(numbers), numbers.dtype)
-    if len(numbers):
-        codes = {"codes": as_bits(numbers), "to_codes": as_bits(made)}
-        _launch_on_slots(on, kernels.FLIP_BITS, pattern, codes, bits=_sign_bits(numbers.dtype))
-    return made
-
-
-@cache
-def _sign_bits(dtype: np.dtype[Any]) -> int:
-    """Return the bits in a word of numbers, of 8 bytes at most, that are their signs."""
-    width = 8 * real_type(dtype).itemsize
-    return sum(1 << end - 1 for end in range(width, 8 * min(dtype.itemsize, 8) + 1, width))
-
-
-def map_bytes(on: Launcher, codes: Array, to: np.ndarray[Any, Any], pads: int) -> Array | None:
-    """See `Primitives`."""
-    device, quads = on.device, len(codes) // QUAD
-    made, found = device.empty(len(codes), codes.dtype), device.zeros(1, COUNT)
-    on.launch(
-        kernels.MAP_BYTES,
-        kinds.of_values(None, 0),
-        count_blocks(quads, 256),
-        codes=codes,
-        quads=quads,
-        to=device.asarray(to, to.dtype),
-        made=made,
-        found=found,
-    )
-    (zeros,) = device.read(found)  # and more than any, if another byte has none
-    return made if zeros < NOT_A_BYTE and (to[0] != NOTHING or zeros <= pads) else None
-
-
-def _launch_on_slots(
-    on: Launcher, signature: Signature, pattern: Pattern, codes: dict[str, Array], **more: int
-) -> None:
-    """Launch a kernel that takes a warp for each slice, and bits of codes of all slots."""
-    on.launch(
-        signature,
-        kinds.of_codes(pattern, codes["codes"]),
-        ceil_div(len(pattern.headers), BLOCK_SLICES),
-        slices=len(pattern.headers),
-        headers=pattern.headers.reshape(-1),
-        deltas=pattern.deltas,
-        **codes,
-        **more,
-    )
+        on.launch(
+            kernels.CLEAR_PADS,
+            kinds.of_codes(pattern, codes),
+            ceil_div(len(pattern.headers), BLOCK_SLICES),
+            slices=len(pattern.headers),
+            headers=pattern.headers.reshape(-1),
+            deltas=pattern.deltas,
+            codes=as_bits(codes),
+        )
 
 
 def slots_of_rows(pattern: Pattern) -> dict[str, Any]:
