@@ -262,11 +262,11 @@ def gemm() -> Iterator[tuple[str, Defines]]:
         if rung.in_parts and dtype != "bfloat16":
             orders.append((False, True, True))
         for order in orders:
-            layout = dense.Layout(*[1024] * 7, *order)
+            layout = dense.OperandLayout(*[1024] * 7, *order)
             for step in dense.launches(rung, dtype, layout, replace(rung.default(dtype), parts=2), 1.0, 0.0):
                 yield step.source, dict(step.defines)
         for setting in rung.usual[rung.dtypes.index(dtype)][:-1]:
-            for step in dense.launches(rung, dtype, dense.Layout(*[1024] * 7), setting, 1.0, 0.0):
+            for step in dense.launches(rung, dtype, dense.OperandLayout(*[1024] * 7), setting, 1.0, 0.0):
                 yield step.source, dict(step.defines)
 
 
