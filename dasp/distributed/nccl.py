@@ -39,7 +39,7 @@ BEGIN = Signature(
     "dasp_begin_messages",
     """
     const unsigned*  turns [1]
-    unsigned*        told [2]
+    unsigned*        mailbox [2]
     """,
 )
 
@@ -51,7 +51,7 @@ END = Signature(
     long long        nbytes
     const unsigned*  given_up [1]
     unsigned*        turns [1]
-    unsigned*        told [2]
+    unsigned*        mailbox [2]
     """,
 )
 
@@ -154,21 +154,21 @@ class NcclTransport:
         """
         with self._device:
             self._device.synchronize()  # launches that wrote there before have ended
-            told, host, turns = self._free.pop() if self._free else self._new_told()
-            weakref.finalize(holder, self._free.append, (told, host, turns)).atexit = False
-            taken = {"turns": turns, "told": told}
+            mailbox, host, turns = self._free.pop() if self._free else self._make_mailbox()
+            weakref.finalize(holder, self._free.append, (mailbox, host, turns)).atexit = False
+            taken = {"turns": turns, "mailbox": mailbox}
             begin = Launch(_kernel(BEGIN), BEGIN, {}, taken, blocks=1, threads=1)
             lying = received.reshape(-1).view(np.uint8)
             taken |= {"received": lying, "nbytes": lying.size, "given_up": self._given_up}
             blocks = min(count_blocks(lying.size), MOST_BLOCKS)
             return begin, Launch(_kernel(END), END, {}, taken, blocks=blocks, threads=THREADS)
 
-    def _new_told(self) -> tuple[DeviceArray, Any, DeviceArray]:
+    def _make_mailbox(self) -> tuple[DeviceArray, Any, DeviceArray]:
         """Return two numbers in the host's memory, for kernels and for the host, and a counter."""
-        told, host = shared_with_host(self._device, 2, np.uint32)
+        mailbox, host = shared_with_host(self._device, 2, np.uint32)
         host[:] = 0
         self._watch.add(host)
-        return told, host, self._cupy.zeros(1, np.uint32)
+        return mailbox, host, self._cupy.zeros(1, np.uint32)
 
     @contextlib.contextmanager
     def calls(self) -> Iterator[None]:

@@ -13,7 +13,6 @@ import contextlib
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -95,7 +94,11 @@ SUM = Signature(
 
 
 def make_neighbour_table(
-    rank: int, places: Sequence[int], told: Sequence[Any], sends: Sequence[Span], receives: Sequence[Span]
+    rank: int,
+    places: Sequence[int],
+    facts: Sequence[tuple[int, int, dict[int, int]]],
+    sends: Sequence[Span],
+    receives: Sequence[Span],
 ) -> list[list[int]]:
     """Return the nine numbers of each neighbour that `dasp_bring_rows` takes.
 
@@ -105,7 +108,7 @@ def make_neighbour_table(
         This one.
     places : sequence of int
         Where each rank's part is in the memory of all.
-    told : sequence of (row bytes, slot bytes, dict)
+    facts : sequence of (row bytes, slot bytes, dict)
         By each rank: the bytes of a row, and of a slot, and the first row that comes from each neighbour.
     sends, receives : sequence of Span
     """
@@ -114,7 +117,7 @@ def make_neighbour_table(
     flags = count_flag_bytes(len(places))
     table = []
     for other in sorted({*sent, *received}):
-        row_bytes, slot_bytes, firsts = told[other]
+        row_bytes, slot_bytes, firsts = facts[other]
         slot = places[other] + flags + row_bytes * firsts.get(rank, 0)
         said, heard = (places[a] + 4 * MOST_BLOCKS * b for a, b in ((other, rank), (rank, other)))
         spans = sent.get(other, (0, 0)), received.get(other, (0, 0))

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from dasp.distributed.communicator import Communicator, find_largest
-from dasp.distributed.halo_cuda import find_cupy_device
 from dasp.distributed.protocols import Transport
 from dasp.distributed.transport import find_transport
 from dasp.runtime.cuda.device import CudaDevice
@@ -22,30 +21,6 @@ from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, CudaSpace
 from dasp.solvers.cuda.vectors import CudaVectors
 
 
-class _Sums:
-    """Sums over the ranks, beside whatever needs none of them."""
-
-    def __init__(self, device: str) -> None:
-        self._device, self._travelling = find_cupy_device(device), False
-        with self._device:
-            self._branch = Branch()
-
-    def start(self, add: Callable[[], None]) -> None:
-        """Make a sum behind the current stream's launches."""
-        with self._device:
-            self._branch.begin()
-            with self._branch:
-                add()
-                self._branch.end()
-        self._travelling = True
-
-    def arrive(self) -> None:
-        """Make the current stream wait for it."""
-        if self._travelling:
-            self._travelling = False
-            self._branch.join()
-
-
 class RanksDevice(CudaDevice):
     """A GPU whose work may wait for other ranks: the host waits for it no longer than the timeout.
 
@@ -54,10 +29,10 @@ class RanksDevice(CudaDevice):
 
     def __init__(self, number: int, transport: Transport) -> None:
         super().__init__(number)
-        self._transport = transport
-        self._sums = _Sums(f"cuda:{number}")
+        self._transport, self._sum_travels = transport, False
         cupy = self._cupy
         with self._device:
+            self._branch = Branch()
             self._event = cupy.cuda.Event(disable_timing=True)
             self._looked = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
             self._seen = np.frombuffer(cupy.cuda.alloc_pinned_memory(16), np.float64, 2)
@@ -67,23 +42,34 @@ class RanksDevice(CudaDevice):
         ready = super().launch(*given, **more)
 
         def launch(*values: Any) -> None:
-            self._sums.arrive()
+            self._await_sum()
             ready(*values)
 
         return launch
 
     def beside(self, add: Callable[[], None]) -> None:
         """Make a sum over the ranks on a stream beside; the next launch of this device waits for it."""
-        self._sums.start(add)
+        with self._device:
+            self._branch.begin()
+            with self._branch:
+                add()
+                self._branch.end()
+        self._sum_travels = True
+
+    def _await_sum(self) -> None:
+        """Make the current stream wait for the sum that travels, if one does."""
+        if self._sum_travels:
+            self._sum_travels = False
+            self._branch.join()
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
         """Return a launch of all that a function launches, in which messages go before other kernels."""
 
         def whole() -> None:
             function()
-            self._sums.arrive()
+            self._await_sum()
 
-        self._sums.arrive()  # one that began before is no part of the graph
+        self._await_sum()  # one that began before is no part of the graph
         with self._device, on_stream(self._cupy.cuda.Stream(non_blocking=True)) as stream:
             graph = PriorityGraph(stream.ptr, whole)
         current = self._cupy.cuda.get_current_stream
@@ -97,7 +83,7 @@ class RanksDevice(CudaDevice):
 
     def download(self, array: DeviceArray) -> np.ndarray[Any, Any]:
         """Return a copy on the host, when all that was launched before is done."""
-        self._sums.arrive()
+        self._await_sum()
         with self._device:
             self._event.record(self._cupy.cuda.get_current_stream())
         self._transport.wait(self._event)
@@ -116,7 +102,7 @@ class RanksDevice(CudaDevice):
 
         def launch(k: int) -> None:
             turn()
-            self._sums.arrive()
+            self._await_sum()
             number.get(out=self._seen[k : k + 1], blocking=False)
             self._looked[k].record(self._cupy.cuda.get_current_stream())
 

@@ -21,7 +21,7 @@ using Scalar = DASP_SCALAR;
 constexpr int IN_FLIGHT = 4;  // elements that a thread reads before it writes the first
 
 struct Neighbour {
-    long long first, end, slot, step, told, received, received_end, heard, rank;
+    long long first, end, slot, step, their_flags, received, received_end, own_flags, rank;
 };
 
 // Copies this block's piece of so many elements.
@@ -62,9 +62,9 @@ dasp_bring_rows(unsigned char* memory, const long long* neighbours, int count, l
     }
     apart = __syncthreads_or(apart);
     for (int k = threadIdx.x; k < count && !apart; k += DASP_THREADS)
-        say_turn(reinterpret_cast<unsigned*>(memory + each[k].told) + blockIdx.x, turn);
+        say_turn(reinterpret_cast<unsigned*>(memory + each[k].their_flags) + blockIdx.x, turn);
     for (int k = threadIdx.x; k < count && !apart; k += DASP_THREADS)
-        apart = !hear_turn(reinterpret_cast<unsigned*>(memory + each[k].heard) + blockIdx.x, turn, limit, int(each[k].rank));
+        apart = !hear_turn(reinterpret_cast<unsigned*>(memory + each[k].own_flags) + blockIdx.x, turn, limit, int(each[k].rank));
     apart = __syncthreads_or(apart);
     if (threadIdx.x == 0) {
         turns[blockIdx.x] = turn;

@@ -32,8 +32,8 @@ struct Patience {
     unsigned long long began = 0;
 };
 
-// Whether to try again. limit (2 + ranks), in the host's memory: for how many milliseconds; whether a thread, or the
-// host, has given up; and of each rank whether its process has ended.
+// Returns true to try again. limit (2 + ranks), in the host's memory: the milliseconds to wait; 1 if a thread, or the
+// host, has given up; and for each rank 1 if its process has ended.
 __device__ __forceinline__ bool waits_on(Patience& patience, int* limit, int rank)
 {
 #ifdef DASP_SIMT
@@ -41,14 +41,14 @@ __device__ __forceinline__ bool waits_on(Patience& patience, int* limit, int ran
     return limit[1] == 0;
 #else
     if (++patience.tries % TRIES != 0) return true;
-    volatile int* const told = limit;
-    if (told[1] != 0) return false;
+    volatile int* const words = limit;
+    if (words[1] != 0) return false;
     unsigned long long now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
     if (patience.began == 0) patience.began = now;
-    const int most = told[2 + rank] != 0 ? min(told[0], ENDED) : told[0];
+    const int most = words[2 + rank] != 0 ? min(words[0], ENDED) : words[0];
     if (now - patience.began < 1000000ull * most) return true;
-    told[1] = 1;
+    words[1] = 1;
     return false;
 #endif
 }
@@ -66,7 +66,7 @@ __device__ __forceinline__ void say_turn(unsigned* flag, unsigned turn)
 #endif
 }
 
-// Waits until the GPU of a rank has said this turn; it may have said the next one since. Whether it has.
+// Waits until the GPU of a rank has said this turn; it may have said the next one since. Returns false if it gives up.
 __device__ __forceinline__ bool hear_turn(unsigned* flag, unsigned turn, int* limit, int rank)
 {
     Patience patience;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void say_number(unsigned long long* words, double num
 #endif
 }
 
-// Waits for a number that the GPU of a rank says in this turn. Whether it has.
+// Waits for a number that the GPU of a rank says in this turn. Returns false if it gives up.
 __device__ __forceinline__ bool hear_number(unsigned long long* words, unsigned turn, int* limit, int rank, double& number)
 {
     Patience patience;

@@ -26,7 +26,7 @@ from dasp.distributed.halo_cuda import (
     prepare_addition,
     prepare_packing,
 )
-from dasp.distributed.space_cuda import RanksCudaSpace, RanksDevice, _Sums
+from dasp.distributed.space_cuda import RanksCudaSpace, RanksDevice
 from dasp.models import generate
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.solvers.arguments import make_limits
@@ -270,9 +270,7 @@ def fake_device(log: list[str]) -> Any:
     stream = contextlib.nullcontext(SimpleNamespace(ptr=7))
     cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=1), Stream=lambda **_: stream)
     device._cupy = SimpleNamespace(cuda=cuda)
-    sums = object.__new__(_Sums)
-    sums._device, sums._travelling, sums._branch = contextlib.nullcontext(), False, Beside(log)
-    device._sums = sums
+    device._sum_travels, device._branch = False, Beside(log)
     return device
 
 

@@ -26,18 +26,18 @@ def test_messages_tell_how_far_they_are(given_up: int, dtype: str, count: int) -
     """Messages that came stay as they are; those that were given up are NaN throughout."""
     received = np.random.default_rng(0).standard_normal(count).astype(dtype)
     was, on = received.copy(), EmulatedDevice()
-    turns, told = np.full(1, 2**32 - 2, np.uint32), np.zeros(2, np.uint32)
-    begin = on.launch(BEGIN, {"DASP_THREADS": str(THREADS)}, {"turns": turns, "told": told}, 1, 1)
+    turns, mailbox = np.full(1, 2**32 - 2, np.uint32), np.zeros(2, np.uint32)
+    begin = on.launch(BEGIN, {"DASP_THREADS": str(THREADS)}, {"turns": turns, "mailbox": mailbox}, 1, 1)
     lying = received.view(np.uint8)
-    arguments = {"received": lying, "nbytes": lying.size, "turns": turns, "told": told}
+    arguments = {"received": lying, "nbytes": lying.size, "turns": turns, "mailbox": mailbox}
     arguments["given_up"] = np.full(1, given_up, np.uint32)
     end = on.launch(END, {"DASP_THREADS": str(THREADS)}, arguments, 2, THREADS)
     for turn in (2**32 - 1, 0, 1):
         begin()
-        assert told[0] == turn
-        assert told[1] != turn
+        assert mailbox[0] == turn
+        assert mailbox[1] != turn
         end()
-        assert (told == turn).all()
+        assert (mailbox == turn).all()
     if given_up:
         assert np.isnan(received).all()
     else:
