@@ -1,4 +1,4 @@
-"""The CPU as a device: see `dasp.formats.protocols.Device`."""
+"""The CPU as a device: see `dasp.formats.devices.Device`."""
 
 from __future__ import annotations
 
@@ -108,13 +108,14 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Orde
     return np.empty(shape, dtype, order)
 
 
-def check_out(out: Any, x: Vector, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> None:
-    """Hold that `out` is a NumPy array for this result that does not overlap x."""
+def check_out(out: Any, x: Vector, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Vector:
+    """Return `out`, a NumPy array for this result that does not overlap x; TypeError or ValueError if not."""
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out is {_check.kind_of(out)} and A is on the CPU; a numpy.ndarray is needed")
     _arrays.check_result("out", out, shape, dtype)
     if _arrays.overlap(out, x):
         raise ValueError("out overlaps x; pass another array")
+    return out
 
 
 def to_host(plan: Plan) -> Plan:

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as devices: see `dasp.formats.protocols.Device`. CuPy is imported when one is asked for."""
+"""NVIDIA GPUs as devices: see `dasp.formats.devices.Device`. CuPy is imported when one is asked for."""
 
 from __future__ import annotations
 
@@ -259,8 +259,8 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Orde
         return cupy.empty(shape, dtype, order)
 
 
-def check_out(out: Any, x: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> None:
-    """Hold that `out` is a CuPy array for this result that does not overlap x.
+def check_out(out: Any, x: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Any:
+    """Return `out`, a CuPy array for this result that does not overlap x.
 
     Raises
     ------
@@ -273,6 +273,7 @@ def check_out(out: Any, x: Any, shape: tuple[int, ...], dtype: np.dtype[Any], de
     _check.out(out, shape, dtype)
     if cupy.may_share_memory(out, x):
         raise ValueError("out overlaps x; pass another array")
+    return out
 
 
 def to_host(plan: Plan) -> Plan:

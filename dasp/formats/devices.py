@@ -1,19 +1,152 @@
-"""The devices on which formats are packed and multiplied: one module for each kind of device.
+"""The kinds of device on which formats are packed and multiplied: what each owes, and where it is.
 
-`protocols.py` says what each of them owes.
+A kind is a module with the functions of `Device`: arrays, products, and the primitives in which packing is
+written. Nothing above it knows whether arrays are NumPy's or CuPy's, and nothing in it knows a CSR once a
+plan is made.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+
+from dasp.formats.cost import CostModel
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.csr.protocols import Operations
+from dasp.formats.plan import Array, Plan
+from dasp.runtime.arrays import Order
 from dasp.runtime.loading import load
 
 MODULES = {"cpu": "dasp.formats.device_cpu", "cuda": "dasp.formats.device_cuda"}
 
 
+class Product(Protocol):
+    """A plan, ready to be multiplied on one device. Several threads may use one at once.
+
+    Attributes
+    ----------
+    plan : Plan
+        With arrays on the device.
+    """
+
+    plan: Plan
+
+    def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Array | None:
+        """Return A x if x, and out if given, are the plainest of vectors here, else None.
+
+        With alpha and beta as `scale`, alpha A x + beta out; out is given if beta is not 0.
+        """
+
+    def take_values(self, data: Any, slots: Any) -> bool:
+        """Overwrite the plan's values if data is the plainest of arrays and the coding holds it, else False.
+
+        Parameters
+        ----------
+        data : object
+        slots : object or None
+            What the primitives said of the pattern, once somebody asked.
+        """
+
+    def multiply(self, x: Array, y: Array, alpha: complex, beta: complex) -> None:
+        """Set y = alpha A x + beta y; y is not read if beta is 0.
+
+        Parameters
+        ----------
+        x : Array, shape (n,) or (n, k), of any type that y's type holds
+        y : Array, shape (m,) or (m, k), not overlapping x
+            Any strides. All rows are written, those without entries too.
+        alpha, beta : float, or complex for a complex y
+        """
+
+    def diagonal(self, k: int) -> Array | None:
+        """Return the k-th diagonal in the type of sums; None if the matrix must be unpacked for it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what products have made beside the plan."""
+
+    def follow(self) -> None:
+        """Take over values that were written into the plan in place."""
+
+
+class Device(Protocol):
+    """A kind of device."""
+
+    def available(self) -> tuple[bool, str]:
+        """Return whether a device works, and the reason in words."""
+
+    def resolve(self, device: str) -> str | None:
+        """Return the device that a name means, None if `auto` finds none here."""
+
+    def find_cost_model(self, device: str) -> CostModel:
+        """Return the model by which choices are made for a device; ValueError for a bad file of them."""
+
+    def as_operand(self, x: Any, device: str) -> Array:
+        """Return x as an array on the device; TypeError if it is somewhere else."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Order) -> Array:
+        """Return a new array for a result, in C or F order."""
+
+    def check_out(
+        self, out: Any, x: Array, shape: tuple[int, ...], dtype: np.dtype[Any], device: str
+    ) -> Array:
+        """Return `out`, which can take a result; TypeError or ValueError if not."""
+
+    def to_host(self, plan: Plan) -> Plan:
+        """Return the plan with NumPy arrays, read-only."""
+
+    def packs(self, name: str) -> bool:
+        """Whether the primitives are enough to pack a format.
+
+        Those of a GPU hold that they get a valid matrix; for those of the CPU `dasp.runtime.arrays` does.
+        """
+
+    def packing(self, csr: Csr, device: str) -> AbstractContextManager[tuple[Csr, BasicPrimitives]]:
+        """Give the matrix on a device, and the primitives; what they made is done once it is a product."""
+
+    def as_values(self, data: Any, device: str) -> Array:
+        """Return values of a matrix as a vector on the device, in a type that plans have."""
+
+    def to_device(self, array: Any, device: str) -> Array:
+        """Return a NumPy array on the device."""
+
+    def filling(self, device: str, *, ends: bool = False) -> Any:
+        """Return a context that gives the primitives, for work on the current stream; if asked, that ends."""
+
+    def may_write(self, plan: Plan) -> bool:
+        """Whether the values of a plan lie in memory that can be written, though they be read-only."""
+
+    def product(self, plan: Plan, device: str, like: Any = None) -> Product:
+        """Take a plan with NumPy arrays, or made on this device, to a device; what made it is done then.
+
+        `like` is the product of a plan with the same pattern, perhaps of other types.
+        """
+
+    def asarray(self, x: Any, device: str, dtype: Any) -> Array:
+        """Return an array of any library, wherever it is, as one on the device; copied only if it must be."""
+
+    def add_scaled(self, y: Array, factor: Any, x: Array) -> None:
+        """Add a multiple of x to y, on the current stream, without allocating on a GPU."""
+
+    def sparse(self, shape: tuple[int, int], indptr: Array, indices: Array, data: Array) -> Any:
+        """Return a CSR matrix of SciPy or CuPy."""
+
+    def linear_operator(self, matrix: Any) -> Any:
+        """Return the operator that solvers for this kind of device take."""
+
+
+class BasicPrimitives(Protocol):
+    """What packing is written in on one device. A format adds its own to these."""
+
+    @property
+    def operations(self) -> Operations:
+        """The operations on matrices in compressed sparse rows."""
+
+
 @cache
 def find(device: str) -> Any:
-    """Return the module of a device, `cpu` or `cuda:N`, as `protocols.Device` says."""
+    """Return the module of a device, `cpu` or `cuda:N`: a `Device`, with what GPUs alone have."""
     return load(MODULES[device.partition(":")[0]])

@@ -1,10 +1,13 @@
-"""The record that a format is."""
+"""The record that a format is, and checks of what a user may choose of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from dasp.formats.cost import CostModel
 from dasp.formats.csr.matrix import Csr
@@ -82,3 +85,27 @@ class Format:
     alike: Callable[[Plan], dict[str, Any]] = lambda plan: {}
     mapped: Callable[[Plan, Callable[[Array], Array], Any], Plan | None] = lambda plan, function, on: None
     shares: Callable[[Plan], dict[str, dict[str, int]]] | None = None
+
+
+def check_int(name: str, value: object, least: int, most: int) -> None:
+    """Check that a choice is an int in a range.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; it must be an int")
+    if not least <= int(value) <= most:
+        raise ValueError(f"{name} is {value}; it must be from {least} to {most}")
+
+
+def check_switch(name: str, value: object) -> None:
+    """Check that a choice is True or False.
+
+    Raises
+    ------
+    TypeError
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} is {value!r}; it must be True or False")

@@ -13,15 +13,13 @@ from scipy import sparse
 
 from dasp.formats.cost import CostModel
 from dasp.runtime.integers import narrowest as narrowest
+from dasp.runtime.types import Array as Array
 
 PAD = -1
 """The column of a slot that holds no entry, and the row of a result that belongs to nobody."""
 
 WARP = 32
 """Lanes of a warp."""
-
-Array = Any
-"""numpy.ndarray or cupy.ndarray, all of one plan on one device."""
 
 
 class Part(NamedTuple):

@@ -23,7 +23,7 @@ TRANSPOSED_ROOM = 1 << 23
 
 
 class CpuProduct:
-    """A plan, ready to be multiplied on the CPU; see `dasp.formats.protocols.Product`.
+    """A plan, ready to be multiplied on the CPU; see `dasp.formats.devices.Product`.
 
     A format adds `multiply_vector` and, where it multiplies `several` columns at once, `multiply_rows`.
 

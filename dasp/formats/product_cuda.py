@@ -49,7 +49,7 @@ ALIGNMENT = 256
 
 
 class CudaProduct:
-    """A plan, ready to be multiplied on one GPU; see `dasp.formats.protocols.Product`.
+    """A plan, ready to be multiplied on one GPU; see `dasp.formats.devices.Product`.
 
     A format says which `kernel` multiplies by a vector; what else it can do, it adds.
 

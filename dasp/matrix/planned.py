@@ -9,8 +9,8 @@ import numpy as np
 import scipy.sparse
 
 from dasp import formats
+from dasp.formats.devices import Device, Product
 from dasp.formats.plan import Plan
-from dasp.formats.protocols import Device, Product
 from dasp.matrix import planning
 from dasp.matrix.operator import Operator
 from dasp.runtime import arrays as _arrays
@@ -134,7 +134,7 @@ class PlannedMatrix(Operator):
                 )
             out = self._backend.empty(shape, dtype, self.device, _arrays.order(operand))
         else:
-            self._backend.check_out(out, operand, shape, dtype, self.device)
+            out = self._backend.check_out(out, operand, shape, dtype, self.device)
         self._product.multiply(operand, out, alpha, beta)
         return out
 

@@ -12,8 +12,8 @@ import numpy as np
 from dasp import formats
 from dasp.formats import devices
 from dasp.formats.csr.matrix import Csr
+from dasp.formats.devices import Product
 from dasp.formats.plan import Plan, arrays_of, with_arrays
-from dasp.formats.protocols import Product
 from dasp.matrix import planning
 from dasp.matrix.planned import PlannedMatrix
 from dasp.matrix.policy import Policy

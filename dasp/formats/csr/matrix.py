@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-Array = Any
-"""numpy.ndarray or cupy.ndarray, all of one matrix on one device."""
+from dasp.runtime.types import Array as Array
 
 
 class Csr(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from numbers import Real
 
-from dasp.formats.choices import check_int, check_switch
 from dasp.formats.dasp.pattern import LONG_UNIT, MAX_SHORT
+from dasp.formats.format import check_int, check_switch
 
 MOST_MEDIUM = 2**31 - 1
 """Entries of a medium row, and of a segment, that the kernels count with 32 bits."""

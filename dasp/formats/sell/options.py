@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dasp.formats.choices import check_int, check_switch
 from dasp.formats.cost import MOST_STEPS
+from dasp.formats.format import check_int, check_switch
 from dasp.formats.sell.pattern import MOST_COLUMNS, MOST_WARPS
 
 

@@ -6,20 +6,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dasp.formats import protocols
 from dasp.formats.csr.matrix import Csr
+from dasp.formats.csr.protocols import Operations
 from dasp.formats.plan import Array, Plan
 from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
 from dasp.formats.sell.pattern import Coding, Pattern, Values
 
 
-class Primitives(protocols.BasicPrimitives, Protocol):
+class Primitives(Protocol):
     """The primitives of slices; arrays lie where the matrix lies, statistics come to the host.
 
     Results are equal, bit for bit, on every device. Orders are stable. `Cut`, `Survey`, `Tried` and `Layout`
     are those of `dasp.formats.sell.layout`; what they call detail is for the device that made it.
     """
+
+    @property
+    def operations(self) -> Operations:
+        """The operations on matrices in compressed sparse rows."""
 
     def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:
         """Count what must be known of a matrix; of its values only if they may be narrowed."""

@@ -272,6 +272,10 @@ class CudaDevice:
         return launch
 
 
+Arguments = dict[str, DeviceArray | int | None]
+"""Arguments of a kernel by their names; None is the null pointer."""
+
+
 class KernelLauncher:
     """Launches kernels, each compiled once for its kinds.
 
@@ -290,6 +294,7 @@ class KernelLauncher:
         kinds: Kinds,
         blocks: int | tuple[int, int],
         threads: int = 256,
+        /,
         **arguments: DeviceArray | int | None,
     ) -> None:
         """Launch a kernel with arrays, ints or None, the null pointer, as arguments."""

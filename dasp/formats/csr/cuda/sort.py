@@ -78,9 +78,10 @@ def sort_columns(on: KernelLauncher, csr: Csr) -> tuple[Csr, Array]:
 def scan(on: KernelLauncher, numbers: Array) -> Array:
     """See `Operations`: sums of tiles, and then of the numbers in each."""
     count, kind = len(numbers), numbers.dtype
-    starts, tiles = on.device.zeros(count + 1, kind), ceil_div(count, SCAN_TILE)
+    starts: Array = on.device.zeros(count + 1, kind)
     if not count:
         return starts
+    tiles = ceil_div(count, SCAN_TILE)
     known = {"numbers": numbers, "count": count, "sums": on.device.empty(tiles + 1, COUNT)}
     kinds, come = kinds_of(Start=kind), on.device.zeros(1, COUNT)
     on.launch(kernels.SUM_TILES, kinds, tiles, SCAN_THREADS, come=come, **known)
