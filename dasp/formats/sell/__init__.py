@@ -8,8 +8,7 @@ from dasp.formats.sell.options import Options
 from dasp.formats.sell.pack import pack
 from dasp.formats.sell.pattern import MOST_COLUMNS, NAME, Pattern, Values
 from dasp.formats.sell.refill import mapped, values_from, values_into
-from dasp.formats.sell.shares import shares
-from dasp.formats.sell.unpack import slots, summary, unpack
+from dasp.formats.sell.summary import shares, summary
 from dasp.runtime.dtypes import TABLE
 from dasp.runtime.loading import load
 
@@ -21,8 +20,8 @@ SELL = Format(
     dtypes=tuple(TABLE),
     takes=lambda shape: max(shape) <= MOST_COLUMNS,
     pack=pack,
-    unpack=unpack,
-    slots=slots,
+    unpack=lambda plan, on: on.unpack(plan),
+    slots=lambda plan, on: on.slots(plan),
     check=check,
     values_from=values_from,
     values_into=values_into,

@@ -1,13 +1,21 @@
-"""How the slots and the bytes of a plan of slices are shared out: by lanes, widths and codings."""
+"""The parts of a plan of slices: one line, or its slots and bytes by lanes, widths and codings."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from dasp.formats.plan import WARP, Plan, nbytes
+from dasp.formats.plan import WARP, Part, Plan, nbytes
 from dasp.formats.sell.pattern import Pattern, Values, Width, shape_fields
 
 BITS = {Width.NONE: "none", Width.BITS_8: "8", Width.BITS_16: "16", Width.BITS_32: "32"}
+
+
+def summary(plan: Plan) -> list[Part]:
+    """Return one line: rows, entries, slots and bytes of all slices."""
+    pattern, values = plan.pattern, plan.values
+    slots = WARP * len(pattern.bases)
+    rows = pattern.positions + len(pattern.long_rows)
+    return [Part("slices", rows, pattern.entries, slots, nbytes(pattern, values))]
 
 
 def shares(plan: Plan) -> dict[str, dict[str, int]]:
