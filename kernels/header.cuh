@@ -1,10 +1,20 @@
-// The last word of a slice's header, from its lowest bit: steps (12), full steps (12), log2 of the lanes to a row (3),
-// width of its deltas (2). dasp/formats/sell/pattern.py writes it on the CPU.
+// The last word of a slice's header, its shape, from the lowest bit: steps (12), full steps (12), log2 of the lanes to a
+// row (3), width of its deltas (2). dasp/formats/sell/pattern.py writes it on the CPU.
 #pragma once
 
 constexpr int WIDTH_SHIFT = 27;
 
-__device__ __forceinline__ int steps_of(const uint4& header) { return header.w & 0xfff; }
-__device__ __forceinline__ int full_of(const uint4& header) { return header.w >> 12 & 0xfff; }
-__device__ __forceinline__ int shift_of(const uint4& header) { return header.w >> 24 & 7; }
-__device__ __forceinline__ int width_of(const uint4& header) { return header.w >> WIDTH_SHIFT & 3; }
+__device__ __forceinline__ unsigned shape_of(unsigned steps, unsigned full, unsigned shift)
+{
+    return steps | full << 12 | shift << 24;
+}
+
+__device__ __forceinline__ int steps_of(unsigned shape) { return shape & 0xfff; }
+__device__ __forceinline__ int full_of(unsigned shape) { return shape >> 12 & 0xfff; }
+__device__ __forceinline__ int shift_of(unsigned shape) { return shape >> 24 & 7; }
+__device__ __forceinline__ int width_of(unsigned shape) { return shape >> WIDTH_SHIFT & 3; }
+
+__device__ __forceinline__ int steps_of(const uint4& header) { return steps_of(header.w); }
+__device__ __forceinline__ int full_of(const uint4& header) { return full_of(header.w); }
+__device__ __forceinline__ int shift_of(const uint4& header) { return shift_of(header.w); }
+__device__ __forceinline__ int width_of(const uint4& header) { return width_of(header.w); }

@@ -14,7 +14,7 @@
 // dasp_cut_headers: the same blocks, for one candidate; `segments` slices with `steps_before` steps come first.
 //     placed (positions) or null: gets the rows in their order.
 
-#include "candidates.cuh"
+#include "cut.cuh"
 
 // A chain of slices on its way through tiles.
 struct Chain {

@@ -5,6 +5,7 @@
 // cut in any order; what remains is to follow one chain of tiles.
 #pragma once
 
+#include "../header.cuh"
 #include "segments.cuh"
 
 constexpr int CUT_THREADS = 512, CUT_WARPS = CUT_THREADS / WARP, CUT_TILE = 2048, CUT_CHUNK = CUT_TILE / CUT_WARPS;
@@ -93,7 +94,7 @@ struct CutTile {
             for (int q = 0; q < CUT_MINE; ++q) {
                 const unsigned steps = warp_max(length[q]), least = warp_min(length[q]);
                 const bool whole = (q + 1) * WARP - lane_id() <= left;
-                shapes[chunk + q * WARP] = steps | (whole ? least : 0u) << 12;
+                shapes[chunk + q * WARP] = shape_of(steps, whole ? least : 0u, 0);
             }
             __syncthreads();
             return;
@@ -118,13 +119,13 @@ struct CutTile {
             const bool whole = q * WARP + (1 << level) <= left;
             const int shift = MOST_SHIFT - level;
             const unsigned steps = (slice.most + (1u << shift) - 1) >> shift;
-            if (q < CUT_MINE) shapes[i] = steps | (whole ? slice.least >> shift : 0u) << 12 | unsigned(shift) << 24;
+            if (q < CUT_MINE) shapes[i] = shape_of(steps, whole ? slice.least >> shift : 0u, unsigned(shift));
         }
         __syncthreads();
     }
 
-    __device__ __forceinline__ int shift(int i) const { return int(shapes[i] >> 24); }
-    __device__ __forceinline__ int steps(int i) const { return int(shapes[i] & 0xfff); }
+    __device__ __forceinline__ int shift(int i) const { return shift_of(shapes[i]); }
+    __device__ __forceinline__ int steps(int i) const { return steps_of(shapes[i]); }
     __device__ __forceinline__ int next(int i) const { return i + (WARP >> shift(i)); }
 
     // The passage of this lane's entry through this warp's chunk, of which `size` positions of the tile are there.
@@ -136,11 +137,22 @@ struct CutTile {
         while (i < stop) {
             const unsigned shape = shapes[i];
             ++passage.slices;
-            passage.steps += shape & 0xfff;
-            passage.full += shape >> 12 & 0xfff;
-            i += WARP >> (shape >> 24);
+            passage.steps += steps_of(shape);
+            passage.full += full_of(shape);
+            i += WARP >> shift_of(shape);
         }
         passage.exit = max(i - end, 0);
         return passage;
     }
 };
+
+// Numbers of a candidate, and what a sample of its slices reads, as in SliceStatistics of choose.py.
+enum Number { SLICES, STEPS, FULL, SAMPLED_STEPS, BY_SLICE, BY_FEW, BY_MANY, NUMBERS };
+
+// The order of the candidate of this block: the first `unmoved` ones, none or one, have the caller's; then come `rows`.
+__device__ __forceinline__ Order candidate_order(const Start* indptr, const Index* rows, long long stride, int unmoved,
+                                                 long long positions)
+{
+    const int nth = int(blockIdx.y) - unmoved;
+    return {indptr, nth < 0 ? nullptr : rows + nth * stride, positions};
+}

@@ -3,7 +3,7 @@
 // data (count): values as bits. misfit (1), 0 before: becomes 1 if a value loses a bit in the coding.
 // Launch: one dimension, any number of blocks of 256 threads.
 
-#include "encode.cuh"
+#include "coding.cuh"
 
 constexpr int THREADS = 256, AT_ONCE = sizeof(Bits) == 16 ? 4 : 8;
 

@@ -1,10 +1,10 @@
 // Other values into the slots of a pattern.
 //
 // Arrays of a pattern: see packed.cuh. data: values as bits, in the order in which the entries came in; order (nnz) or
-// null: which of these is the i-th entry. table: see encode.cuh. stored (32 steps): codes by slots, 0 in a pad.
+// null: which of these is the i-th entry. table: see coding.cuh. stored (32 steps): codes by slots, 0 in a pad.
 // Launch: a warp for each slice; blocks of 256 threads.
 
-#include "encode.cuh"
+#include "coding.cuh"
 #include "packed.cuh"
 
 // Of a multiprocessor, whose registers they share: where values are looked up, more of them with fewer loads each.

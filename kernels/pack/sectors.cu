@@ -13,7 +13,7 @@
 //     thread blocks along x, table_slots): for those that do not fit into shared memory, not read if all sectors have
 //     bits. The counts do not depend on the order of insertions.
 
-#include "candidates.cuh"
+#include "cut.cuh"
 
 constexpr int PLACES = 24, PLACE_SLICES = 16, KINDS = 3, AT_ONCE = 4, MARKED_AT_ONCE = 8;
 constexpr unsigned FREE = 0xffffffffu;

@@ -2,14 +2,13 @@
 //
 // long_rows (r): the caller's rows, rising. offsets (r + 1): the first segment of each. segment_rows (segments): the
 // long row that each is a piece of. starts (segments): its first entry; lengths: its entries; headers: as in cut.cu,
-// with the number of the segment as first position. All in the order of numbers; turned_...: in the order of columns.
+// with the number of the segment as first position. All in the order of numbers; to_...: in another order.
 //
 // dasp_list_long: a block of 256 threads for each tile of 2048 rows. long_tiles (LONG_TILE_COUNTS, tiles): see survey.cu.
-// dasp_sort_segments: one block of 1024 threads, for up to 8192 segments. keys (segments): their first columns, of
-//     `column_bits` bits, by which they are turned.
-// dasp_place_segments: one block of 1024 threads. in_turn (segments): the segments in the order of their first columns.
+// dasp_place_segments: one block of 1024 threads. order (segments): the number of the segment at each place.
 
-#include "order.cuh"
+#include "../header.cuh"
+#include "segments.cuh"
 
 constexpr int THREADS = 256, EACH = LONG_TILE / THREADS, PLACE_THREADS = 1024;
 constexpr unsigned ONE_ROW = 5;  // log2 of the lanes to a segment
@@ -38,7 +37,7 @@ struct Segments {
         starts[place] = start;
         lengths[place] = length;
         headers[place] = make_uint4(unsigned(step), unsigned(number), 0u,
-                                    unsigned(ceil_div(length, WARP)) | unsigned(length / WARP) << 12 | ONE_ROW << 24);
+                                    shape_of(unsigned(ceil_div(length, WARP)), unsigned(length / WARP), ONE_ROW));
     }
 };
 
@@ -108,68 +107,17 @@ dasp_list_long(const Start* __restrict__ indptr, long long m, int steps, int seg
     }
 }
 
-extern "C" __global__ void __launch_bounds__(SORT_THREADS, 1)
-dasp_sort_segments(const Column* __restrict__ indices, const long long* __restrict__ starts,
-                   const long long* __restrict__ lengths, long long segments, int column_bits, unsigned* column_keys,
-                   long long* turned_starts, long long* turned_lengths, uint4* turned_headers)
-{
-    __shared__ unsigned short order[TILE], counters[CHUNKS * DIGITS];
-    __shared__ unsigned sums[SORT_THREADS / WARP + 1];
-    __shared__ Count steps[SORT_THREADS / WARP + 1];
-    const int count = int(segments);
-    for (int i = threadIdx.x; i < count; i += SORT_THREADS) {
-        column_keys[i] = unsigned(indices[starts[i]]);
-        order[i] = (unsigned short)i;
-    }
-    __syncthreads();
-    const DigitSort sort{counters, sums, CHUNKS, int(ceil_div(count, CHUNK))};
-    for (int shift = 0; shift < column_bits; shift += DIGIT_BITS) {
-        unsigned digit[MINE];
-        unsigned short element[MINE];
-#pragma unroll
-        for (int q = 0; q < MINE; ++q) {
-            digit[q] = DIGITS - 1;  // of nothing, behind the last segment
-            if (slot_of(q) >= count) continue;
-            element[q] = order[slot_of(q)];
-            digit[q] = digit_of(column_keys[element[q]], shift);
-        }
-        sort.count(digit);
-        sort.scan();
-#pragma unroll
-        for (int q = 0; q < MINE; ++q)
-            if (slot_of(q) < count) order[sort.place_of(slot_of(q), digit[q])] = element[q];
-        __syncthreads();
-    }
-    const int begin = threadIdx.x * MINE, end = min(begin + MINE, count);
-    long long length[MINE];
-    Count own = 0, all;
-#pragma unroll
-    for (int q = 0; q < MINE; ++q) {
-        length[q] = begin + q < end ? lengths[order[begin + q]] : 0;
-        own += ceil_div(length[q], WARP);
-    }
-    Count step = block_sum_before(own, steps, all);
-    const Segments to{turned_starts, turned_lengths, turned_headers};
-#pragma unroll
-    for (int q = 0; q < MINE; ++q) {
-        if (begin + q >= end) break;
-        const long long number = order[begin + q];
-        to.put(begin + q, number, starts[number], length[q], step);
-        step += ceil_div(length[q], WARP);
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(PLACE_THREADS, 1)
 dasp_place_segments(const long long* __restrict__ starts, const long long* __restrict__ lengths, long long segments,
-                    const Index* __restrict__ in_turn, long long* turned_starts, long long* turned_lengths,
-                    uint4* turned_headers)
+                    const Index* __restrict__ order, long long* to_starts, long long* to_lengths,
+                    uint4* to_headers)
 {
     __shared__ Count sums[PLACE_THREADS / WARP + 1];
-    const Segments to{turned_starts, turned_lengths, turned_headers};
+    const Segments to{to_starts, to_lengths, to_headers};
     Count before = 0;
     for (long long begin = 0; begin < segments; begin += PLACE_THREADS) {
         const long long place = begin + threadIdx.x;
-        const long long number = place < segments ? (long long)in_turn[place] : 0;
+        const long long number = place < segments ? (long long)order[place] : 0;
         const long long length = place < segments ? lengths[number] : 0;
         Count total;
         const Count step = before + block_sum_before(Count(ceil_div(length, WARP)), sums, total);

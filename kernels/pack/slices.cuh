@@ -45,8 +45,5 @@ struct Slice {
 // Threads of the blocks that store slices and fill deltas, and their slices.
 constexpr int SLICE_THREADS = 256, BLOCK_SLICES = SLICE_THREADS / WARP;
 
-// Blocks of deltas of a slice, from the last number of its header.
-__device__ __forceinline__ unsigned blocks_of(unsigned shape)
-{
-    return (shape & 0xfff) * (1u << (shape >> WIDTH_SHIFT & 3) >> 1);
-}
+// Blocks of 32 bytes of deltas of a slice, by its shape.
+__device__ __forceinline__ unsigned blocks_of(unsigned shape) { return steps_of(shape) * (1u << width_of(shape) >> 1); }

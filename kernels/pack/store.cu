@@ -1,13 +1,13 @@
 // Values into the slots of slices, and with them what must be known of the columns before these can be stored.
 //
 // Arrays of slices: see cut.cu, segments.cu and slices.cuh. indices (nnz): columns, rising inside a row.
-// data (nnz): values as bits; order (nnz) or null: where the value of the i-th entry stands. table: see encode.cuh.
+// data (nnz): values as bits; order (nnz) or null: where the value of the i-th entry stands. table: see coding.cuh.
 // stored (32 steps): codes by slots, 0 in a pad; not read or written where all values are equal.
 // bases (steps): the least column of every step. headers get the width of the deltas from it.
 // sizes (thread blocks): blocks of deltas of the slices of each.
 // Launch: a warp for each slice; blocks of 256 threads.
 
-#include "encode.cuh"
+#include "coding.cuh"
 #include "slices.cuh"
 
 constexpr int AT_ONCE = 4, BLOCKS = sizeof(Bits) == 16 ? 2 : 4;  // of a multiprocessor: registers

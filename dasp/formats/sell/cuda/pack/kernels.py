@@ -19,14 +19,15 @@ PLACES, SHARED_SLOTS = 24, 20_480
 """Places in a sample, and most words of a table in shared memory, of which a multiprocessor has two:
 kernels/pack/sectors.cu."""
 
-LONG_TILE, LONG_COUNTS = 2048, 3
-"""Rows of a block in segments.cu, and how much is counted of the long ones: kernels/pack/segments.cuh."""
+LONG_TILE, LONG_COUNTS, PLACE_THREADS = 2048, 3, 1024
+"""Rows of a block that lists long ones, what is counted of these, and threads of the block that places
+segments: kernels/pack/segments.cuh and segments.cu."""
 
 BLOCK_SLICES = 8
 """Slices of a block of 256 threads that takes a warp for each."""
 
 TOTALS, NUMBERS = 3, 7
-"""Numbers of a candidate, those of all its slices first: kernels/pack/candidates.cuh."""
+"""Numbers of a candidate, those of all its slices first: kernels/pack/cut.cuh."""
 
 _ROWS_OF_SLICES = """
     const Index*          rows
@@ -197,22 +198,6 @@ COUNT_SECTORS = Signature(
     shared_words="shared_slots",
 )
 
-SORT_SEGMENTS = Signature(
-    "pack/segments.cu",
-    "dasp_sort_segments",
-    """
-    const Column*     indices
-    const long long*  starts          [segments]
-    const long long*  lengths         [segments]
-    long long         segments
-    int               column_bits
-    unsigned*         column_keys     [segments]
-    long long*        turned_starts   [segments]
-    long long*        turned_lengths  [segments]
-    uint4*            turned_headers  [segments]
-    """,
-)
-
 PLACE_SEGMENTS = Signature(
     "pack/segments.cu",
     "dasp_place_segments",
@@ -220,10 +205,10 @@ PLACE_SEGMENTS = Signature(
     const long long*  starts          [segments]
     const long long*  lengths         [segments]
     long long         segments
-    const Index*      in_turn         [segments]
-    long long*        turned_starts   [segments]
-    long long*        turned_lengths  [segments]
-    uint4*            turned_headers  [segments]
+    const Index*      order           [segments]
+    long long*        to_starts       [segments]
+    long long*        to_lengths      [segments]
+    uint4*            to_headers      [segments]
     """,
 )
 

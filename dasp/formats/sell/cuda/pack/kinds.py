@@ -90,7 +90,7 @@ def as_bits(numbers: Array) -> Array:
 
 @cache
 def code_bits(coding: Coding, dtype: Dtype) -> Dtype:
-    """Return the type in which kernels/pack/encode.cuh makes a code."""
+    """Return the type in which kernels/pack/coding.cuh makes a code."""
     kind = code_type(coding, dtype)
     return kind if coding == Coding.BYTE else bits_type(kind)
 

@@ -29,13 +29,13 @@ class Launcher(KernelLauncher):
 
     Attributes
     ----------
-    csr : CudaOperations
+    operations : CudaOperations
         On matrices, on the same device.
     """
 
     def __init__(self, device: CudaDevice) -> None:
         super().__init__(device)
-        self.csr = CudaOperations(device)
+        self.operations = CudaOperations(device)
         self._ready: set[Kinds] = set()
 
     def compile_usual(self, csr: Csr) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from dasp.runtime.cuda.device import Arguments
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Array
@@ -58,7 +59,7 @@ class Orders(NamedTuple):
         return ceil_div(self.positions, CUT_TILE)
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Arguments:
         """What kernels take of them."""
         return {name: getattr(self, name) for name in _ARGUMENTS}
 
@@ -132,7 +133,7 @@ def _sort_rows(
     if not orders.stride:
         return
     of, count, width = kinds.of_matrix(csr), orders.stride, min(window, orders.stride)
-    arguments = {
+    arguments: Arguments = {
         "indptr": csr.indptr,
         "m": csr.shape[0],
         "count": count,
@@ -158,4 +159,4 @@ def _sort_rows(
     blocks = count_blocks(count, 256)
     on.launch(kernels.ROW_KEYS, of, blocks, **arguments, width=width, keys=keys, elements=elements)
     most_key = ceil_div(count, width) * (survey.longest + 1)
-    sort(on.csr.launcher, keys, most_key.bit_length(), to, to.dtype, elements)
+    sort(on.operations.launcher, keys, most_key.bit_length(), to, to.dtype, elements)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp.runtime.cuda.device import Arguments
 from dasp.formats.plan import Array, Plan, narrowest
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.pack import kernels, kinds
@@ -65,7 +66,7 @@ class Places:
         return kinds.of_entries(pattern.index_dtype, place, dtype, coding, value)
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Arguments:
         """What such kernels take of them."""
         return {
             **slots_of_rows(self.plan.pattern),
@@ -170,3 +171,14 @@ def scatter(on: Launcher, numbers: Array, slots: Array | None, stored: Array) ->
             slots=slots,
             to=as_bits(stored),
         )
+
+
+def overwrite(on: Launcher, array: Array, numbers: Array) -> None:
+    """See `Primitives`."""
+    scatter(on, numbers, None, array)
+
+
+def zeros(on: Launcher, count: int, dtype: np.dtype[Any]) -> Array:
+    """See `Primitives`."""
+    numbers: Array = on.device.zeros(count, dtype)
+    return numbers

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from dasp.runtime.cuda.device import Arguments
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array
 from dasp.formats.sell.cuda.pack import kernels, kinds
-from dasp.formats.sell.cuda.pack.kernels import LONG_TILE, SORT_THREADS, SORT_TILE
+from dasp.formats.sell.cuda.pack.kernels import LONG_TILE, PLACE_THREADS
 from dasp.formats.sell.cuda.pack.kinds import INT64, UINT32
 from dasp.formats.sell.cuda.pack.launcher import Launcher, count_blocks
 from dasp.formats.sell.layout import Cut, Survey
 from dasp.runtime.integers import ceil_div
-
-MOST_SEGMENTS = SORT_TILE
-"""Segments that one block sorts: kernels/pack/segments.cu."""
 
 
 class Segments(NamedTuple):
@@ -27,7 +25,7 @@ class Segments(NamedTuple):
     headers: Array | None
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Arguments:
         """What kernels take of them that go through slices."""
         return {"segments": self.total, "segment_starts": self.starts, "segment_lengths": self.lengths}
 
@@ -80,25 +78,23 @@ def _new_segments(on: Launcher, count: int) -> Segments:
 
 def sort_segments(on: Launcher, csr: Csr, survey: Survey, segments: Segments) -> Segments:
     """Return segments in the order of their first columns, equal ones row by row."""
-    of, bits, count = kinds.of_matrix(csr), survey.most_column.bit_length(), segments.total
-    in_turn = _new_segments(on, count)
-    arguments = {
-        "starts": segments.starts,
-        "lengths": segments.lengths,
-        "segments": count,
-        "turned_starts": in_turn.starts,
-        "turned_lengths": in_turn.lengths,
-        "turned_headers": in_turn.headers,
-    }
-    if count <= MOST_SEGMENTS:
-        keys = on.device.empty(count, UINT32)
-        of_sort = {"indices": csr.indices, "column_bits": bits, "column_keys": keys}
-        on.launch(kernels.SORT_SEGMENTS, of, 1, SORT_THREADS, **of_sort, **arguments)
-        return in_turn
-    index = of.types["Index"]
-    order, keys = on.device.empty(count, index), on.device.empty(count, csr.indices.dtype)
-    of_keys = {"indices": csr.indices, "starts": segments.starts, "count": count, "keys": keys}
+    of, count, index = kinds.of_matrix(csr), segments.total, kinds.of_matrix(csr).types["Index"]
+    keys, order = on.device.empty(count, csr.indices.dtype), on.device.empty(count, index)
+    of_keys: Arguments = {"indices": csr.indices, "starts": segments.starts, "count": count, "keys": keys}
     on.launch(kernels.COLUMN_KEYS, of, count_blocks(count, 256), **of_keys)
-    sort(on.csr.launcher, keys, bits, order, index)
-    on.launch(kernels.PLACE_SEGMENTS, of, 1, SORT_THREADS, in_turn=order, **arguments)
-    return in_turn
+    sort(on.operations.launcher, keys, survey.most_column.bit_length(), order, index)
+    ordered = _new_segments(on, count)
+    on.launch(
+        kernels.PLACE_SEGMENTS,
+        of,
+        1,
+        PLACE_THREADS,
+        starts=segments.starts,
+        lengths=segments.lengths,
+        segments=count,
+        order=order,
+        to_starts=ordered.starts,
+        to_lengths=ordered.lengths,
+        to_headers=ordered.headers,
+    )
+    return ordered

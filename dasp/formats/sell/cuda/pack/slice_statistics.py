@@ -51,7 +51,7 @@ def try_windows(
     return Tried(found, orders)
 
 
-def of_layout(
+def slice_statistics(
     on: Launcher,
     csr: Csr,
     survey: Survey,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from dasp.runtime.cuda.device import Arguments
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Array
 from dasp.formats.sell.cuda.pack import kernels, kinds
@@ -40,13 +39,13 @@ def store(
             stored=None if coding == Coding.EQUAL else as_codes(values.codes, coding),
             sizes=sizes,
         )
-        before = on.csr.scan(sizes)
+        before = on.operations.scan(sizes)
         deltas = device.empty(WARP * device.read(before[-1:])[0], UINT8)
         on.launch(kernels.FILL_DELTAS, of, blocks, **slices, blocks_before=before[:-1], deltas=deltas)
     return values, (rows, layout.headers, bases, deltas)
 
 
-def _arguments_of(csr: Csr, layout: Layout) -> dict[str, Any]:
+def _arguments_of(csr: Csr, layout: Layout) -> Arguments:
     """Return what kernels take that go through the slices of a layout."""
     return {
         "indptr": csr.indptr,

@@ -10,7 +10,13 @@ from dasp.formats.sell.cuda.pack import kernels, kinds
 from dasp.formats.sell.cuda.pack.kernels import LONG_COUNTS, LONG_TILE
 from dasp.formats.sell.cuda.pack.kinds import COUNT
 from dasp.formats.sell.cuda.pack.launcher import Launcher, count_blocks
-from dasp.formats.sell.cuda.pack.values import Distinct, count_values
+from dasp.formats.sell.cuda.pack.values import (
+    VALUE_FACTS,
+    VALUE_WORDS,
+    Distinct,
+    count_distinct,
+    value_statistics,
+)
 from dasp.formats.sell.layout import Cut, Survey
 from dasp.runtime import check as _check
 from dasp.runtime.integers import ceil_div
@@ -63,8 +69,8 @@ def survey(on: Launcher, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     if csr.indptr.shape != (m + 1,):
         _check.compressed_facts("CSR", csr.shape, False, 0, (nnz, len(csr.data)), None)
     on.compile_usual(csr)
-    counts = bool(narrow and nnz and len(csr.data))
-    numbers = on.device.zeros(FACTS, COUNT)
+    narrows = bool(narrow and nnz and len(csr.data))
+    words = on.device.zeros(FACTS + VALUE_WORDS * narrows, COUNT)
     long_tiles = on.device.zeros(LONG_COUNTS * ceil_div(m, LONG_TILE), COUNT)
     on.launch(
         kernels.SURVEY,
@@ -77,12 +83,14 @@ def survey(on: Launcher, csr: Csr, cut: Cut, narrow: bool) -> Survey:
         steps=cut.steps,
         segment_steps=cut.segment_steps,
         most_segments=cut.most_segments,
-        facts=numbers,
+        facts=words[:FACTS],
         long_tiles=long_tiles,
     )
-    values, distinct = count_values(on, csr.data) if counts else (None, None)
-    facts = Facts._make(on.device.read(numbers))
+    distinct = count_distinct(on, csr.data, words=words[FACTS:]) if narrows else None
+    numbers = on.device.read(words[: FACTS + VALUE_FACTS * narrows])
+    facts = Facts._make(numbers[:FACTS])
     _hold(csr, facts)
+    values = value_statistics(len(csr.data), *numbers[FACTS:]) if narrows else None
     return Survey(
         columns_rise=facts.descents == facts.row_descents,
         most_column=facts.most_column - BIAS if nnz else -1,

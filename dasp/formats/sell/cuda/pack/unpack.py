@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp.runtime.cuda.device import Arguments
 from dasp.formats.plan import Array, Plan
 from dasp.formats.sell.cuda.pack import kernels, kinds
 from dasp.formats.sell.cuda.pack.kernels import BLOCK_SLICES
@@ -58,14 +59,14 @@ def count_entries(on: Launcher, plan: Plan) -> tuple[Array, Array]:
             lengths=lengths.view(COUNT),
             pieces=pieces,
         )
-    return on.csr.scan(lengths).view(COUNT), pieces
+    return on.operations.scan(lengths).view(COUNT), pieces
 
 
 def decode(on: Launcher, values: Values, codes: Array | None, count: int, dtype: np.dtype[Any]) -> Array:
     """See `Primitives`."""
     if codes is not None and values.coding == Coding.PLAIN:
         return codes
-    data = on.device.empty(count, dtype)
+    data: Array = on.device.empty(count, dtype)
     if count:
         on.launch(
             kernels.DECODE,
@@ -93,7 +94,7 @@ def clear_pads(on: Launcher, pattern: Pattern, codes: Array) -> None:
         )
 
 
-def slots_of_rows(pattern: Pattern) -> dict[str, Any]:
+def slots_of_rows(pattern: Pattern) -> Arguments:
     """Return the arguments that say which slots the rows of a pattern have."""
     return {
         "rows": pattern.rows if len(pattern.rows) else None,

@@ -15,7 +15,7 @@ from dasp.formats.sell.pattern import MOST_CODES
 NOT_BYTES, NOT_DICTIONARY, NOT_HALVES, NOT_SINGLES, NOT_REAL = (1 << bit for bit in range(5))
 """Bits that say into what values do not go: `Dead` in kernels/pack/values.cu."""
 
-FACTS, VALUE_WORDS = 2, 2 * SLOTS + 4
+VALUE_FACTS, VALUE_WORDS = 2, 2 * SLOTS + 4
 """Words of facts, and all words in which values are counted: facts come first."""
 
 
@@ -29,9 +29,23 @@ class Distinct(NamedTuple):
     table: Array
 
 
-def count_distinct(on: Launcher, data: Array, order: Array | None = None) -> Distinct:
-    """Return facts of values, and the table of distinct ones; nothing is read."""
-    words, table = on.device.zeros(VALUE_WORDS, COUNT), on.device.empty(MOST_CODES, data.dtype)
+def count_distinct(
+    on: Launcher, data: Array, order: Array | None = None, words: Array | None = None
+) -> Distinct:
+    """Return facts of values, and the table of distinct ones; nothing is read.
+
+    Parameters
+    ----------
+    on : Launcher
+    data : Array
+    order : Array, optional
+        Where the value stands that is the i-th one of the plan.
+    words : Array, shape (VALUE_WORDS,), uint64, optional
+        Zeros, which become the facts and the counts; new ones by default.
+    """
+    if words is None:
+        words = on.device.zeros(VALUE_WORDS, COUNT)
+    table = on.device.empty(MOST_CODES, data.dtype)
     on.launch(
         kernels.VALUE_FACTS,
         kinds.of_values(data.dtype, len(data)),
@@ -43,7 +57,7 @@ def count_distinct(on: Launcher, data: Array, order: Array | None = None) -> Dis
         table=as_bits(table),
         data=as_bits(data),
     )
-    return Distinct(words[:FACTS], table)
+    return Distinct(words[:VALUE_FACTS], table)
 
 
 def read_facts(on: Launcher, distinct: Distinct) -> tuple[int, int]:
