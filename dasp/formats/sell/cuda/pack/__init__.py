@@ -1,7 +1,7 @@
 """Planning on a GPU: the primitives of packing, written as launches of plain kernels on arrays.
 
-`dasp.formats.sell.pack` calls them in this order. Each reads at most one array of numbers back to the host; all
-else stays on the device.
+`dasp.formats.sell.pack` calls them in this order. Each reads at most one array of numbers back to the host;
+all else stays on the device.
 
 ===================== ============================================ =========================================
 module                kernels of kernels/pack/                     the host reads
@@ -12,7 +12,7 @@ module                kernels of kernels/pack/                     the host read
 `store`               store.cu, columns.cu                         blocks of deltas
 ===================== ============================================ =========================================
 
-Sorts, scans and sorted columns are those of `dasp.formats.csr`. `values`, `orders` and `segments` are what the
-steps share; `refill` and `unpack` start from a plan. `kernels` declares what each kernel takes, `kinds` the types
-that it is compiled for, and `launcher` launches it.
+Sorts, scans and sorted columns are those of `dasp.formats.csr`. `values`, `orders` and `segments` are what
+the steps share; `refill` and `unpack` start from a plan. `kernels` declares what each kernel takes, `kinds`
+the types that it is compiled for, and `launcher` launches it.
 """
