@@ -58,7 +58,9 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:
 
     values, (moved, headers, bases, deltas) = on.store(csr, survey, order, layout, coding)
     pattern = Pattern(
-        choice=Choice(model, cut.steps, cut.segment_steps, window, warps, bool(options.narrow), bool(options.mma)),
+        choice=Choice(
+            model, cut.steps, cut.segment_steps, window, warps, bool(options.narrow), bool(options.mma)
+        ),
         index_dtype=narrowest(max(csr.shape)),
         entries=len(csr.data),
         segments=layout.segments,

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from dasp.runtime.cuda.device import Arguments
 from dasp.formats.plan import Array, Plan, narrowest
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.pack import kernels, kinds
@@ -22,6 +21,7 @@ from dasp.formats.sell.cuda.pack.values import (
     read_facts,
 )
 from dasp.formats.sell.pattern import Coding, Values, code_type
+from dasp.runtime.cuda.device import Arguments
 from dasp.runtime.cuda.launch import Kinds
 from dasp.runtime.integers import ceil_div
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dasp.runtime.cuda.device import Arguments
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array
@@ -13,6 +12,7 @@ from dasp.formats.sell.cuda.pack.kernels import LONG_TILE, PLACE_THREADS
 from dasp.formats.sell.cuda.pack.kinds import INT64, UINT32
 from dasp.formats.sell.cuda.pack.launcher import Launcher, count_blocks
 from dasp.formats.sell.layout import Cut, Survey
+from dasp.runtime.cuda.device import Arguments
 from dasp.runtime.integers import ceil_div
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from dasp.runtime.cuda.device import Arguments
 from dasp.formats.plan import Array, Plan
 from dasp.formats.sell.cuda.pack import kernels, kinds
 from dasp.formats.sell.cuda.pack.kernels import BLOCK_SLICES
 from dasp.formats.sell.cuda.pack.kinds import COUNT, INT64, as_bits, as_codes
 from dasp.formats.sell.cuda.pack.launcher import Launcher, count_blocks
 from dasp.formats.sell.pattern import Coding, Pattern, Values
+from dasp.runtime.cuda.device import Arguments
 from dasp.runtime.integers import ceil_div
 
 
