@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasp.cli.baselines import Baselines, Missing, numba_candidate, scipy_candidate
-from dasp.runtime.cpu.timing import Candidate
+from dasp.cli.timing import Candidate
 
 NAMES = ("scipy", "numba_csr", "mkl")
 """The host's baselines, as `--baselines` and the columns name them."""

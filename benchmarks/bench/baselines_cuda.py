@@ -29,8 +29,8 @@ from benchmarks.bench.cusparse import (
     load,
 )
 from dasp.cli.baselines import Baselines, Missing
+from dasp.cli.timing import Candidate
 from dasp.cli.values import fill
-from dasp.runtime.cpu.timing import Candidate
 from dasp.runtime.dtypes import real_type, sum_type
 from dasp.runtime.integers import ceil_div
 

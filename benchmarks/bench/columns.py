@@ -30,15 +30,15 @@ from benchmarks.bench.cusparse import (
 from benchmarks.bench.rows import Row, number
 from dasp.cli import roofline
 from dasp.cli.table import Table, geometric_mean, significant
+from dasp.cli.timing import Candidate
+from dasp.cli.timing_cuda import replays
 from dasp.cli.values import as_float, random_vector
 from dasp.cli.verify import Reference, check_rows, reference_product
 from dasp.io import load_matrix
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
 from dasp.runtime.cpu.threads import get_num_threads
-from dasp.runtime.cpu.timing import Candidate
 from dasp.runtime.cuda.stream import on_stream
-from dasp.runtime.cuda.timing import replays
 from dasp.runtime.dtypes import TABLE, named
 
 SETTINGS = {

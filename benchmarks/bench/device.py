@@ -13,7 +13,7 @@ from dasp.cli import measure
 from dasp.cli.baselines import Baselines
 
 
-class HostDevice(measure.HostDevice):
+class HostDevice(measure.TimedHost):
     """The host's cores, with MKL too."""
 
     @contextmanager
@@ -65,7 +65,7 @@ class HostDevice(measure.HostDevice):
         return build(csr, x, names=names, threads=self.threads, transpose=transpose)
 
 
-class CudaDevice(measure.CudaDevice):
+class CudaDevice(measure.TimedGpu):
     """The current GPU, with every setting of cuSPARSE."""
 
     def alone(self) -> AbstractContextManager[None]:
@@ -132,6 +132,6 @@ def open_device(name: str, *, threads: int | None = None, seconds: float = 0.6) 
     RuntimeError
         If `cuda` is asked for and no GPU works.
     """
-    if isinstance(measure.open_device(name, threads=threads), measure.CudaDevice):
+    if isinstance(measure.open_device(name, threads=threads), measure.TimedGpu):
         return CudaDevice()
     return HostDevice(threads, seconds=seconds)

@@ -18,10 +18,10 @@ from benchmarks.bench.device import BenchDevice
 from benchmarks.bench.gemm_report import VENDOR, report
 from benchmarks.bench.report import Report
 from benchmarks.bench.rows import Row
+from dasp.cli.timing import Timing, summarize
 from dasp.dense import kernels
 from dasp.dense.gemm.ladder import HALF, error_bound, error_factor
 from dasp.dense.gemm.product import gemm
-from dasp.runtime.cpu.timing import Timing, summarize
 from dasp.runtime.cuda.stream import on_stream
 
 SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -192,7 +192,7 @@ class _Cuda:
 
     def time(self, kernel: str, seconds: float) -> Timing:
         """Replay a graph of several products, SAMPLES times, together about `seconds` long."""
-        from dasp.runtime.cuda.timing import products_in, replays
+        from dasp.cli.timing_cuda import products_in, replays
 
         def run() -> None:
             gemm(self._a, self._b, out=self._out, kernel=kernel)

@@ -20,10 +20,10 @@ from benchmarks.bench.device import BenchDevice
 from benchmarks.bench.report import Report, where
 from benchmarks.bench.rows import Row, number, percent
 from dasp.cli.table import Table
+from dasp.cli.timing import Candidate
 from dasp.dense import gf256
 from dasp.dense.gf256.field import Bytes, cauchy, multiply
 from dasp.runtime.cpu.threads import get_num_threads
-from dasp.runtime.cpu.timing import Candidate
 
 COLUMNS = {"cpu": 4 << 20, "cuda": 64 << 20}
 VERIFIED = 1 << 16

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.runtime.cpu.timing import Candidate
+from dasp.cli.timing import Candidate
 
 
 @dataclass(frozen=True)

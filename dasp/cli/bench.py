@@ -14,7 +14,7 @@ from dasp.cli.commands import Subparsers, add_parser
 from dasp.cli.options import FORMATS, add_json_option, duration, positive
 
 if TYPE_CHECKING:
-    from dasp.cli.measure import Device, Operator
+    from dasp.cli.measure import Operator, TimedDevice
 
 DEFAULT_MATRICES = (
     "fem3:20",
@@ -132,7 +132,7 @@ def measure_matrix(
     name: str,
     csr: Any,
     plan: Callable[[Any], Operator],
-    device: Device,
+    device: TimedDevice,
     *,
     seed: int = 0,
     samples: int | None = None,

@@ -25,10 +25,10 @@ from dasp.cli.baselines import (
     numba_candidate,
     scipy_candidate,
 )
+from dasp.cli.timing import Candidate, Timing
 from dasp.cli.values import fill, random_vector
 from dasp.cli.verify import Reference, Verification, check_rows, reference_product
 from dasp.runtime.cpu import threads as _threads
-from dasp.runtime.cpu.timing import Candidate, Timing
 
 OURS = "dasp"
 """The timing of `A.matvec(x, out=y)`, which is what is compared."""
@@ -58,7 +58,7 @@ class Operator(Protocol):
         """Return A x, in a new vector."""
 
 
-class HostDevice:
+class TimedHost:
     """The host's cores.
 
     Parameters
@@ -108,12 +108,12 @@ class HostDevice:
 
     def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
         """Time by the wall clock, in rounds."""
-        from dasp.runtime.cpu.timing import time_host
+        from dasp.cli.timing import time_host
 
         return time_host(candidates, seconds=self._seconds, samples=samples)
 
 
-class CudaDevice:
+class TimedGpu:
     """The current GPU.
 
     Raises
@@ -167,16 +167,16 @@ class CudaDevice:
 
     def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
         """Time CUDA graphs hot, single products cold."""
-        from dasp.runtime.cuda.timing import time_cuda
+        from dasp.cli.timing_cuda import time_cuda
 
         return time_cuda(candidates, samples=samples)
 
 
-Device = HostDevice | CudaDevice
+TimedDevice = TimedHost | TimedGpu
 """A device on which products are timed."""
 
 
-def open_device(name: str, *, threads: int | None = None, seconds: float = 0.6) -> Device:
+def open_device(name: str, *, threads: int | None = None, seconds: float = 0.6) -> TimedDevice:
     """Return the device of `--device auto|cpu|cuda`; `auto` takes the GPU where one works.
 
     Raises
@@ -186,11 +186,11 @@ def open_device(name: str, *, threads: int | None = None, seconds: float = 0.6) 
     """
     if name != "cpu":
         try:
-            return CudaDevice()
+            return TimedGpu()
         except RuntimeError:
             if name == "cuda":
                 raise
-    return HostDevice(threads, seconds=seconds)
+    return TimedHost(threads, seconds=seconds)
 
 
 # ---- one matrix ------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class Comparison:
 def compare(
     operator: Operator,
     csr: Any,
-    device: Device,
+    device: TimedDevice,
     make: Callable[[Any], Baselines],
     *,
     seed: int = 0,
@@ -259,7 +259,7 @@ def compare(
     operator : Operator
     csr : scipy.sparse.csr_array, shape (m, n)
         The same matrix.
-    device : Device
+    device : TimedDevice
     make : callable
         Makes the baselines of x, shape (n,), on the device.
     seed : int
@@ -295,7 +295,7 @@ def compare(
 
 
 def _our_candidates(
-    operator: Operator, x: Any, rows: int, device: Device, dtype: np.dtype[Any]
+    operator: Operator, x: Any, rows: int, device: TimedDevice, dtype: np.dtype[Any]
 ) -> list[Candidate]:
     """Return our products: into a given y, and into a new one by a call from Python."""
     y = device.vector(np.full(rows, np.nan, dtype=dtype))
@@ -314,14 +314,14 @@ def _our_candidates(
     return [given, new]
 
 
-def _verify(candidate: Candidate, reference: Reference, device: Device) -> Verification:
+def _verify(candidate: Candidate, reference: Reference, device: TimedDevice) -> Verification:
     """Spoil y, run once, check every row."""
     candidate.poison()
     candidate.run()
     return check_rows(device.fetch(candidate.result()), reference)
 
 
-def _right_ones(made: Baselines, reference: Reference, device: Device) -> Baselines:
+def _right_ones(made: Baselines, reference: Reference, device: TimedDevice) -> Baselines:
     """Return the baselines whose every row is right; the others are missing."""
     right = Baselines(missing=list(made.missing))
     for candidate in made.candidates:
@@ -337,7 +337,7 @@ def _right_ones(made: Baselines, reference: Reference, device: Device) -> Baseli
     return right
 
 
-def best_ms(make: Callable[[], Any], device: Device, tries: int = PLAN_TRIES) -> tuple[Any, float]:
+def best_ms(make: Callable[[], Any], device: TimedDevice, tries: int = PLAN_TRIES) -> tuple[Any, float]:
     """Call `make` several times; return its last result and the best time in ms."""
     best, begun, made = math.inf, 0.0, None
     for nth in range(tries):
@@ -353,7 +353,7 @@ def best_ms(make: Callable[[], Any], device: Device, tries: int = PLAN_TRIES) ->
 
 
 def warm_up(
-    plan: Callable[[Any], Operator], device: Device, dtype: Any = np.float64, *, transpose: bool = False
+    plan: Callable[[Any], Operator], device: TimedDevice, dtype: Any = np.float64, *, transpose: bool = False
 ) -> None:
     """Plan and multiply a small matrix with rows of every category, so that compiling is timed nowhere."""
     import scipy.sparse

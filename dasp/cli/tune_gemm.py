@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp.cli.timing_cuda import products_in, replays
 from dasp.dense.gemm import cuda, settings
 from dasp.dense.gemm.ladder import DenseProduct, error_bound
 from dasp.dense.gemm.launch_cuda import KernelCall, PreparedCalls
@@ -28,7 +29,6 @@ from dasp.dense.gemm.rungs_cuda import ARRAYS, BY_NAME, LAST, OperandLayout, Run
 from dasp.dense.gemm.settings import TileSizes
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.stream import on_stream
-from dasp.runtime.cuda.timing import products_in, replays
 
 CHECK = (200, 264, 136)
 """m, n, k of the product that checks a set of sizes: whole pieces, no whole tiles."""

@@ -16,13 +16,13 @@ import numpy as np
 
 from dasp import models
 from dasp.cli.table import Table
+from dasp.cli.timing import Candidate, time_host
+from dasp.cli.timing_cuda import replays
 from dasp.formats.cost import CostModel, Gathers
 from dasp.matrix import convert, planning
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
-from dasp.runtime.cpu.timing import Candidate, time_host
 from dasp.runtime.cuda.stream import on_stream
-from dasp.runtime.cuda.timing import replays
 
 Matrix = TypeVar("Matrix")
 Clock = Callable[[], float]

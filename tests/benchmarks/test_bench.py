@@ -40,12 +40,10 @@ from benchmarks.bench.session import Session
 from benchmarks.bench.sparse import Settings, Sparse, measure
 from dasp.cli import bench as bench_command
 from dasp.cli import measure as core
-from dasp.cli import roofline, table, verify
+from dasp.cli import roofline, table, timing, timing_cuda, verify
 from dasp.cli.baselines import Baselines
 from dasp.cli.measure import warm_up
-from dasp.runtime.cpu import timing
-from dasp.runtime.cpu.timing import Candidate
-from dasp.runtime.cuda import timing as timing_cuda
+from dasp.cli.timing import Candidate
 from dasp.runtime.dtypes import TABLE
 
 ROOT = Path(__file__).resolve().parents[2]

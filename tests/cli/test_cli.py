@@ -486,7 +486,7 @@ QUICK = ["bench", *CPU, "--threads", "1", "--repeat", "3", "--seconds", "0.01"]
 def test_bench_compares_a_plan_with_what_a_user_would_call(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dasp.cli.measure.HostDevice.bandwidth", 1e10)
+    monkeypatch.setattr("dasp.cli.measure.TimedHost.bandwidth", 1e10)
     status, out, _ = run(capsys, *QUICK, "poisson2d:9", "--json")
     (row,) = json.loads(out)["rows"]
     assert (status, row["matrix"], row["verified"], row["rows"]) == (0, "poisson2d:9", True, 81)
@@ -503,7 +503,7 @@ def test_bench_compares_a_plan_with_what_a_user_would_call(
 def test_bench_answers_with_its_status_where_a_product_is_wrong(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dasp.cli.measure.HostDevice.bandwidth", 1e10)
+    monkeypatch.setattr("dasp.cli.measure.TimedHost.bandwidth", 1e10)
     real = dasp.SpMatrix.matvec
 
     def spoil(A: Any, x: Any, *, out: Any) -> Any:

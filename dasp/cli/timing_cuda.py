@@ -16,10 +16,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
-from dasp.runtime.cpu.timing import Candidate, Timing, summarize
+from dasp.cli.timing import Candidate, Timing, summarize
 from dasp.runtime.cuda.stream import on_stream
+from dasp.runtime.types import Graph, Stream
 
 PRODUCTS = 20
 REPEATS = 7
@@ -59,7 +59,6 @@ class Flush:
     """A buffer four times as large as the L2, and the filling of it."""
 
     def __init__(self) -> None:
-        """Allocate it."""
         import cupy
 
         size = max(int(cupy.cuda.Device().attributes["L2CacheSize"]), 1 << 20)
@@ -70,7 +69,7 @@ class Flush:
         self._buffer.fill(1.0)
 
 
-def capture(run: Callable[[], Any], stream: Any, products: int = PRODUCTS) -> Any:
+def capture(run: Callable[[], object], stream: Stream, products: int = PRODUCTS) -> Graph | None:
     """Capture `products` runs in a CUDA graph; None where they cannot be captured."""
     stream.begin_capture()
     try:
@@ -86,8 +85,8 @@ def capture(run: Callable[[], Any], stream: Any, products: int = PRODUCTS) -> An
         return None
 
 
-def between_events(enqueue: Callable[[], Any], stream: Any) -> float:
-    """Microseconds between an event before and an event after what `enqueue` puts on the stream."""
+def between_events(enqueue: Callable[[], object], stream: Stream) -> float:
+    """Return the microseconds that a stream takes for the work that `enqueue` puts on it."""
     import cupy
 
     start, stop = cupy.cuda.Event(), cupy.cuda.Event()
@@ -98,7 +97,7 @@ def between_events(enqueue: Callable[[], Any], stream: Any) -> float:
     return 1e3 * float(cupy.cuda.get_elapsed_time(start, stop))
 
 
-def products_in(microseconds: float, run: Callable[[], Any], stream: Any, most: int) -> int:
+def products_in(microseconds: float, run: Callable[[], object], stream: Stream, most: int) -> int:
     """Return how many products take so long on the stream, from 1 to `most`."""
     run()
     once = max(min(between_events(run, stream) for _ in range(3)), 1.0)
@@ -106,8 +105,8 @@ def products_in(microseconds: float, run: Callable[[], Any], stream: Any, most: 
 
 
 def replays(
-    run: Callable[[], Any],
-    stream: Any,
+    run: Callable[[], object],
+    stream: Stream,
     samples: int = REPEATS,
     products: int = PRODUCTS,
     *,
@@ -140,8 +139,8 @@ def replays(
     return taken, "graph" if graph is not None else "events"
 
 
-def _cold_us(run: Callable[[], Any], stream: Any, flush: Flush) -> float:
-    """Median microseconds of a product that finds the L2 filled with something else."""
+def _cold_us(run: Callable[[], object], stream: Stream, flush: Flush) -> float:
+    """Return the median microseconds of a product that finds the L2 filled with something else."""
     empty, cold = [], []
     for _ in range(COLD_SAMPLES):
         flush()

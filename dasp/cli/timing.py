@@ -54,13 +54,13 @@ class Candidate:
     """
 
     name: str
-    run: Callable[[], Any]
+    run: Callable[[], object]
     result: Callable[[], Any]
-    poison: Callable[[], Any] = nothing
+    poison: Callable[[], object] = nothing
     setup_ms: float = 0.0
     cooldown_seconds: float = 0.0
     capturable: bool = True
-    close: Callable[[], Any] = nothing
+    close: Callable[[], object] = nothing
     owned: object = None
 
 
@@ -105,8 +105,8 @@ def summarize(samples_us: Sequence[float], products: int, method: str, cold_us: 
     )
 
 
-def elapsed(run: Callable[[], Any], products: int = 1) -> float:
-    """Seconds that `products` calls of `run` take."""
+def elapsed(run: Callable[[], object], products: int = 1) -> float:
+    """Return the seconds that `products` calls of `run` take."""
     start = time.perf_counter()
     for _ in range(products):
         run()
