@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dasp.io import load_matrix, load_plan, save_plan
     from dasp.matrix.matrix import SpMatrix
     from dasp.matrix.policy import Policy
+    from dasp.preconditioners.automatic import solve
     from dasp.runtime.cpu.threads import get_num_threads, set_num_threads
 
 
@@ -39,6 +40,7 @@ _HOMES = {
     "save_plan": "dasp.io",
     "set_num_threads": "dasp.runtime.cpu.threads",
     "show_config": "dasp.cli.config",
+    "solve": "dasp.preconditioners.automatic",
 }
 
 _METHODS = {"bicgstab", "block_cg", "cg", "chebyshev", "gmres", "lobpcg", "lsmr", "lsqr", "minres"}
@@ -57,6 +59,7 @@ __all__ = [
     "save_plan",
     "set_num_threads",
     "show_config",
+    "solve",
     "solvers",
 ]
 

@@ -24,12 +24,11 @@ from benchmarks.bench.rows import Row
 from benchmarks.bench.solvers_report import MULTIGRID, ours, report
 from benchmarks.bench.sparse import as_text, load, short_name
 from dasp.cli.bench import planner
-from dasp.cli.solver_baselines import by_library, hierarchy
-from dasp.cli.systems import METHODS as SOLVES
+from dasp.cli.solver_baselines import SHARED, by_library, hierarchy
 from dasp.cli.systems import one_blas_thread
 from dasp.cli.values import as_float
 
-METHODS = (*(name for name, method in SOLVES.items() if method.is_shared), MULTIGRID)
+METHODS = (*SHARED, MULTIGRID)
 SAMPLES = 3
 FIRSTS = 2
 """Timed first solves, each with a workspace of its own, of which the best counts, as of later ones."""

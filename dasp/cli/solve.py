@@ -23,25 +23,24 @@ from dasp.cli.options import (
     leading_rows,
     shows_progress,
 )
-from dasp.cli.solver_baselines import by_library, hierarchy, library_of
+from dasp.cli.solver_baselines import SHARED, by_library, hierarchy, library_of
 from dasp.cli.systems import (
-    METHODS,
     Outcome,
     announce,
     as_solved,
     check,
     check_shape,
-    looks_positive_definite,
     one_blas_thread,
     report,
     right_hand_side,
-    solve,
     tolerance,
 )
 from dasp.io.matrices import load_matrix
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
+from dasp.preconditioners.automatic import run as solve
 from dasp.runtime.launcher import find_launcher
+from dasp.solvers.choose import METHODS, choose_method
 
 PRECONDITIONERS = ("none", "jacobi", "block-jacobi", "ic0", "ilu0", "chebyshev", "multigrid")
 
@@ -52,9 +51,9 @@ def add_command(subparsers: Subparsers) -> None:
     add_matrix_option(parser)
     parser.add_argument(
         "--method",
-        choices=tuple(METHODS),
-        help="by default cg if the matrix is symmetric (Hermitian) with a positive diagonal, else bicgstab; "
-        "lsqr and lsmr take no preconditioner",
+        choices=METHODS,
+        help="by default cg if the matrix is symmetric (Hermitian) with a positive diagonal, minres if it is "
+        "symmetric, else bicgstab; lsqr and lsmr take no preconditioner",
     )
     parser.add_argument(
         "--precond",
@@ -110,7 +109,7 @@ def _run(arguments: argparse.Namespace) -> int:
     policy, seed = check(arguments)
     matrix = load_matrix(arguments.matrix, seed=seed)
     check_shape(arguments.matrix, matrix.shape)
-    method = arguments.method or ("cg" if looks_positive_definite(matrix) else "bicgstab")
+    method = arguments.method or choose_method(matrix)[0]
     b = right_hand_side(arguments.rhs, matrix.shape[0], seed)
     _compile(arguments, method, matrix, b, policy)
     began = time.perf_counter()
@@ -192,8 +191,8 @@ def _plain(
     matrix: csr_array, planned: SpMatrix, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int
 ) -> Outcome:
     """Solve by our own method without a preconditioner."""
-    solve(method, planned, b, rtol=rtol, maxiter=1)  # compiles
-    x, stats = solve(method, planned, b, rtol=rtol, maxiter=maxiter)
+    solve(method, planned, b, None, rtol=rtol, maxiter=1)  # compiles
+    x, stats = solve(method, planned, b, None, rtol=rtol, maxiter=maxiter)
     return _outcome(f"dasp {method}", matrix, x, b, rtol, stats.iterations, 0.0, stats.seconds, stats.reason)
 
 
@@ -202,12 +201,12 @@ def compare(
 ) -> list[Outcome]:
     """Solve the same system by others: SciPy, CuPy if the device is a GPU, PyAMG if it is installed."""
     outcomes: list[Outcome] = []
-    if METHODS[method].is_shared:
+    if method in SHARED:
         outcomes += [
             _by_library(kind, matrix, b, method, rtol, maxiter)
             for kind in (("cpu",) if device == "cpu" else ("cpu", "cuda"))
         ]
-    if looks_positive_definite(matrix) and b.dtype.kind == matrix.dtype.kind:  # as PyAMG needs it
+    if choose_method(matrix)[0] == "cg" and b.dtype.kind == matrix.dtype.kind:  # as PyAMG needs it
         outcomes.extend(_by_pyamg(matrix, b, rtol, maxiter))
     return outcomes
 

@@ -20,10 +20,8 @@ from dasp.cli.systems import (
     as_solved,
     check,
     check_shape,
-    looks_positive_definite,
     report,
     right_hand_side,
-    solve,
     tolerance,
 )
 from dasp.distributed.communicator import Communicator
@@ -32,8 +30,10 @@ from dasp.distributed.partition import collect, find_cuts
 from dasp.formats import devices
 from dasp.io.matrices import load_matrix
 from dasp.matrix.policy import Policy
+from dasp.preconditioners.automatic import run as solve
 from dasp.runtime.arrays import to_host
 from dasp.runtime.launcher import is_raised_everywhere
+from dasp.solvers.choose import choose_method
 
 USER_ERROR = 2
 """The exit status of `dasp.cli.main` for a mistake of the user."""
@@ -130,7 +130,7 @@ def _matrix(
         matrix = load_matrix(arguments.matrix, seed=seed)
         if arguments.method or matrix.shape[0] != matrix.shape[1]:
             return matrix, arguments.method or "bicgstab"
-        return matrix, "cg" if looks_positive_definite(matrix) else "bicgstab"
+        return matrix, choose_method(matrix)[0]
 
     matrix, method = distributed.agree(comm, load)
     return distributed.SpMatrix.from_scipy(matrix, comm, **options), comm.gather(method)[0]

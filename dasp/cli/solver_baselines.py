@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 Solve = Callable[[], Any]
 """Solves, and returns x where it lies."""
 
+SHARED = ("cg", "minres", "bicgstab", "gmres")
+"""Methods that SciPy and CuPy have under the same names and with the same arguments as dasp."""
+
 RESTART = 30
 """Iterations of a cycle of gmres."""
 

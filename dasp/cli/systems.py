@@ -7,58 +7,22 @@ import json
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
-import dasp.solvers
 from dasp.cli.figures import BLUE, RED, check_plot, new_figure, save, styled
 from dasp.cli.options import policy_from, seed_from
 from dasp.io.files import one_line_errors, open_regular, replacing
 from dasp.io.matrices import load_matrix
 from dasp.matrix.policy import Policy
+from dasp.preconditioners.automatic import RTOL
+from dasp.runtime.dtypes import real_type
 from dasp.solvers import Stats
-
-_RTOL = {"float64": 1e-8, "float32": 1e-4, "complex128": 1e-8, "complex64": 1e-4}
-"""Norm of the residual over that of b, by the type of the matrix, where nobody asks for another."""
+from dasp.solvers.choose import WITHOUT_M
 
 _VECTOR_SUFFIXES = (".npy", ".mtx")
-
-
-class Method(NamedTuple):
-    """Facts about a method of `dasp.solvers`.
-
-    Attributes
-    ----------
-    takes_preconditioner : bool
-    is_shared : bool
-        True if SciPy and CuPy have it under the same name and with the same arguments.
-    """
-
-    takes_preconditioner: bool = True
-    is_shared: bool = True
-
-
-METHODS = {
-    "cg": Method(),
-    "minres": Method(),
-    "bicgstab": Method(),
-    "gmres": Method(),
-    "chebyshev": Method(is_shared=False),
-    "lsqr": Method(takes_preconditioner=False, is_shared=False),
-    "lsmr": Method(takes_preconditioner=False, is_shared=False),
-}
-"""The methods that solve A x = b for one right-hand side; `block_cg` wants several, and `lobpcg` none."""
-
-
-def solve(method: str, A: Any, b: Any, M: Any = None, **options: Any) -> tuple[Any, Stats]:
-    """Solve A x = b by a method of `METHODS`."""
-    if METHODS[method].takes_preconditioner:
-        options["M"] = M
-    found: tuple[Any, Stats] = getattr(dasp.solvers, method)(A, b, **options)
-    return found
 
 
 @dataclass(frozen=True)
@@ -92,7 +56,7 @@ def check(arguments: argparse.Namespace) -> tuple[Policy | None, int]:
     if arguments.maxiter < 1:
         raise ValueError(f"--maxiter is {arguments.maxiter}; it must be at least 1")
     method = arguments.method
-    if method and arguments.precond != "none" and not METHODS[method].takes_preconditioner:
+    if arguments.precond != "none" and method in WITHOUT_M:
         raise ValueError(
             f"--precond is {arguments.precond}, and {method} takes no preconditioner; leave it out, or pass "
             "another --method"
@@ -123,10 +87,10 @@ def check_shape(name: str, shape: tuple[int, int]) -> None:
         raise ValueError(f"{name} is {rows} x {columns}; solve needs a square matrix with rows")
 
 
-def tolerance(arguments: argparse.Namespace, dtype: Any) -> float:
+def tolerance(arguments: argparse.Namespace, dtype: np.dtype[Any]) -> float:
     """Return the norm of the residual over that of b that is asked for, or fits a matrix of this type."""
     rtol: float | None = arguments.rtol
-    return _RTOL[np.dtype(dtype).name] if rtol is None else rtol
+    return RTOL[real_type(dtype).itemsize] if rtol is None else rtol
 
 
 def right_hand_side(given: str, rows: int, seed: int) -> NDArray[np.inexact]:
@@ -193,17 +157,6 @@ def one_blas_thread() -> tuple[AbstractContextManager[Any], str]:
     except ImportError:
         return nullcontext(), "BLAS threads are not limited: threadpoolctl is not installed"
     return threadpool_limits(limits=1, user_api="blas"), "BLAS limited to 1 thread for all solvers"
-
-
-def looks_positive_definite(matrix: csr_array) -> bool:
-    """Return True if a square matrix is symmetric or Hermitian, up to rounding, with a positive diagonal.
-
-    That is necessary for CG, not sufficient: an indefinite matrix may pass.
-    """
-    if not np.all(matrix.diagonal().real > 0):
-        return False
-    difference = abs(matrix - matrix.conj().T)
-    return bool(difference.nnz == 0 or difference.max() <= 1e-12 * abs(matrix).max())
 
 
 @styled

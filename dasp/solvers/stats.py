@@ -25,6 +25,8 @@ class Stats:
         From the call to the return.
     info : int
         SciPy's: 0 if converged, the iterations if they were used up, negative if the method cannot go on.
+    choice : str
+        What `dasp.solve` chose, and why; empty for other solvers.
     """
 
     converged: bool
@@ -34,6 +36,7 @@ class Stats:
     reason: str
     seconds: float
     info: int
+    choice: str = ""
 
     def __repr__(self) -> str:
         kind = "converged" if self.converged else "not converged"
