@@ -79,10 +79,9 @@ def _solve(arguments: argparse.Namespace, comm: Communicator) -> int:
     residual = far / (norm or 1.0)
     problem = "" if stats.converged and residual <= 10 * rtol else stats.reason
     ours = Outcome(f"dasp {title}", stats.iterations, setup, stats.seconds, residual, problem)
-    if arguments.out:
-        x = collect(comm, to_host(x), D.rows)
+    whole = collect(comm, to_host(x), D.rows) if arguments.out else None
     if speaks:
-        report(arguments, D, comm.size, planning, rtol, [ours], stats, x, norm)
+        report(arguments, D, comm.size, planning, rtol, [ours], stats, whole, norm)
     return int(bool(problem))
 
 

@@ -187,7 +187,7 @@ def report(
     rtol: float,
     outcomes: list[Outcome],
     stats: Stats,
-    x: NDArray[Any],
+    x: NDArray[Any] | None,
     norm: float,
 ) -> int:
     """Write x, draw and print what the options ask for; return the exit status of the first outcome, ours.
@@ -198,13 +198,13 @@ def report(
         The matrix, of one rank or over several.
     planning : float
         Seconds.
-    x : numpy.ndarray
-        Whole, also where the matrix lies on several ranks.
+    x : numpy.ndarray or None
+        Whole, also where the matrix lies on several ranks; needed for `--out` alone.
     norm : float
         Of b.
     """
     ours, *others = outcomes
-    if arguments.out:
+    if arguments.out and x is not None:
         write_vector(arguments.out, x)
     if arguments.plot:
         residuals = [one / (norm or 1.0) for one in stats.residuals]

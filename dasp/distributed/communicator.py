@@ -172,6 +172,11 @@ class Exchange:
         self._comm.wait_for(waiting)
         self._sending = []
 
+    def complete(self) -> None:
+        """Send, and wait."""
+        self.start()
+        self.finish()
+
 
 def _flat(array: Numbers) -> Numbers:
     """Return the bytes of a contiguous array."""
@@ -333,8 +338,7 @@ class Communicator:
 
         def gather() -> Numbers:
             for exchange in rounds:
-                exchange.start()
-                exchange.finish()
+                exchange.complete()
             in_order: Numbers = rows[order]
             return in_order
 

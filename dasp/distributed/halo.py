@@ -52,7 +52,7 @@ class HaloPattern(NamedTuple):
 
 def find_pattern(comm: Communicator, columns: Parts, needed: Numbers) -> HaloPattern:
     """Tell the owners which columns this rank lacks, and learn which others lack; all ranks call this."""
-    owners = columns.owners(needed)
+    owners = columns.find_owners(needed)
     cuts = np.flatnonzero(np.diff(owners, prepend=-1, append=comm.size))
     receives = [(int(owners[first]), int(first), int(end)) for first, end in pairwise(cuts)]
     asked = comm.gather({owner: end - first for owner, first, end in receives})
@@ -63,12 +63,10 @@ def find_pattern(comm: Communicator, columns: Parts, needed: Numbers) -> HaloPat
             at += counts[comm.rank]
     places = np.empty(at, np.int64)
     wanted = needed - columns.starts[owners] if len(needed) else needed
-    exchange = comm.exchange(
+    comm.exchange(
         [(owner, np.ascontiguousarray(wanted[first:end])) for owner, first, end in receives],
         [(rank, places[first:end]) for rank, first, end in sends],
-    )
-    exchange.start()
-    exchange.finish()
+    ).complete()
     return HaloPattern(places, sends, receives, comm.locate_call())
 
 

@@ -204,7 +204,7 @@ class SpMatrix(RankMatrix):
             def count_columns() -> int | None:
                 if columns is None:
                     return None
-                starts = partition.starts_from("columns", columns, comm.size, local.shape[1])
+                starts = partition.check_starts("columns", columns, comm.size, local.shape[1])
                 return int(starts[comm.rank + 1] - starts[comm.rank])
 
             return cls._from_rows(local, comm, agree(comm, count_columns), policy, device)

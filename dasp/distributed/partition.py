@@ -17,6 +17,10 @@ from dasp.distributed.split import Numbers, Parts, sort_by_rows
 from dasp.io.files import MatrixFileError
 from dasp.io.matrices import load_matrix
 from dasp.runtime import check as _check
+from dasp.runtime.types import ArrayLike
+
+Piece = tuple[Numbers, Numbers, Numbers]
+"""A rank's rows: indptr, indices and data, contiguous."""
 
 
 def cut_rows(indptr: Numbers, ranks: int) -> Numbers:
@@ -44,7 +48,7 @@ def cut_rows(indptr: Numbers, ranks: int) -> Numbers:
     return np.concatenate([[0], np.maximum.accumulate(inner), [len(indptr) - 1]]).astype(np.int64)
 
 
-def scatter(comm: Communicator, A: Any, root: int, rows: Any = None) -> scipy.sparse.csr_array:
+def scatter(comm: Communicator, A: Any, root: int, rows: ArrayLike | None = None) -> scipy.sparse.csr_array:
     """Send each rank its rows of a matrix that one holds, from `rows[rank]` on; else balanced by entries.
 
     Raises
@@ -53,42 +57,34 @@ def scatter(comm: Communicator, A: Any, root: int, rows: Any = None) -> scipy.sp
         On all ranks the same.
     """
 
-    def cut() -> tuple[Any, Any]:
+    def cut() -> tuple[int, list[Piece]]:
         if not 0 <= root < comm.size:
             raise ValueError(f"root is {root}; there are {comm.size} ranks, numbered from 0")
         if comm.rank != root:
-            return None, None
+            return 0, []
         if not scipy.sparse.issparse(A):
             raise TypeError(f"A is {_check.kind_of(A)}; a scipy.sparse matrix is needed on rank {root}")
-        matrix = _rows_of(A)
+        matrix = _sort_rows(A)
         if rows is None:
-            return matrix, cut_rows(matrix.indptr, comm.size)
-        return matrix, starts_from("rows", rows, comm.size, matrix.shape[0])
+            return matrix.shape[1], _cut(matrix, cut_rows(matrix.indptr, comm.size))
+        return matrix.shape[1], _cut(matrix, check_starts("rows", rows, comm.size, matrix.shape[0]))
 
-    matrix, starts = agree(comm, cut, lambda _: {"root": root})
-    heads = comm.gather(None if matrix is None else _heads(matrix, starts))[root]
-    assert heads is not None
-    shape, kinds, sizes = heads
-
-    def make_room() -> tuple[dict[int, Any], list[Any]]:
-        ranks = range(comm.size) if matrix is not None else ()
-        mine = [np.empty(size, kind) for size, kind in zip(sizes[comm.rank], kinds, strict=True)]
-        return {rank: _piece(matrix, starts, rank) for rank in ranks}, mine
-
-    pieces, mine = agree(comm, make_room)
+    columns, pieces = agree(comm, cut, lambda _: {"root": root})
+    kinds = [[(array.size, array.dtype) for array in piece] for piece in pieces]
+    columns, kinds = comm.gather((columns, kinds))[root]
+    mine = agree(comm, lambda: [np.empty(size, dtype) for size, dtype in kinds[comm.rank]])
     for k, target in enumerate(mine):
         if comm.rank == root:
             target[...] = pieces[root][k]
-            exchange = comm.exchange([(r, pieces[r][k]) for r in pieces if r != root], [])
+            sends = [(rank, piece[k]) for rank, piece in enumerate(pieces) if rank != root]
+            comm.exchange(sends, []).complete()
         else:
-            exchange = comm.exchange([], [(root, target)])
-        exchange.start()
-        exchange.finish()
+            comm.exchange([], [(root, target)]).complete()
     indptr, indices, data = mine
-    return scipy.sparse.csr_array((data, indices, indptr), shape=(len(indptr) - 1, shape[1]))
+    return scipy.sparse.csr_array((data, indices, indptr), shape=(len(indptr) - 1, columns))
 
 
-def starts_from(name: str, given: Any, ranks: int, total: int) -> Numbers:
+def check_starts(name: str, given: ArrayLike, ranks: int, total: int) -> Numbers:
     """Return where each rank's share begins, as it was given, and where the last one ends.
 
     Raises
@@ -104,21 +100,19 @@ def starts_from(name: str, given: Any, ranks: int, total: int) -> Numbers:
     return starts.astype(np.int64)
 
 
-def collect(comm: Communicator, part: Numbers, parts: Parts, root: int = 0) -> Any:
+def collect(comm: Communicator, part: Numbers, parts: Parts, root: int = 0) -> Numbers | None:
     """Return on one rank the whole vector of which each holds a part, elsewhere None; all ranks call this."""
     whole = np.empty(parts.total, part.dtype) if comm.rank == root else None
     if whole is None:
-        exchange = comm.exchange([(root, part)], [])
+        comm.exchange([(root, part)], []).complete()
     else:
         whole[parts.first : parts.first + parts.count] = part
         ends = [(rank, *map(int, parts.starts[rank : rank + 2])) for rank in range(comm.size)]
-        exchange = comm.exchange([], [(rank, whole[a:b]) for rank, a, b in ends if rank != root])
-    exchange.start()
-    exchange.finish()
+        comm.exchange([], [(rank, whole[a:b]) for rank, a, b in ends if rank != root]).complete()
     return whole
 
 
-def _rows_of(A: Any) -> scipy.sparse.csr_array:
+def _sort_rows(A: Any) -> scipy.sparse.csr_array:
     """Return a matrix by rows with every entry kept; SciPy sums the duplicates of coordinates."""
     if A.format != "coo":
         return scipy.sparse.csr_array(A.tocsr())
@@ -126,23 +120,15 @@ def _rows_of(A: Any) -> scipy.sparse.csr_array:
     return scipy.sparse.csr_array((rows.data, rows.indices, rows.indptr), shape=A.shape)
 
 
-def _piece(matrix: Any, starts: Any, rank: int) -> tuple[Any, Any, Any]:
-    """Return a rank's rows as contiguous arrays."""
-    first, end = matrix.indptr[starts[rank]], matrix.indptr[starts[rank + 1]]
-    indptr = matrix.indptr[starts[rank] : starts[rank + 1] + 1].astype(np.int64) - int(first)
-    return (
-        indptr,
-        np.ascontiguousarray(matrix.indices[first:end]),
-        np.ascontiguousarray(matrix.data[first:end]),
-    )
-
-
-def _heads(matrix: Any, starts: Any) -> tuple[Any, Any, Any]:
-    """Return the shape, and the types and sizes of each rank's arrays."""
-    entries = np.diff(matrix.indptr[starts].astype(np.int64)).tolist()
-    rows = np.diff(starts).tolist()
-    kinds = np.int64, matrix.indices.dtype, matrix.data.dtype
-    return matrix.shape, kinds, [(m + 1, nnz, nnz) for m, nnz in zip(rows, entries, strict=True)]
+def _cut(matrix: scipy.sparse.csr_array, starts: Numbers) -> list[Piece]:
+    """Return each rank's rows."""
+    pieces = []
+    for first, end in pairwise(starts.tolist()):
+        indptr = matrix.indptr[first : end + 1].astype(np.int64)
+        entries = slice(int(indptr[0]), int(indptr[-1]))
+        arrays = matrix.indices[entries], matrix.data[entries]
+        pieces.append((indptr - indptr[0], *map(np.ascontiguousarray, arrays)))
+    return pieces
 
 
 def write_parts(matrix: Any, ranks: int, folder: str | os.PathLike[str]) -> list[tuple[int, int, int]]:
@@ -174,7 +160,7 @@ def write_parts(matrix: Any, ranks: int, folder: str | os.PathLike[str]) -> list
     target = Path(folder)
     if target.exists():
         raise MatrixFileError(f"{target} exists; a partition is written into a new folder; remove it first")
-    rows = _rows_of(matrix)
+    rows = _sort_rows(matrix)
     if ranks > max(1, rows.shape[0]):
         raise ValueError(f"ranks is {ranks}; the matrix has {rows.shape[0]} rows; a rank needs at least one")
     partial = target.parent / f".{secrets.token_hex(8)}.partial"

@@ -56,7 +56,7 @@ class Parts:
         """How many there are."""
         return int(self.starts[-1])
 
-    def owners(self, places: Numbers) -> Numbers:
+    def find_owners(self, places: Numbers) -> Numbers:
         """Return the rank that has each place."""
         return np.searchsorted(self.starts, places, "right") - 1
 
