@@ -73,6 +73,23 @@ class RankPreconditioner:
         z: Array = self._own @ r
         return z
 
+    @property
+    def generation(self) -> int:
+        """How often `update` has replaced arrays."""
+        return self._own.generation
+
+    def update(self, D: SpMatrix) -> None:
+        """Take the values of a matrix of the same pattern, cut alike; all ranks call it.
+
+        Raises
+        ------
+        TypeError, ValueError, RankError
+            On all ranks the same. A polynomial in D and multigrid take no new values: make them anew.
+        """
+        _check_ranks(D)
+        with D.call:
+            D.agree(lambda: self._own.update(D.diagonal_block()))
+
     def astype(self, dtype: Any) -> RankPreconditioner:
         """Return it computing in float32 or float64, a complex one in complex64 or complex128.
 
@@ -186,14 +203,10 @@ def chebyshev(
             high = UPPER * estimate_spectrum(D, jacobi(D), dtype, D.device)[1]
             interval = _check.interval((high / ratio, high))
 
-    def again(other: np.dtype[Any]) -> Preconditioner:
-        raise ValueError(
-            f"a polynomial in a matrix of {dtype} over ranks was asked to compute in {other}; it computes in "
-            "the matrix's type; make it of the matrix in the other one"
-        )
-
-    operator = as_operator(D, D.device)
-    return RankPreconditioner(D, Polynomial(operator, inverse, interval, steps, dtype, D.device, again))
+    operator, n = as_operator(D, D.device), len(inverse)
+    own = Polynomial(operator, n, interval[1] / interval[0], steps, dtype, D.device)
+    own.load_diagonal(inverse, interval[1])
+    return RankPreconditioner(D, own)
 
 
 class RankMultigrid(Multigrid):
@@ -210,11 +223,9 @@ class RankMultigrid(Multigrid):
     def __init__(
         self, matrix: SpMatrix, setup: Setup | None, options: CycleOptions, dtype: np.dtype[Any], root: int
     ) -> None:
-        def again(other: np.dtype[Any]) -> Multigrid:
-            return RankMultigrid(matrix, setup, options, other, root)
-
         names = ("d", "step", "q", "r")
-        Preconditioner.__init__(self, matrix.local_shape[0], dtype, matrix.device, names, again)
+        Preconditioner.__init__(self, matrix.local_shape[0], dtype, matrix.device, names)
+        self._made_of = matrix, setup, options, root
         comm = matrix.comm
         facts = None if setup is None else (setup.rows, [one.radius for one in setup.levels])
         told = comm.gather(facts)[root]
@@ -244,6 +255,15 @@ class RankMultigrid(Multigrid):
         if last == len(radii):
             dense = as_operator(scatter(setup and setup.dense, last, last), self.device)
         self._assemble(options, levels, P, R, dense)
+
+    def _in_type(self, dtype: np.dtype[Any]) -> Multigrid:
+        """Return another one that computes in a type."""
+        matrix, setup, options, root = self._made_of
+        return RankMultigrid(matrix, setup, options, dtype, root)
+
+    def _read(self, A: object) -> Setup:
+        """Raise TypeError: the hierarchy is on one rank."""
+        raise TypeError("multigrid over ranks takes no new values; make it anew of a new hierarchy")
 
 
 def _cut_level(rows: int, ranks: int) -> np.ndarray[Any, Any]:

@@ -130,13 +130,13 @@ def _like(gradient: Tensor, given: Tensor) -> Tensor:
 
 def _keep_operands(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     one, other, ctx.key, ctx.transposed = inputs
-    ctx.writes = _matrix(ctx.key)._writes if other is None else None
+    ctx.writes = _matrix(ctx.key).writes if other is None else None
     ctx.save_for_backward(one, other)
 
 
 def _of_matmul(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     x, values = ctx.saved_tensors
-    if values is None and ctx.writes != _matrix(ctx.key)._writes:
+    if values is None and ctx.writes != _matrix(ctx.key).writes:
         raise RuntimeError(
             "values of A were overwritten in place after the product whose gradients are wanted; write them "
             "after backward(), or pass them to dasp.interop.torch.matmul"

@@ -73,6 +73,11 @@ class TransposableMatrix(PlannedMatrix):
         """Bytes of the plan's arrays, and of what is kept beside them for `with_values` and `T`."""
         return self.plan.nbytes + sum(size for name, size in self._list_kept() if name != "order")
 
+    @property
+    def writes(self) -> int:
+        """The number of times that values were written in place, into this matrix or its transpose."""
+        return self._writes
+
     def _list_kept(self) -> list[tuple[str, int]]:
         """Return the names and the bytes of the arrays that are kept beside the format's own."""
         kept = {"order": self.plan.order, "slots": self._shared.slots}
@@ -102,7 +107,7 @@ class TransposableMatrix(PlannedMatrix):
         out : SpMatrix, optional
             A matrix of this pattern, itself for example. Its values are overwritten in place, so a captured
             graph that multiplies by it uses the new ones, and so does its transpose if that was made (see
-            `T`). It keeps its type and its coding. A preconditioner made of it does not follow: make it anew.
+            `T`). It keeps its type and its coding. A preconditioner made of it follows by `update`.
 
         Returns
         -------

@@ -12,22 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from dasp.matrix.matrix import SpMatrix
-from dasp.multigrid.hierarchy import Setup, check_finite, cycle_type, levels_of, set_up
+from dasp.multigrid.hierarchy import Setup, check_finite, cycle_type, levels_of, make_hierarchy, set_up
 from dasp.multigrid.smoothers import CycleOptions, Level, check_options
-from dasp.preconditioners.base import Preconditioner, cast_matrix, place
+from dasp.preconditioners.base import PlannedPart, Preconditioner, host_matrix, place
 from dasp.runtime.dtypes import real_type
-from dasp.solvers.operator import DeviceOperator, as_operator
-from dasp.solvers.space import Space
+from dasp.solvers.operator import DeviceOperator
 
 COARSE_SWEEPS = 8
 """Times that the last level is smoothed, forwards and backwards, where it has more rows."""
-
-
-def planned(matrix: Any, space: Space, device: str) -> DeviceOperator:
-    """Plan a matrix of the hierarchy for the device."""
-    typed = cast_matrix(matrix, entry_type(matrix, space.dtype))
-    return as_operator(SpMatrix.from_scipy(typed, device=device), device)
 
 
 def entry_type(matrix: Any, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -38,21 +30,65 @@ def entry_type(matrix: Any, dtype: np.dtype[Any]) -> np.dtype[Any]:
 class Multigrid(Preconditioner):
     """A cycle; see `multigrid`."""
 
-    def __init__(self, setup: Setup, options: CycleOptions, dtype: np.dtype[Any], device: str) -> None:
-        def again(other: np.dtype[Any]) -> Multigrid:
-            return Multigrid(setup, options, other, device)
+    _levels: list[Level]
+    _last: Level
+    _P: list[DeviceOperator]
+    _R: list[DeviceOperator]
+    _dense: DeviceOperator | None
 
-        super().__init__(setup.rows[0], dtype, device, ("d", "step", "q", "r"), again)
+    def __init__(self, setup: Setup, options: CycleOptions, dtype: np.dtype[Any], device: str) -> None:
+        super().__init__(setup.rows[0], dtype, device, ("d", "step", "q", "r"))
+        self._build(setup, options)
+
+    def _build(self, setup: Setup, options: CycleOptions) -> None:
+        """Plan the matrices of the levels."""
+        self._setup, self._parts = setup, [self._plan(matrix) for matrix in _matrices(setup)]
+        operators = iter(part.operator for part in self._parts)
         levels = []
         for k, one in enumerate(setup.levels):
             vectors = None if k else self.vectors
-            A = planned(one.A, self.space, device)
-            levels.append(Level(A, one.inverse, one.radius, self.space, options, vectors, one.A))
+            levels.append(
+                Level(next(operators), one.inverse, one.radius, self.space, options, vectors, one.A)
+            )
         between = [one for one in setup.levels if one.P is not None]
-        P = [planned(one.P, self.space, device) for one in between]
-        R = [planned(one.R, self.space, device) for one in between]
-        dense = None if setup.dense is None else planned(setup.dense, self.space, device)
-        self._assemble(options, levels, P, R, dense)
+        P, R = ([next(operators) for _ in between] for _ in range(2))
+        self._assemble(options, levels, P, R, next(operators, None))
+
+    def _plan(self, matrix: Any) -> PlannedPart:
+        return PlannedPart(matrix, entry_type(matrix, self.dtype), self.device)
+
+    def _read(self, A: Any) -> Setup:
+        """Return the hierarchy of a matrix, by P and R of this one; or that of PyAMG that is given."""
+        if hasattr(A, "levels"):
+            hierarchy = levels_of(A)
+            cycle_type(hierarchy, self.dtype)
+        else:
+            hierarchy = make_hierarchy(host_matrix(A), self._setup.transfers)
+        if hierarchy[0].A.shape != self.shape:
+            raise ValueError(
+                f"the hierarchy is of a matrix of shape {hierarchy[0].A.shape}; M has {self.shape}"
+            )
+        check_finite(hierarchy)
+        return set_up(hierarchy, self._options)
+
+    def _load(self, numbers: Setup) -> bool:
+        """Take a hierarchy; one of other sizes is planned anew."""
+        if numbers.rows != self._setup.rows or (numbers.dense is None) != (self._setup.dense is None):
+            self._build(numbers, self._options)
+            return False
+        same = [part.load(matrix) for part, matrix in zip(self._parts, _matrices(numbers), strict=True)]
+        self._setup, operators = numbers, iter(part.operator for part in self._parts)
+        smoothed = self._levels if self._dense is not None else [*self._levels, self._last]
+        for level, one in zip(smoothed, numbers.levels, strict=True):
+            level.load(one.inverse, one.radius, one.A)
+            level.A = next(operators)
+        self._P, self._R = ([next(operators) for _ in self._P] for _ in range(2))
+        self._dense = next(operators, None)
+        return all(same)
+
+    def _in_type(self, dtype: np.dtype[Any]) -> Multigrid:
+        """Return another one that computes in a type."""
+        return Multigrid(self._setup, self._options, dtype, self.device)
 
     def _assemble(
         self,
@@ -92,6 +128,18 @@ class Multigrid(Preconditioner):
             self._cycle(k + 1, "W" if kind == "W" else "V", from_zero=False)
         level.prolong(self._P[k], below["x"])
         level.smooth(from_zero=False, forward=False)
+
+
+def _matrices(setup: Setup) -> list[Any]:
+    """Return the matrices of all levels, then all P, all R, and the dense one if there is one."""
+    between = [one for one in setup.levels if one.P is not None]
+    dense = [] if setup.dense is None else [setup.dense]
+    return [
+        *(one.A for one in setup.levels),
+        *(one.P for one in between),
+        *(one.R for one in between),
+        *dense,
+    ]
 
 
 def multigrid(

@@ -79,6 +79,23 @@ class LevelMatrices(NamedTuple):
     radius: float
 
 
+class HostLevel(NamedTuple):
+    """A level as a hierarchy of PyAMG has it."""
+
+    A: Any
+    P: Any
+    R: Any
+
+
+def make_hierarchy(A: Any, transfers: list[tuple[Any, Any]]) -> list[HostLevel]:
+    """Return the levels of a matrix: between two of them P and R, and on the coarser one R A P."""
+    levels = []
+    for P, R in transfers:
+        levels.append(HostLevel(A, P, R))
+        A = R @ A @ P
+    return [*levels, HostLevel(A, None, None)]
+
+
 class Setup(NamedTuple):
     """A hierarchy as a cycle uses it.
 
@@ -88,10 +105,13 @@ class Setup(NamedTuple):
         Those that are smoothed, the last level among them if it is too large to be inverted.
     dense : scipy.sparse.csr_array or None
         The cycle from the level behind them down, as one matrix; None if there is none.
+    transfers : list of pair
+        P and R of every level but the last.
     """
 
     levels: list[LevelMatrices]
     dense: Any
+    transfers: list[tuple[Any, Any]]
 
     @property
     def rows(self) -> list[int]:
@@ -113,11 +133,12 @@ def set_up(hierarchy: list[Any], options: CycleOptions) -> Setup:
         _describe(as_csr(level.A), as_csr(level.P), as_csr(level.R), options, coarse=k > 0)
         for k, level in enumerate(hierarchy[:-1])
     ]
+    transfers = [(level.P, level.R) for level in levels]
     if last.shape[0] > MOST_INVERSE_ROWS:
-        return Setup([*levels, _describe(last, None, None, options, coarse=inner > 0)], None)
+        return Setup([*levels, _describe(last, None, None, options, coarse=inner > 0)], None, transfers)
     small = [k for k, level in enumerate(levels) if level.A.shape[0] <= DENSE_ROWS and options.cycle == "V"]
     first = min([*small, inner])
-    return Setup(levels[:first], as_csr(_dense_cycle(levels[first:], last, options)))
+    return Setup(levels[:first], as_csr(_dense_cycle(levels[first:], last, options)), transfers)
 
 
 def _describe(A: Any, P: Any, R: Any, options: CycleOptions, *, coarse: bool) -> LevelMatrices:

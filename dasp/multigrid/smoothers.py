@@ -35,10 +35,18 @@ class CycleOptions:
     sweeps: int
     degree: int
 
-    def polynomial(self, radius: float) -> tuple[float, list[tuple[float, float]]]:
-        """Return the coefficients of a Chebyshev smoother, given the largest eigenvalue of D^-1 A."""
-        high = UPPER * radius
-        return coefficients(high / RATIO, high, self.degree)
+    def scale(self, radius: float) -> float:
+        """Return the number that D^-1 is divided by, given the largest eigenvalue of D^-1 A."""
+        if self.smoother == "gauss-seidel" or radius == 0:
+            return 1.0
+        return radius if self.smoother == "jacobi" else UPPER * radius
+
+    @property
+    def steps(self) -> tuple[float, list[tuple[float, float]]]:
+        """The coefficients of a smoother by scaled D^-1, of the first step and of further ones."""
+        if self.smoother == "jacobi":
+            return OMEGA, []
+        return coefficients(1.0 / RATIO, 1.0, self.degree)
 
 
 def check_options(smoother: str, cycle: str, sweeps: int, degree: int) -> CycleOptions:
@@ -70,27 +78,32 @@ class Level:
         vectors: Vectors | None,
         csr: Any = None,
     ) -> None:
-        """Take A, 1 / a_ii, and the largest eigenvalue of their product; `csr` is for sweeps."""
+        """Take A and what `load` takes."""
         self.space, self.A, self._options = space, A, options
         names = ("d", "step", "q", "r")
         self.vectors = space.vectors(len(inverse), "b", "x", *names) if vectors is None else vectors
-        self.vectors["d"][...] = space.asarray(cast(inverse, space.dtype, diagonal=True))
+        self.load(inverse, radius, csr)
         fuse = self.vectors.fuse
         self._residual = fuse("r = b - q")
         self._correct = fuse("x = x + q")
         self._smooth = getattr(self, f"_smooth_by_{options.smoother.replace('-', '_')}")
         if options.smoother == "gauss-seidel":
-            self._csr = csr.indptr, csr.indices, cast(csr.data, space.dtype)
             self._clear = fuse("x = 0")
             return
+        self._first, self._further = options.steps
         if options.smoother == "jacobi":
-            self._omega = OMEGA / radius
             self._jacobi = fuse("x = omega d*b"), fuse("r = b - q", "x = x + omega d*r")
         else:
-            self._first, self._further = options.polynomial(radius)
             self._begin = fuse("step = first d*b", "x = step", "r = b")
             self._begin_again = fuse("r = b - q", "step = first d*r", "x = x + step")
             self._extend = fuse("r = r - q", "step = last step + rest d*r", "x = x + step")
+
+    def load(self, inverse: np.ndarray[Any, Any], radius: float, csr: Any = None) -> None:
+        """Take 1 / a_ii, and the largest eigenvalue of its product with A; `csr` is A, for sweeps."""
+        scaled = inverse / self._options.scale(radius)
+        self.vectors["d"][...] = self.space.asarray(cast(scaled, self.space.dtype, diagonal=True))
+        if self._options.smoother == "gauss-seidel":
+            self._csr = csr.indptr, csr.indices, cast(csr.data, self.space.dtype)
 
     def multiply(self, x: str, y: str) -> None:
         """Set vector y to A times vector x."""
@@ -103,10 +116,10 @@ class Level:
 
     def _smooth_by_jacobi(self, from_zero: bool, forward: bool) -> None:
         if from_zero:
-            self._jacobi[0](omega=self._omega)
+            self._jacobi[0](omega=self._first)
         else:
             self.multiply("x", "q")
-            self._jacobi[1](omega=self._omega)
+            self._jacobi[1](omega=self._first)
 
     def _smooth_by_chebyshev(self, from_zero: bool, forward: bool) -> None:
         if from_zero:
@@ -154,7 +167,7 @@ Smoother = Callable[[Array, Array, bool], Array]
 
 def dense_smoother(A: np.ndarray[Any, Any], inverse: Array, radius: float, options: CycleOptions) -> Smoother:
     """Return the smoother of a dense matrix, for all columns of X; the arguments are those of `Level`."""
-    inverse = inverse[:, None]
+    inverse = inverse[:, None] / options.scale(radius)
     if options.smoother == "gauss-seidel":
         used = inverse != 0
         unit = np.diag((~used[:, 0]).astype(A.dtype))  # else a row of zeros could not be solved for
@@ -165,7 +178,7 @@ def dense_smoother(A: np.ndarray[Any, Any], inverse: Array, radius: float, optio
             return X + step
 
     else:
-        first, further = (OMEGA / radius, []) if options.smoother == "jacobi" else options.polynomial(radius)
+        first, further = options.steps
 
         def sweep(X: Array, B: Array, forward: bool) -> Array:
             step = first * inverse * (B - A @ X)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import find_device
+from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import library, operand
 from dasp.runtime.types import Array
 from dasp.solvers.arguments import space_for
-from dasp.solvers.operator import device_of, multiply_by_column
-from dasp.solvers.space import Space
+from dasp.solvers.operator import Matrix, as_operator, device_of, multiply_by_column
 
 MOST_STEPS = 1000
 """Of sweeps, and of a polynomial: each is a launch, or two, of every application."""
@@ -48,7 +50,9 @@ class Preconditioner:
     lasting : bool
         A product that was captured in a graph stays right as long as it lives.
     costly : bool
-        Whether M r takes as long as several products with a matrix: solvers make few in vain then.
+        M r takes as long as several products with a matrix: solvers make few in vain then.
+    generation : int
+        Grows when `update` replaces arrays, so that programs prepared before must be prepared anew.
     """
 
     lasting: ClassVar[bool] = True
@@ -60,15 +64,13 @@ class Preconditioner:
         dtype: np.dtype[Any],
         device: str,
         names: tuple[str, ...],
-        again: Callable[[np.dtype[Any]], Preconditioner],
-        space: Space | None = None,
     ) -> None:
-        """Make the vectors `b` (the residual), `x` (the result) and others; `again` makes it in another
-        type."""
+        """Make the vectors `b` (the residual), `x` (the result) and others."""
         self.shape, self.dtype, self.device = (n, n), np.dtype(dtype), device
-        self.space = space_for(device, self.dtype) if space is None else space
+        self.space, self.generation = space_for(device, self.dtype), 0
         self.vectors = self.space.vectors(n, "b", "x", *names)
-        self._again = again
+        self._source: Callable[[], SpMatrix | None] = lambda: None
+        self._writes, self._warned = 0, False
         self._own: Callable[[], None] | None = None
         self._bound: dict[tuple[Any, ...], Callable[[], None]] = {}
         # What was prepared for a system belongs to that, and so do its vectors.
@@ -82,6 +84,72 @@ class Preconditioner:
     def apply(self) -> None:
         """Set `x` from `b`, in passes and products; runs once for each program on a GPU."""
         raise NotImplementedError
+
+    def _read(self, A: Matrix) -> Any:
+        """Return the numbers, on the host, that `_load` takes of a matrix."""
+        raise TypeError(f"{self!r} takes no new values; make another one of the new matrix")
+
+    def _load(self, numbers: Any) -> bool:
+        """Take the numbers of a matrix. Return True if that replaced no array and no plan."""
+        raise NotImplementedError
+
+    def _in_type(self, dtype: np.dtype[Any]) -> Preconditioner:
+        """Return another one of the same numbers that computes in a type."""
+        raise ValueError(
+            f"{self!r} was asked to compute in {dtype}; it computes in the matrix's type; make it of the "
+            "matrix in the other one"
+        )
+
+    def update(self, A: Matrix) -> None:
+        """Take the values of a matrix with the same pattern, such as the one that it was made of.
+
+        Parameters
+        ----------
+        A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
+            Multigrid keeps the matrices between its levels and computes the coarse ones anew; it takes a
+            new hierarchy of PyAMG too.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If A has another shape or kind, or no preconditioner can be made of it. M may then be of no use.
+
+        Notes
+        -----
+        Numbers are written in place, so the solvers' graphs and your own go on with the new ones. Where the
+        coding of a plan does not hold the new values, it is planned anew: a graph of your own must then be
+        captured anew (`generation` has grown).
+        """
+        shape, kind = getattr(A, "shape", self.shape), np.dtype(getattr(A, "dtype", np.float32)).kind
+        if tuple(shape) != self.shape:
+            raise ValueError(
+                f"A has shape {tuple(shape)}; M has shape {self.shape}, and A must have the same"
+            )
+        if kind == "c" and self.dtype.kind != "c":
+            raise TypeError(f"A is complex and M computes in {self.dtype}; make another M of A")
+        numbers = self._read(A)
+        with self._lock:
+            if not self._load(numbers):
+                self._own, self.generation = None, self.generation + 1
+                self._bound.clear()
+                self._lent.clear()
+        self._follow(A)
+
+    def _follow(self, A: Matrix) -> Self:
+        """Remember the matrix that its numbers are of, and return itself."""
+        self._source, self._writes, self._warned = lambda: None, 0, False
+        if isinstance(A, SpMatrix):
+            self._source, self._writes = weakref.ref(A), A.writes
+        return self
+
+    def warn_of_old_values(self, A: object) -> None:
+        """Warn, once, if A is the matrix that it was made of and has got other values since."""
+        source = self._source()
+        if source is not None and source is A and source.writes != self._writes and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "M was made of older values of A; M.update(A) takes the new ones", UserWarning, stacklevel=4
+            )
 
     def matvec(self, r: Array, out: Array | None = None) -> Array:
         """Return M r.
@@ -225,7 +293,7 @@ class Preconditioner:
         wanted, known = np.dtype(dtype), TYPES[self.dtype.kind]
         if wanted.name not in known:
             raise ValueError(f"dtype is {wanted}; {' or '.join(known)} is needed")
-        return self if wanted == self.dtype else self._again(wanted)
+        return self if wanted == self.dtype else self._in_type(wanted)
 
 
 def _places(*arrays: Any) -> tuple[Any, ...]:
@@ -304,6 +372,37 @@ def cast_matrix(matrix: Any, dtype: np.dtype[Any]) -> Any:
     from scipy.sparse import csr_array
 
     return csr_array((cast(matrix.data, dtype), matrix.indices, matrix.indptr), matrix.shape)
+
+
+class PlannedPart:
+    """A matrix that a preconditioner multiplies by, planned; its values can be replaced.
+
+    Attributes
+    ----------
+    operator : DeviceOperator
+    """
+
+    def __init__(self, matrix: Any, dtype: np.dtype[Any], device: str) -> None:
+        """Plan a SciPy matrix in CSR, its values cast to a type."""
+        self._dtype, self._device = dtype, device
+        self._take(cast_matrix(matrix, dtype), None)
+
+    def _take(self, typed: Any, policy: Policy | None) -> None:
+        self._pattern = typed.indptr, typed.indices
+        self._matrix = SpMatrix.from_scipy(typed, device=self._device, policy=policy)
+        self.operator = as_operator(self._matrix, self._device)
+
+    def load(self, matrix: Any) -> bool:
+        """Take the values of another one. Return True if they could be written in place."""
+        typed, policy = cast_matrix(matrix, self._dtype), None
+        if all(map(np.array_equal, self._pattern, (typed.indptr, typed.indices))):
+            try:
+                self._matrix.with_values(self._matrix.asarray(typed.data), out=self._matrix)
+                return True
+            except ValueError:  # the coding does not hold them
+                policy = Policy(narrow=False)
+        self._take(typed, policy)
+        return False
 
 
 def place(A: object, device: str | None) -> str:

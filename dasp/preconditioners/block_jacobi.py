@@ -6,10 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dasp.matrix.matrix import SpMatrix
 from dasp.preconditioners.base import (
+    PlannedPart,
     Preconditioner,
-    cast_matrix,
     computing_type,
     host_matrix,
     place,
@@ -17,7 +16,7 @@ from dasp.preconditioners.base import (
 )
 from dasp.runtime import check as _check
 from dasp.runtime.integers import ceil_div
-from dasp.solvers.operator import Matrix, as_operator
+from dasp.solvers.operator import Matrix
 
 
 class BlockJacobi(Preconditioner):
@@ -25,15 +24,27 @@ class BlockJacobi(Preconditioner):
 
     costly: ClassVar[bool] = False
 
-    def __init__(self, inverses: Any, dtype: np.dtype[Any], device: str) -> None:
-        n = inverses.shape[0]
-        super().__init__(n, dtype, device, (), lambda other: BlockJacobi(inverses, other, device))
-        matrix = SpMatrix.from_scipy(cast_matrix(inverses, dtype), device=device)
-        self._operator = as_operator(matrix, device, "M")
+    def __init__(self, inverses: Any, block: int, dtype: np.dtype[Any], device: str) -> None:
+        super().__init__(inverses.shape[0], dtype, device, ())
+        self._inverses, self._block = inverses, block
+        self._planned = PlannedPart(inverses, dtype, device)
 
     def apply(self) -> None:
         """Multiply."""
-        self.space.apply(self._operator, self.vectors["b"], self.vectors["x"])
+        self.space.apply(self._planned.operator, self.vectors["b"], self.vectors["x"])
+
+    def _read(self, A: Matrix) -> Any:
+        """Return the inverses of the blocks, one matrix in CSR."""
+        return _inverses(host_matrix(A), self._block)
+
+    def _load(self, numbers: Any) -> bool:
+        """Take the inverses."""
+        self._inverses = numbers
+        return self._planned.load(numbers)
+
+    def _in_type(self, dtype: np.dtype[Any]) -> BlockJacobi:
+        """Return another one that computes in a type."""
+        return BlockJacobi(self._inverses, self._block, dtype, self.device)
 
 
 def block_jacobi(A: Matrix, *, block: int, device: str | None = None) -> Preconditioner:
@@ -42,7 +53,7 @@ def block_jacobi(A: Matrix, *, block: int, device: str | None = None) -> Precond
     Parameters
     ----------
     A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
-        Values that are written into A later do not reach the preconditioner: make it anew.
+        Values that are written into A later reach the preconditioner by `update`.
     block : int
         Rows of a block, such as the unknowns of a node; the last block may have fewer.
     device : {"cpu", "cuda", "cuda:N"}, optional
@@ -71,7 +82,8 @@ def block_jacobi(A: Matrix, *, block: int, device: str | None = None) -> Precond
     """
     matrix = host_matrix(A)
     block = min(_check.count("block", block), max(1, matrix.shape[0]))
-    return BlockJacobi(_inverses(matrix, block), computing_type(matrix), place(A, device))
+    inverses = _inverses(matrix, block)
+    return BlockJacobi(inverses, block, computing_type(matrix), place(A, device))._follow(A)
 
 
 def _inverses(matrix: Any, block: int) -> Any:

@@ -6,17 +6,16 @@ Brezina, Hu, Tuminaro (2003), doi:10.1016/S0021-9991(03)00194-3.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dasp.matrix.matrix import SpMatrix
 from dasp.preconditioners.base import (
     MOST_STEPS,
+    PlannedPart,
     Preconditioner,
     cast,
-    cast_matrix,
     computing_type,
     host_matrix,
     inverse_diagonal,
@@ -49,57 +48,102 @@ class Polynomial(Preconditioner):
     ----------
     operator : DeviceOperator
         The matrix, on the device; on several ranks its products are those of all of them.
-    inverse : numpy.ndarray, shape (n,)
-        1 / a_ii, of the rows here.
-    bounds, degree
-        As for `chebyshev`.
-    dtype, device, again
+    n : int
+        The rows here.
+    ratio : float
+        Of the ends of the interval.
+    degree : int
+    dtype, device
         As for `Preconditioner`.
     """
 
     def __init__(
-        self,
-        operator: DeviceOperator,
-        inverse: np.ndarray[Any, Any],
-        bounds: tuple[float, float],
-        degree: int,
-        dtype: np.dtype[Any],
-        device: str,
-        again: Callable[[np.dtype[Any]], Preconditioner],
+        self, operator: DeviceOperator, n: int, ratio: float, degree: int, dtype: np.dtype[Any], device: str
     ) -> None:
-        super().__init__(len(inverse), dtype, device, ("d", "step", "q", "r"), again)
-        self.vectors["d"][...] = self.space.asarray(cast(inverse, self.dtype, diagonal=True))
-        self._operator = operator
-        self._first, self._further = coefficients(*bounds, degree)
+        super().__init__(n, dtype, device, ("d", "step", "q", "r"))
+        self.operator = operator
+        self._first, self._further = coefficients(1.0 / ratio, 1.0, degree)
         fuse = self.vectors.fuse
         self._begin = fuse("step = first d*b", "x = step", "r = b")
         self._extend = fuse("r = r - q", "step = last step + rest d*r", "x = x + step")
+
+    def load_diagonal(self, inverse: np.ndarray[Any, Any], high: float) -> None:
+        """Take 1 / a_ii, and the upper end of the interval, by which that is divided."""
+        self.vectors["d"][...] = self.space.asarray(cast(inverse / high, self.dtype, diagonal=True))
 
     def apply(self) -> None:
         """Go through the polynomial's steps."""
         self._begin(first=self._first)
         for last, rest in self._further:
-            self.space.apply(self._operator, self.vectors["step"], self.vectors["q"])
+            self.space.apply(self.operator, self.vectors["step"], self.vectors["q"])
             self._extend(last=last, rest=rest)
 
 
-def _polynomial(
-    matrix: Any,
-    planned: SpMatrix | None,
-    bounds: tuple[float, float],
-    degree: int,
-    dtype: np.dtype[Any],
-    device: str,
-) -> Polynomial:
-    """Return the polynomial in a matrix of the host, which is planned if it is not in the type yet."""
+class _Numbers(NamedTuple):
+    """A matrix for a polynomial: on the host, and planned if it is; 1 / a_ii, and the upper end."""
 
-    def again(other: np.dtype[Any]) -> Polynomial:
-        return _polynomial(matrix, None, bounds, degree, other, device)
+    matrix: Any
+    planned: SpMatrix | None
+    inverse: np.ndarray[Any, Any]
+    high: float
 
-    if planned is None or np.dtype(planned.dtype) != dtype:
-        planned = SpMatrix.from_scipy(cast_matrix(matrix, dtype), device=device)
-    operator = as_operator(planned, device)
-    return Polynomial(operator, inverse_diagonal(matrix.diagonal()), bounds, degree, dtype, device, again)
+
+class MatrixPolynomial(Polynomial):
+    """The polynomial in a matrix, which is planned if it is not yet, or not in the type.
+
+    `high` is the upper end of the interval; it is estimated if it is None.
+    """
+
+    def __init__(
+        self,
+        numbers: _Numbers,
+        high: float | None,
+        ratio: float,
+        degree: int,
+        dtype: np.dtype[Any],
+        device: str,
+    ) -> None:
+        self._numbers, self._shape_of_interval, self._degree = numbers, (high, ratio), degree
+        self._part = (
+            None if _fits(numbers.planned, dtype, device) else PlannedPart(numbers.matrix, dtype, device)
+        )
+        operator = as_operator(numbers.planned, device) if self._part is None else self._part.operator
+        super().__init__(operator, len(numbers.inverse), ratio, degree, dtype, device)
+        self.load_diagonal(numbers.inverse, numbers.high)
+
+    def _read(self, A: Matrix) -> _Numbers:
+        """Return the facts of a matrix."""
+        return _read(A, self._shape_of_interval[0])
+
+    def _load(self, numbers: _Numbers) -> bool:
+        """Take a matrix: an SpMatrix itself, if it has the type."""
+        self.load_diagonal(numbers.inverse, numbers.high)
+        last, self._numbers = self._numbers.planned, numbers
+        if _fits(numbers.planned, self.dtype, self.device):
+            same = self._part is None and numbers.planned is last
+            self._part, self.operator = None, as_operator(numbers.planned, self.device)
+            return same
+        same = self._part is not None and self._part.load(numbers.matrix)
+        self._part = self._part or PlannedPart(numbers.matrix, self.dtype, self.device)
+        self.operator = self._part.operator
+        return same
+
+    def _in_type(self, dtype: np.dtype[Any]) -> MatrixPolynomial:
+        """Return another one that computes in a type."""
+        return MatrixPolynomial(self._numbers, *self._shape_of_interval, self._degree, dtype, self.device)
+
+
+def _fits(planned: SpMatrix | None, dtype: np.dtype[Any], device: str) -> bool:
+    return planned is not None and planned.dtype == dtype and planned.device == device
+
+
+def _read(A: Matrix, high: float | None) -> _Numbers:
+    """Return the facts of a matrix, with the upper end of the interval, which is estimated if it is None."""
+    matrix = host_matrix(A)
+    inverse = inverse_diagonal(matrix.diagonal())
+    if high is None:
+        high = UPPER * spectral_radius(matrix, inverse)
+    return _Numbers(matrix, A if isinstance(A, SpMatrix) else None, inverse, high)
 
 
 def chebyshev(
@@ -115,8 +159,8 @@ def chebyshev(
     Parameters
     ----------
     A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
-        Symmetric or Hermitian. A planned matrix is used as it is, others are planned. Where its values are
-        written in place, make the preconditioner anew: it keeps the old diagonal and the interval.
+        Symmetric or Hermitian. A planned matrix is used as it is, others are planned. After its values were
+        written in place, `update` takes the new diagonal and interval.
     degree : int
         Steps; one less is the number of products.
     ratio : float
@@ -148,13 +192,12 @@ def chebyshev(
     (True, True)
     """
     degree = _check.count("degree", degree, most=MOST_STEPS)
-    matrix = host_matrix(A)
-    if bounds is None:
-        if not ratio > 1:
-            raise ValueError(f"ratio is {ratio}; a number above 1 is needed")
-        high = UPPER * spectral_radius(matrix, inverse_diagonal(matrix.diagonal()))
-        bounds = high / ratio, high
-    bounds = _check.interval(bounds)
-    dtype = computing_type(matrix)
-    planned = A if isinstance(A, SpMatrix) else None
-    return _polynomial(matrix, planned, bounds, degree, dtype, place(A, device))
+    high = None
+    if bounds is not None:
+        low, high = _check.interval(bounds)
+        ratio = high / low
+    elif not ratio > 1:
+        raise ValueError(f"ratio is {ratio}; a number above 1 is needed")
+    numbers = _read(A, high)
+    dtype = computing_type(numbers.matrix)
+    return MatrixPolynomial(numbers, high, ratio, degree, dtype, place(A, device))._follow(A)

@@ -9,16 +9,15 @@ product and a pass (Anzt, Chow, Dongarra 2015, doi:10.1007/978-3-662-48096-0_50)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp.matrix.matrix import SpMatrix
 from dasp.preconditioners.base import (
     MOST_STEPS,
+    PlannedPart,
     Preconditioner,
     cast,
-    cast_matrix,
     computing_type,
     host_matrix,
     place,
@@ -26,10 +25,13 @@ from dasp.preconditioners.base import (
 )
 from dasp.runtime import check as _check
 from dasp.runtime.cpu.compile import jit
-from dasp.solvers.operator import Matrix, as_operator
+from dasp.solvers.operator import Matrix
 from dasp.solvers.space import Triangle
 
 Vector = np.ndarray[Any, Any]
+
+Factorize = Callable[[Any, np.dtype[Any]], "_Factors"]
+"""Takes a SciPy matrix in CSR and the type in which M computes."""
 
 
 @jit(nogil=True, error_model="numpy")
@@ -81,28 +83,72 @@ def _triangle(strict: Any, inverse: Vector, forward: bool) -> Triangle:
     return Triangle(indptr, indices, strict.data, inverse, rows, cuts)
 
 
-class Incomplete(Preconditioner):
+class _Factors(NamedTuple):
+    """The strict triangles of incomplete factors, in CSR, and the inverse of the pivots."""
+
+    lower: Any
+    upper: Any
+    inverse: Vector
+
+
+class _Incomplete(Preconditioner):
+    """A solve with two triangles; `factorize` makes them of a matrix of the host, for a type."""
+
+    def __init__(
+        self,
+        factors: _Factors,
+        factorize: Factorize,
+        names: tuple[str, ...],
+        dtype: np.dtype[Any],
+        device: str,
+    ) -> None:
+        super().__init__(len(factors.inverse), dtype, device, names)
+        self._factors, self._factorize = factors, factorize
+
+    def _read(self, A: Matrix) -> _Factors:
+        """Return the factors of a matrix."""
+        factors = self._factorize(host_matrix(A), self.dtype)
+        for old, new in zip(self._factors[:2], factors[:2], strict=True):
+            if not (np.array_equal(old.indptr, new.indptr) and np.array_equal(old.indices, new.indices)):
+                raise ValueError("A has another pattern than the matrix of M; make another M of A")
+        return factors
+
+
+class Incomplete(_Incomplete):
     """Two triangular solves."""
 
-    def __init__(self, lower: Triangle, upper: Triangle, dtype: np.dtype[Any], device: str) -> None:
-        def again(other: np.dtype[Any]) -> Incomplete:
-            return Incomplete(lower, upper, other, device)
+    def __init__(self, factors: _Factors, factorize: Factorize, dtype: np.dtype[Any], device: str) -> None:
+        super().__init__(factors, factorize, ("y",), dtype, device)
+        self._check(factors)
+        lower, upper, inverse = factors
+        ones = np.ones_like(inverse)
+        self._lower = self.space.triangular(_triangle(lower, ones, True))
+        self._upper = self.space.triangular(_triangle(upper, inverse, False))
 
-        super().__init__(len(lower.inverse), dtype, device, ("y",), again)
-        for one in (lower, upper):
-            cast(one.inverse, self.dtype, diagonal=True)
-            cast(one.data, self.dtype)
-        self._solves: list[Callable[[Any, Any], None]] = [
-            self.space.triangular(one) for one in (lower, upper)
-        ]
+    def _check(self, factors: _Factors) -> None:
+        for numbers in (factors.lower.data, factors.upper.data):
+            cast(numbers, self.dtype)
+        cast(factors.inverse, self.dtype, diagonal=True)
+
+    def _load(self, numbers: _Factors) -> bool:
+        """Take factors of the same pattern."""
+        self._check(numbers)
+        self._factors = numbers
+        self._lower.load(numbers.lower.data, np.ones_like(numbers.inverse))
+        self._upper.load(numbers.upper.data, numbers.inverse)
+        return True
+
+    def _in_type(self, dtype: np.dtype[Any]) -> Incomplete:
+        """Return another one that computes in a type."""
+        return Incomplete(self._factors, self._factorize, dtype, self.device)
 
     def apply(self) -> None:
         """Solve with the lower, then with the upper factor."""
-        self._solves[0](self.vectors["b"], self.vectors["y"])
-        self._solves[1](self.vectors["y"], self.vectors["x"])
+        self._lower(self.vectors["b"], self.vectors["y"])
+        self._upper(self.vectors["y"], self.vectors["x"])
 
 
-class Swept(Preconditioner):
+class Swept(_Incomplete):
     """Two triangular solves by Jacobi sweeps: with L = I + N, x = b and then x = b - N x, again and again.
 
     For incomplete Cholesky factors M stays symmetric and positive definite: as many sweeps with the upper
@@ -110,31 +156,39 @@ class Swept(Preconditioner):
     """
 
     def __init__(
-        self, lower: Any, upper: Any, inverse: Vector, sweeps: int, dtype: np.dtype[Any], device: str
+        self, factors: _Factors, factorize: Factorize, sweeps: int, dtype: np.dtype[Any], device: str
     ) -> None:
-        def again(other: np.dtype[Any]) -> Swept:
-            return Swept(lower, upper, inverse, sweeps, other, device)
-
-        super().__init__(len(inverse), dtype, device, ("d", "y", "q"), again)
-        self.vectors["d"][...] = self.space.asarray(cast(inverse, self.dtype, diagonal=True))
+        super().__init__(factors, factorize, ("d", "y", "q"), dtype, device)
         self._sweeps = sweeps
-        self._lower, self._upper = (
-            as_operator(SpMatrix.from_scipy(cast_matrix(one, dtype), device=device), device)
-            for one in (lower, upper)
-        )
+        self._load_diagonal(factors)
+        self._lower, self._upper = (PlannedPart(one, dtype, device) for one in factors[:2])
         fuse = self.vectors.fuse
         self._first, self._forward = fuse("y = b"), fuse("y = b - q")
         self._divide, self._backward = fuse("x = d*y"), fuse("q = y - q", "x = d*q")
+
+    def _load_diagonal(self, factors: _Factors) -> None:
+        self.vectors["d"][...] = self.space.asarray(cast(factors.inverse, self.dtype, diagonal=True))
+
+    def _load(self, numbers: _Factors) -> bool:
+        """Take factors of the same pattern."""
+        self._load_diagonal(numbers)
+        self._factors = numbers
+        same = self._lower.load(numbers.lower), self._upper.load(numbers.upper)
+        return all(same)
+
+    def _in_type(self, dtype: np.dtype[Any]) -> Swept:
+        """Return another one that computes in a type."""
+        return Swept(self._factors, self._factorize, self._sweeps, dtype, self.device)
 
     def apply(self) -> None:
         """Sweep with the lower, then with the upper factor."""
         self._first()
         for _ in range(self._sweeps):
-            self.space.apply(self._lower, self.vectors["y"], self.vectors["q"])
+            self.space.apply(self._lower.operator, self.vectors["y"], self.vectors["q"])
             self._forward()
         self._divide()
         for _ in range(self._sweeps):
-            self.space.apply(self._upper, self.vectors["x"], self.vectors["q"])
+            self.space.apply(self._upper.operator, self.vectors["x"], self.vectors["q"])
             self._backward()
 
 
@@ -144,8 +198,8 @@ def ilu0(A: Matrix, *, sweeps: int | None = None, device: str | None = None) -> 
     Parameters
     ----------
     A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
-        With entries on the whole diagonal. Factorized on the host. Values that are written into A later do
-        not reach the factors: make them anew.
+        With entries on the whole diagonal. Factorized on the host. Values that are written into A later reach
+        the factors by `update`.
     sweeps : int, optional
         Approximate each triangular solve by this many sweeps of Jacobi's iteration, 3 for example, over all
         rows at once. By default the solves are exact, level by level.
@@ -172,16 +226,7 @@ def ilu0(A: Matrix, *, sweeps: int | None = None, device: str | None = None) -> 
     >>> (A @ (ilu0(A) @ np.ones(2))).round(12)
     array([1., 1.])
     """
-    _check_sweeps(sweeps)
-    matrix = host_matrix(A)
-    factors, dtype = matrix.astype(wide_type(matrix)), computing_type(matrix)
-    diagonal = np.zeros(matrix.shape[0], np.int64)
-    failed = _factorize(factors.indptr, factors.indices, factors.data, diagonal)
-    if failed >= 0:
-        raise ValueError(
-            f"row {failed} has no usable pivot; A needs another order of rows, or jacobi is needed"
-        )
-    return _from_factors(factors, factors.data[diagonal], sweeps, dtype, place(A, device))
+    return _factored(A, _factorize_lu, sweeps, device)
 
 
 def ic0(A: Matrix, *, sweeps: int | None = None, device: str | None = None) -> Preconditioner:
@@ -205,41 +250,60 @@ def ic0(A: Matrix, *, sweeps: int | None = None, device: str | None = None) -> P
     >>> quick.converged, quick.iterations < plain.iterations
     (True, True)
     """
-    _check_sweeps(sweeps)
+    return _factored(A, _factorize_cholesky, sweeps, device)
+
+
+def _factored(A: Matrix, factorize: Factorize, sweeps: int | None, device: str | None) -> Preconditioner:
+    """Return the preconditioner of incomplete factors; the arguments are those of `ilu0`."""
+    if sweeps is not None:
+        _check.count("sweeps", sweeps, ", or None for exact solves", MOST_STEPS)
     matrix = host_matrix(A)
+    dtype = computing_type(matrix)
+    factors, where = factorize(matrix, dtype), place(A, device)
+    if sweeps is not None:
+        return Swept(factors, factorize, int(sweeps), dtype, where)._follow(A)
+    return Incomplete(factors, factorize, dtype, where)._follow(A)
+
+
+def _factorize_lu(matrix: Any, dtype: np.dtype[Any]) -> _Factors:
+    """Return the incomplete LU factors of a matrix whose inverse pivots are finite in a type."""
+    factors, pivots, failed = _factorize_in_place(matrix)
+    if failed >= 0:
+        raise ValueError(
+            f"row {failed} has no usable pivot; A needs another order of rows, or jacobi is needed"
+        )
+    return _split(factors, pivots, dtype)
+
+
+def _factorize_cholesky(matrix: Any, dtype: np.dtype[Any]) -> _Factors:
+    """Return the incomplete Cholesky factors of a matrix, as LU factors with positive pivots."""
     difference = abs(matrix - matrix.conj().T)
     if difference.nnz and difference.max() > 1e-12 * abs(matrix).max():
         kind = "Hermitian" if matrix.dtype.kind == "c" else "symmetric"
         raise ValueError(f"A is not {kind}; ilu0 takes such matrices")
-    factors, dtype = matrix.astype(wide_type(matrix)), computing_type(matrix)
-    diagonal = np.zeros(matrix.shape[0], np.int64)
-    failed = _factorize(factors.indptr, factors.indices, factors.data, diagonal)
+    factors, pivots, failed = _factorize_in_place(matrix)
+    pivots = pivots.real  # as they are by theory
     if failed < 0:
-        pivots = factors.data[diagonal].real  # as they are by theory
-        failed = next(iter(np.flatnonzero(~(pivots > 0))), -1)
+        failed = int(next(iter(np.flatnonzero(~(pivots > 0))), -1))
     if failed >= 0:
         raise ValueError(f"the pivot of row {failed} is not positive; jacobi or chebyshev is needed")
-    return _from_factors(factors, pivots, sweeps, dtype, place(A, device))
+    return _split(factors, pivots, dtype)
 
 
-def _check_sweeps(sweeps: Any) -> None:
-    if sweeps is not None:
-        _check.count("sweeps", sweeps, ", or None for exact solves", MOST_STEPS)
+def _factorize_in_place(matrix: Any) -> tuple[Any, Vector, int]:
+    """Return the factors of a matrix in one, the pivots, and the first row without one or -1."""
+    factors, diagonal = matrix.astype(wide_type(matrix)), np.zeros(matrix.shape[0], np.int64)
+    failed = int(_factorize(factors.indptr, factors.indices, factors.data, diagonal))
+    return factors, factors.data[diagonal] if failed < 0 else np.zeros(0), failed
 
 
-def _from_factors(
-    factors: Any, pivots: Vector, sweeps: int | None, dtype: np.dtype[Any], device: str
-) -> Preconditioner:
+def _split(factors: Any, pivots: Vector, dtype: np.dtype[Any]) -> _Factors:
+    """Return the strict triangles of factors, and the inverse pivots."""
     from scipy.sparse import tril, triu
 
-    lower, upper = tril(factors, -1, format="csr"), triu(factors, 1, format="csr")
     with np.errstate(all="ignore"):
         inverse = 1.0 / pivots
         bad = np.flatnonzero(~np.isfinite(inverse.astype(dtype)))
     if len(bad):
         raise ValueError(f"the pivot of row {bad[0]} is too small to divide by; scale A")
-    if sweeps is not None:
-        return Swept(lower, upper, inverse, int(sweeps), dtype, device)
-    return Incomplete(
-        _triangle(lower, np.ones(len(pivots)), True), _triangle(upper, inverse, False), dtype, device
-    )
+    return _Factors(tril(factors, -1, format="csr"), triu(factors, 1, format="csr"), inverse)

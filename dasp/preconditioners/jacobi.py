@@ -25,8 +25,8 @@ class Jacobi(Preconditioner):
     costly: ClassVar[bool] = False
 
     def __init__(self, inverse: np.ndarray[Any, Any], dtype: np.dtype[Any], device: str) -> None:
-        super().__init__(len(inverse), dtype, device, ("d",), lambda other: Jacobi(inverse, other, device))
-        self.vectors["d"][...] = self.space.asarray(cast(inverse, self.dtype, diagonal=True))
+        super().__init__(len(inverse), dtype, device, ("d",))
+        self._load(inverse)
         self._divide = self.vectors.fuse("x = d*b")
 
     @property
@@ -38,6 +38,27 @@ class Jacobi(Preconditioner):
         """Divide."""
         self._divide()
 
+    def _read(self, A: Matrix) -> np.ndarray[Any, Any]:
+        """Return 1 / a_ii."""
+        return inverse_diagonal(_diagonal(A))
+
+    def _load(self, numbers: np.ndarray[Any, Any]) -> bool:
+        """Take 1 / a_ii."""
+        self.vectors["d"][...] = self.space.asarray(cast(numbers, self.dtype, diagonal=True))
+        self._inverse = numbers
+        return True
+
+    def _in_type(self, dtype: np.dtype[Any]) -> Jacobi:
+        """Return another one that computes in a type."""
+        return Jacobi(self._inverse, dtype, self.device)
+
+
+def _diagonal(A: Matrix) -> np.ndarray[Any, Any]:
+    """Return the diagonal of a square matrix, on the host."""
+    if isinstance(A, SpMatrix) and A.shape[0] == A.shape[1]:
+        return np.asarray(to_host(A.diagonal()))
+    return np.asarray(host_matrix(A).diagonal())
+
 
 def jacobi(A: Matrix, *, device: str | None = None) -> Preconditioner:
     """Return the preconditioner that divides by the diagonal of A.
@@ -45,7 +66,7 @@ def jacobi(A: Matrix, *, device: str | None = None) -> Preconditioner:
     Parameters
     ----------
     A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
-        Values that are written into A later do not reach the preconditioner: make it anew.
+        Values that are written into A later reach the preconditioner by `update`.
     device : {"cpu", "cuda", "cuda:N"}, optional
         Where it works; by default where A is.
 
@@ -66,8 +87,5 @@ def jacobi(A: Matrix, *, device: str | None = None) -> Preconditioner:
     >>> jacobi(sp.diags_array([2.0, 4.0], format="csr")) @ np.ones(2)
     array([0.5 , 0.25])
     """
-    if isinstance(A, SpMatrix) and A.shape[0] == A.shape[1]:
-        diagonal = to_host(A.diagonal())
-    else:
-        diagonal = host_matrix(A).diagonal()
-    return Jacobi(inverse_diagonal(diagonal), computing_type(diagonal), place(A, device))
+    diagonal = _diagonal(A)
+    return Jacobi(inverse_diagonal(diagonal), computing_type(diagonal), place(A, device))._follow(A)

@@ -72,7 +72,7 @@ def one_rank(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def _find_matrix(method: Callable[..., object], given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Return A of the arguments of a call.
+    """Return A of the arguments of a call, and warn if M is of older values of A.
 
     Raises
     ------
@@ -85,7 +85,10 @@ def _find_matrix(method: Callable[..., object], given: tuple[Any, ...], named: d
             meant = SCIPY.get(name, "")
             remedy = f"{meant} is meant" if meant in known else f"it has {', '.join(known)}"
             raise TypeError(f"{method.__name__} has no argument {name}; {remedy}")
-    return given[0] if given else named.get("A")
+    A, M = given[0] if given else named.get("A"), named.get("M")
+    if M is not None and hasattr(M, "warn_of_old_values"):
+        M.warn_of_old_values(A)
+    return A
 
 
 @cache

@@ -208,11 +208,8 @@ class Space(Protocol):
     def program(self, function: Callable[[], None]) -> Callable[[], None]:
         """Prepare passes and products whose coefficients are constants, to be made again and again."""
 
-    def triangular(self, triangle: Triangle) -> Callable[[Array, Array], None]:
-        """Return a function that solves with a triangle, from its first vector into its second.
-
-        It is for use in a `program`.
-        """
+    def triangular(self, triangle: Triangle) -> TriangularSolve:
+        """Return a solve with a triangle, for use in a `program`."""
 
     def arnoldi(self, vectors: Any, names: list[str]) -> Arnoldi:
         """Return a Krylov basis that lies in consecutive vectors."""
@@ -260,6 +257,16 @@ class Triangle:
     inverse: np.ndarray[Any, Any]
     rows: np.ndarray[Any, Any]
     cuts: np.ndarray[Any, Any]
+
+
+class TriangularSolve(Protocol):
+    """A solve with a triangle."""
+
+    def __call__(self, b: Array, x: Array) -> None:
+        """Set x to the solution for b."""
+
+    def load(self, data: np.ndarray[Any, Any], inverse: np.ndarray[Any, Any]) -> None:
+        """Take other values of the same pattern, in place."""
 
 
 class Arnoldi(Protocol):

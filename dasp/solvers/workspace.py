@@ -51,6 +51,7 @@ class Workspace:
 
     def __init__(self) -> None:
         self._kept: tuple[object, ...] = ()
+        self._generation = 0
         self._made: dict[tuple[object, ...], Any] = {}
         self._free = Lock()
         self._space: Space | None = None
@@ -76,11 +77,12 @@ class Workspace:
             self._free.release()
 
     def get(self, key: tuple[object, ...], kept: tuple[object, ...], make: Callable[[], P]) -> P:
-        """Return the system of a key; drop all systems of other objects than `kept`."""
+        """Return the system of a key; drop all systems of other objects than `kept`, or of old ones."""
         same = len(kept) == len(self._kept) and all(a is b for a, b in zip(kept, self._kept, strict=True))
-        if not same:
+        generation = sum(getattr(one, "generation", 0) for one in kept)
+        if not same or generation != self._generation:
             self._drop()
-            self._kept = kept
+            self._kept, self._generation = kept, generation
         if key not in self._made:
             self._made[key] = make()
         made: P = self._made[key]

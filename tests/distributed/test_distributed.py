@@ -349,6 +349,27 @@ def test_preconditioners_over_ranks(name: str) -> None:
     assert residual <= 1.0001e-9
 
 
+@pytest.mark.parametrize("name", ["jacobi", "blocks of 4", "ic0 of each rank"])
+def test_preconditioners_over_ranks_take_new_values(name: str) -> None:
+    A = generate("poisson2d:8")
+    scale = sp.diags_array(np.linspace(1.0, 9.0, 64))
+
+    def run(comm: ThreadCommunicator) -> None:
+        old, new = (
+            SpMatrix.from_scipy(one if comm.rank == 0 else None, comm, device="cpu")
+            for one in (A, sp.csr_array(scale @ A @ scale))
+        )
+        M, want = (PRECONDITIONED[name](D)["M"] for D in (old, new))
+        M.update(new)
+        r = np.ones(new.local_shape[0])
+        np.testing.assert_array_equal(M @ r, want @ r)
+        with pytest.raises(TypeError, match="takes no new values"):
+            preconditioners.chebyshev(new).update(new)
+        assert solvers.cg(new, r, M=M)[1].converged
+
+    run_ranks(2, run)
+
+
 def test_arguments_of_preconditioners_on_one_rank_are_told_on_all_which_go_on() -> None:
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"degree": 0}, ValueError, "rank 1: degree is 0; at least 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -239,6 +240,108 @@ def test_jacobi_costs_cg_no_pass(monkeypatch):
         counts.append(device.launches.count("dasp_fused"))
     assert counts[1] - counts[0] == 16 * 3
     np.testing.assert_allclose(cg(A, b, M=M, rtol=1e-9)[0], x, rtol=1e-7)
+
+
+def rescaled(A: sp.csr_array) -> sp.csr_array:
+    """A matrix of the same pattern whose diagonal and whose blocks are others."""
+    scale = sp.diags_array(np.linspace(1.0, 3.0, A.shape[0]))
+    return sp.csr_array(scale @ A @ scale)
+
+
+KEPT: dict[str, Callable[[Any], Preconditioner]] = {
+    **{name: KINDS[name] for name in ("jacobi", "block", "ic0", "ilu0", "chebyshev")},
+    "bounds": lambda A: chebyshev(A, degree=3, bounds=(0.1, 2.2)),
+    "sweeps": lambda A: ilu0(A, sweeps=3),
+}
+
+
+@pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("kind", KEPT)
+def test_update_takes_the_values_of_another_matrix(kind, dtype, planned):
+    A, r = uneven(8), np.random.default_rng(0).standard_normal(64)
+    old, new = (dasp.SpMatrix.from_scipy(one, device="cpu") if planned else one for one in (A, rescaled(A)))
+    M, want = KEPT[kind](old).astype(dtype), KEPT[kind](new).astype(dtype)
+    assert M.update(new) is None
+    np.testing.assert_array_equal(M @ r, want @ r)
+    M.update(old)
+    np.testing.assert_array_equal(M @ r, KEPT[kind](old).astype(dtype) @ r)
+
+
+def test_update_refuses_other_matrices():
+    A = uneven(5)
+    for make in KEPT.values():
+        with pytest.raises(ValueError, match=r"A has shape \(36, 36\); M has shape \(25, 25\)"):
+            make(A).update(uneven(6))
+        with pytest.raises(TypeError, match="A is complex and M computes in float64"):
+            make(A).update(A * 1j)
+    with pytest.raises(ValueError, match="another pattern"):
+        ic0(A).update(sp.csr_array(sp.eye_array(25)))
+    M = jacobi(A)
+    with pytest.raises(ValueError, match="no usable diagonal"):
+        M.update(sp.csr_array((25, 25)))
+    np.testing.assert_array_equal(M @ np.ones(25), jacobi(A) @ np.ones(25))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"smoother": "jacobi"}, {"smoother": "gauss-seidel"}, {"cycle": "W"}]
+)
+def test_multigrid_takes_a_matrix_or_a_hierarchy(options):
+    A, b = poisson(24), np.random.default_rng(0).standard_normal(576)
+    B = rescaled(A)
+    M = multigrid(pyamg.smoothed_aggregation_solver(sp.csr_matrix(A)), device="cpu", **options)
+    old = cg(B, b, M=M, rtol=1e-8)[1].iterations
+    M.update(B)
+    x, stats = cg(B, b, M=M, rtol=1e-8)
+    check(B, x, b, stats, 1e-8)
+    assert stats.iterations < old / 2
+    theirs = pyamg.smoothed_aggregation_solver(sp.csr_matrix(B))
+    M.update(theirs)
+    np.testing.assert_array_equal(M @ b, multigrid(theirs, device="cpu", **options) @ b)
+    M.update(pyamg.ruge_stuben_solver(sp.csr_matrix(B), max_coarse=3))
+    assert cg(B, b, M=M, rtol=1e-8)[1].converged
+    with pytest.raises(ValueError, match="holds NaN or infinity"):
+        M.update(B * np.nan)
+
+
+def test_prepared_programs_follow_an_update(monkeypatch):
+    """Nothing that a GPU's graph has captured goes stale, except where `generation` grows."""
+    device = EmulatedDevice()
+    for module in (base, system_module):
+        monkeypatch.setattr(module, "space_for", lambda name, kind: CudaSpace(name, kind, device))
+    A, r = uneven(5), np.random.default_rng(0).standard_normal(25)
+    for make in KEPT.values():
+        S = dasp.SpMatrix.from_scipy(A, device="cpu", policy=dasp.Policy(narrow=False))
+        M, z, workspace = make(S), np.zeros(25), Workspace()
+        program, generation = M.prepare(r, z), M.generation
+        cg(S, r, M=M, workspace=workspace)
+        S.with_values(rescaled(A).data, out=S)
+        M.update(S)
+        want = make(rescaled(A)) @ r
+        np.testing.assert_allclose(M @ r, want, rtol=1e-12)
+        if M.generation == generation:
+            program()
+            np.testing.assert_allclose(z, want, rtol=1e-12)
+        x, stats = cg(S, r, M=M, workspace=workspace, rtol=1e-9)
+        check(rescaled(A), x, r, stats, 1e-9)
+        assert stats.iterations <= cg(S, r, M=make(S), rtol=1e-9)[1].iterations + 1
+
+
+def test_a_solver_says_once_that_a_preconditioner_is_old():
+    A, b = uneven(6), np.ones(36)
+    S = dasp.SpMatrix.from_scipy(A, device="cpu", policy=dasp.Policy(narrow=False))
+    M = jacobi(S)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cg(S, b, M=M)
+        S.with_values(4 * A.data, out=S)
+        with pytest.raises(UserWarning, match=r"older values of A; M\.update\(A\)"):
+            cg(S, b, M=M)
+        cg(S, b, M=M)
+        cg(A, b, M=jacobi(S))
+        M.update(S)
+        np.testing.assert_array_equal(M @ b, 1 / (4 * A.diagonal()))
+        cg(S, b, M=M)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

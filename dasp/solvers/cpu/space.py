@@ -56,6 +56,22 @@ class CpuLoop:
         return Report({key: float(value.real) for key, value in (state | last).items()}, residuals)
 
 
+class CpuTriangle:
+    """A solve with a triangle on the CPU; see `dasp.solvers.space.TriangularSolve`."""
+
+    def __init__(self, triangle: Triangle, dtype: np.dtype[Any]) -> None:
+        self._pattern, self._dtype = (triangle.rows, triangle.indptr, triangle.indices), dtype
+        self.load(triangle.data, triangle.inverse)
+
+    def __call__(self, b: Vector, x: Vector) -> None:
+        """Set x to the solution for b."""
+        solve_triangle(*self._pattern, *self._values, b, x)
+
+    def load(self, data: Vector, inverse: Vector) -> None:
+        """Take other values of the same pattern."""
+        self._values = data.astype(self._dtype), inverse.astype(self._dtype)
+
+
 class CpuSpace:
     """Vectors in the memory of the CPU; see `dasp.solvers.space.Space`."""
 
@@ -97,11 +113,9 @@ class CpuSpace:
 
         return run
 
-    def triangular(self, triangle: Triangle) -> Callable[[Vector, Vector], None]:
+    def triangular(self, triangle: Triangle) -> CpuTriangle:
         """Return a solve with a triangle, in one thread."""
-        t = triangle
-        arrays = t.rows, t.indptr, t.indices, t.data.astype(self.dtype), t.inverse.astype(self.dtype)
-        return lambda b, x: solve_triangle(*arrays, b, x)
+        return CpuTriangle(triangle, self.dtype)
 
     def arnoldi(self, vectors: CpuVectors, names: list[str]) -> CpuArnoldi:
         """Return a Krylov basis."""

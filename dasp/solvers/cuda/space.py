@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -150,32 +151,9 @@ class CudaSpace:
         """
         return []
 
-    def triangular(self, triangle: Triangle) -> Callable[[Array, Array], None]:
-        """Return a function that records a solve with a triangle: a launch for each level."""
-        t, dtype = triangle, self.dtype
-        on_device = {
-            "indptr": self._uploaded(t.indptr),
-            "indices": self._uploaded(t.indices if len(t.indices) else np.zeros(1, np.int32)),
-            "data": self._uploaded((t.data if len(t.data) else np.zeros(1)).astype(dtype)),
-            "inverse": self._uploaded(t.inverse.astype(dtype)),
-        }
-        rows = self._uploaded(t.rows)
-        defines = scalar_defines(dtype, THREADS)
-
-        def solve(b: Array, x: Array) -> None:
-            for first, last in zip(t.cuts[:-1].tolist(), t.cuts[1:].tolist(), strict=True):
-                arguments = {**on_device, "rows": rows[first:last], "count": last - first, "b": b, "x": x}
-                blocks = ceil_div(last - first, THREADS)
-                self.trace.call(
-                    self.on.launch(TRIANGULAR, defines, arguments, blocks, THREADS, {"Scalar": dtype})
-                )
-
-        return solve
-
-    def _uploaded(self, array: np.ndarray[Any, Any]) -> Array:
-        made: Array = self.on.zeros(len(array), array.dtype)
-        self.on.upload(made, array)
-        return made
+    def triangular(self, triangle: Triangle) -> CudaTriangle:
+        """Return what records a solve with a triangle: a launch for each level."""
+        return CudaTriangle(self, triangle)
 
     def arnoldi(self, vectors: CudaVectors, names: list[str]) -> CudaArnoldi:
         """Return a Krylov basis that lies in consecutive vectors."""
@@ -203,6 +181,45 @@ class CudaSpace:
         """Set `out` to X C, or to X C + `plus`."""
         product = X @ self.asarray(C)
         out[...] = product if plus is None else product + plus
+
+
+class CudaTriangle:
+    """A solve with a triangle on a GPU; see `dasp.solvers.space.TriangularSolve`."""
+
+    def __init__(self, space: CudaSpace, triangle: Triangle) -> None:
+        self._space, self._rows = space, self._upload(space, triangle.rows)
+        self._cuts: list[int] = triangle.cuts.tolist()
+        self._arrays = {
+            name: self._upload(space, array if len(array) else np.zeros(1, array.dtype))
+            for name, array in (
+                ("indptr", triangle.indptr),
+                ("indices", triangle.indices),
+                ("data", triangle.data.astype(space.dtype)),
+                ("inverse", triangle.inverse.astype(space.dtype)),
+            )
+        }
+
+    @staticmethod
+    def _upload(space: CudaSpace, array: np.ndarray[Any, Any]) -> Array:
+        there: Array = space.on.zeros(len(array), array.dtype)
+        space.on.upload(there, array)
+        return there
+
+    def __call__(self, b: Array, x: Array) -> None:
+        """Write down the launches."""
+        space = self._space
+        defines, types = scalar_defines(space.dtype, THREADS), {"Scalar": space.dtype}
+        for first, last in pairwise(self._cuts):
+            count, rows = last - first, self._rows[first:last]
+            arguments = {**self._arrays, "rows": rows, "count": count, "b": b, "x": x}
+            blocks = ceil_div(count, THREADS)
+            space.trace.call(space.on.launch(TRIANGULAR, defines, arguments, blocks, THREADS, types))
+
+    def load(self, data: np.ndarray[Any, Any], inverse: np.ndarray[Any, Any]) -> None:
+        """Take other values of the same pattern, in place."""
+        for name, array in (("data", data), ("inverse", inverse)):
+            if len(array):
+                self._space.on.upload(self._arrays[name], array.astype(self._space.dtype))
 
 
 def make_space(device: str, dtype: np.dtype[Any]) -> CudaSpace:
