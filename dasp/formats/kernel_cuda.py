@@ -62,13 +62,13 @@ class VectorKernel(Protocol):
         """Return the types that the source names."""
 
     def warps(self, plan: Plan, /) -> int:
-        """Return how many warps a product needs."""
+        """Return the number of warps that a product needs."""
 
     def threads(self, plan: Plan, /) -> int:
         """Return the threads of a block."""
 
     def partials(self, plan: Plan, /) -> int:
-        """Return how many partial sums a product needs."""
+        """Return the number of partial sums that a product needs."""
 
     def arguments(self, plan: Plan, scratch: Scratch, /) -> dict[str, Any]:
         """Return the kernel's arguments but those that come with each product."""
@@ -77,7 +77,7 @@ class VectorKernel(Protocol):
 def numbers(total: np.dtype[Any], alpha: complex, beta: complex) -> tuple[Any, ...]:
     """Return alpha and beta as a kernel with sums of a type takes them, complex ones as two numbers each.
 
-    What a float32 cannot hold is infinite, as on the CPU.
+    A number that a float32 cannot hold is infinite, as on the CPU.
     """
     pair = total.type(alpha), total.type(beta)
     return tuple(part for z in pair for part in (z.real, z.imag)) if total.kind == "c" else pair

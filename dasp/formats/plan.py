@@ -175,7 +175,7 @@ def csr_from_coo(m: int, rows: Array, columns: Array, values: Array) -> tuple[Ar
 
 
 def sort_by_row(m: int, rows: Array) -> tuple[Array, Array]:
-    """Return where each of m rows begins, and the entries in the order of their rows, stably."""
+    """Return the beginning of each of m rows, and the entries in the order of their rows, stably."""
     count = len(rows)
     # A matrix with entry k in column k: SciPy's conversion sorts it by rows and keeps the order of columns.
     ones, starts = np.ones(count, np.bool_), np.arange(count + 1, dtype=narrowest(count))

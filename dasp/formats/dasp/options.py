@@ -30,7 +30,7 @@ class Options:
     row_blocks_2, row_blocks_4 : int
         Medium rows from which on a warp takes 2, and 4, row blocks of eight rows.
     mma : bool
-        Whether a GPU that has tensor cores for the matrix's type multiplies tiles with them, else with FMA.
+        True if a GPU that has tensor cores for the matrix's type multiplies tiles with them, else with FMA.
 
     Raises
     ------

@@ -237,7 +237,7 @@ def _padded(rows: Vector, count: int) -> Vector:
 
 
 def _starts(counts: Vector, dtype: np.dtype[Any]) -> Vector:
-    """Return where each run starts, and where the last one ends."""
+    """Return the start of each run, and the end of the last one."""
     starts = np.zeros(len(counts) + 1, dtype)
     np.cumsum(counts, out=starts[1:])
     return starts

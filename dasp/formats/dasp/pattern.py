@@ -187,7 +187,7 @@ class Pattern:
     index_dtype, offset_dtype : numpy.dtype
         int32 or int64: rows and columns; positions in packed arrays.
     mma : bool
-        Whether a GPU multiplies tiles with tensor cores where it can (else with FMA).
+        True if a GPU multiplies tiles with tensor cores where it can, else with FMA.
     long : LongPart
     medium : MediumPart
     short : ShortPart

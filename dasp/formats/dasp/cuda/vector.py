@@ -88,7 +88,7 @@ def types(plan: Plan) -> dict[str, np.dtype[Any]]:
 
 
 def warps(plan: Plan) -> int:
-    """Return how many warps a product needs."""
+    """Return the number of warps that a product needs."""
     pattern = plan.pattern
     medium, short = pattern.medium, pattern.short
     return int(
@@ -107,7 +107,7 @@ def threads(plan: Plan) -> int:
 
 
 def partials(plan: Plan) -> int:
-    """Return how many partial sums a product needs."""
+    """Return the number of partial sums that a product needs."""
     return len(plan.pattern.long.segment_rows)
 
 

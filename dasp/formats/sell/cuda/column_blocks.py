@@ -171,7 +171,7 @@ class Gathering(NamedTuple):
     steps : int
         Of most slices.
     alike : bool
-        Whether few slices are segments of long rows, or nearly all.
+        True if few slices are segments of long rows, or nearly all.
     sectors : float
         As `read_sectors` counts them.
     reads : float
@@ -219,7 +219,7 @@ class Pass(NamedTuple):
 
 
 def find_strides(shape: tuple[int, ...], strides: tuple[int, ...], item: int, address: int) -> Strides | None:
-    """Return how the kernels can read and write an array of two dimensions, None if they cannot.
+    """Return the strides by which kernels read and write an array; None if they cannot.
 
     Parameters
     ----------
@@ -367,12 +367,12 @@ def _make_block(
 
 
 def choose_parts(model: CostModel, slices: int, blocks: int) -> int:
-    """Return how many warps share the column blocks of a slice: one, unless the machine would idle."""
+    """Return the number of warps that share a slice's column blocks: one, unless the machine would idle."""
     return max(1, min(blocks, model.wave_slices // (2 * max(slices, 1))))
 
 
 def gathering_of(plan: Plan, sectors: float) -> Gathering:
-    """Return how the slices of a plan read X; `sectors` as `read_sectors` counts them."""
+    """Return the facts about how the slices of a plan read X; `read_sectors` counts `sectors`."""
     segments, slices = int(plan.pattern.segments), len(plan.pattern.headers)
     return Gathering(
         slices=slices,

@@ -38,6 +38,7 @@ from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import C_NAMES, Arithmetic
 from dasp.runtime.integers import ceil_div
+from dasp.runtime.types import DeviceArray, KernelFunction
 
 _HERE = nullcontext()
 
@@ -142,7 +143,7 @@ class Kernels(NamedTuple):
         [BlockTable, Plan, int, Arithmetic, Strides, Strides, Callable[[], float]], tuple[Pass, ...]
     ]
     warps: Callable[[Plan, ColumnBlock], int]
-    arguments: Callable[[Plan, Any, int], dict[str, Any]]
+    arguments: Callable[[Plan, DeviceArray, int], dict[str, Any]]
 
     def blocks(self, plan: Plan, block: ColumnBlock, parts: int) -> int:
         """Return the blocks of a launch."""
@@ -172,7 +173,7 @@ def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
     return known | kinds.types
 
 
-def arguments(plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
+def arguments(plan: Plan, zeros: DeviceArray, parts: int) -> dict[str, Any]:
     """Return the kernel's arguments but those that come with each product."""
     taken = vector.plan_arguments(plan)
     others = "long_rows", "segment_offsets", "segment_rows"
@@ -211,6 +212,9 @@ def passes_of(
 
 Others = Callable[[Arithmetic, int, Strides], Kernels | None]
 
+Prepared = tuple[list[tuple[Pass, Launch]], Launch | None]
+"""The launches of a product, and the one that adds the segments of long rows, if there are any."""
+
 SLICES = Kernels(
     signature=SIGNATURE,
     types=types,
@@ -228,7 +232,7 @@ class Columns:
     plan : Plan
         With CuPy's arrays on the current device.
     overlaps : bool
-        Whether a launch may begin before the one before it has ended.
+        True if a launch may begin before the one before it has ended.
     others : callable, optional
         (kinds, columns, x) -> kernels that are faster for such a product, if any.
     """
@@ -241,10 +245,12 @@ class Columns:
         self._read: float | None = None
         self._most_written = MOST_WRITTEN[len(plan.pattern.rows) > 0]
         self._lock = threading.Lock()
-        self._prepared: dict[Any, tuple[list[tuple[Pass, Launch]], Launch | None]] = {}
+        self._prepared: dict[tuple[Any, ...], Prepared] = {}
         self._transposing: dict[tuple[int, int, bool], Launch] = {}
 
-    def multiply(self, x: Any, y: Any, kinds: Arithmetic, scale: tuple[Any, ...], adds: bool) -> None:
+    def multiply(
+        self, x: DeviceArray, y: DeviceArray, kinds: Arithmetic, scale: tuple[Any, ...], adds: bool
+    ) -> None:
         """Set Y = alpha A X + beta Y on CuPy's current stream; Y is not read if beta is 0.
 
         Parameters
@@ -258,7 +264,7 @@ class Columns:
         scale : tuple
             alpha and beta as the kernels take them.
         adds : bool
-            Whether beta is not 0.
+            True if beta is not 0.
 
         Notes
         -----
@@ -287,7 +293,7 @@ class Columns:
         if captured and any(array is not None for array in made):
             keep(made, captured_in(stream)[1])
 
-    def _is_transposed(self, x: Any, strides: Strides) -> bool:
+    def _is_transposed(self, x: DeviceArray, strides: Strides) -> bool:
         """Return True if an array that lies so, X or Y, is worked on in rows."""
         return strides.column != 1 and pays_to_transpose(self._plan, self._sectors(), x.shape[1] * x.itemsize)
 
@@ -298,7 +304,7 @@ class Columns:
                 self._read = read_sectors(self._plan, on_host)
         return self._read
 
-    def _place(self, array: Any, dtype: np.dtype[Any]) -> tuple[Any, Strides]:
+    def _place(self, array: DeviceArray, dtype: np.dtype[Any]) -> tuple[DeviceArray, Strides]:
         """Return an array as the kernels take it, itself or a copy in C order, and its strides."""
         strides = _strides(array)
         if strides is None or array.dtype != dtype:
@@ -307,13 +313,13 @@ class Columns:
             strides = cast(Strides, _strides(array))
         return array, strides
 
-    def _new_rows(self, like: Any) -> tuple[Any, Strides]:
+    def _new_rows(self, like: DeviceArray) -> tuple[DeviceArray, Strides]:
         """Return a new array in even rows for the numbers of another one, and its strides."""
         count, k = like.shape
         array = self._cupy.empty((count, even_row(k, like.itemsize)), like.dtype)
         return array, cast(Strides, _strides(array))
 
-    def _transpose(self, columns: Any, strides: Strides, rows: Any, to_rows: bool) -> None:
+    def _transpose(self, columns: DeviceArray, strides: Strides, rows: DeviceArray, to_rows: bool) -> None:
         """Copy an array in columns to one in rows, or back."""
         item, (count, wide), k = rows.itemsize, rows.shape, columns.shape[1]
         width = min(TILE_COLUMNS, 1 << (wide - 1).bit_length())
@@ -342,11 +348,11 @@ class Columns:
     def _launch(
         self,
         stream: int,
-        x: Any,
+        x: DeviceArray,
         x_strides: Strides,
-        y: Any,
+        y: DeviceArray,
         y_strides: Strides,
-        partials: Any,
+        partials: DeviceArray | None,
         k: int,
         kinds: Arithmetic,
         scale: tuple[Any, ...],
@@ -361,7 +367,7 @@ class Columns:
         if finish is not None:
             finish(stream, y.data.ptr, room, y_strides.column, y_strides.row, k, *scale)
 
-    def _prepare(self, key: Any, kinds: Arithmetic, k: int, x: Strides, y: Strides) -> Any:
+    def _prepare(self, key: tuple[Any, ...], kinds: Arithmetic, k: int, x: Strides, y: Strides) -> Prepared:
         """Compile and keep the launches for so many columns in such layouts."""
         plan = self._plan
         with self._lock:
@@ -369,7 +375,8 @@ class Columns:
                 return self._prepared[key]
             kernels = (self._others and self._others(kinds, k, x)) or SLICES
             known = kernels.types(plan, kinds)
-            passes, finish = [], None
+            passes: list[tuple[Pass, Launch]] = []
+            finish: Launch | None = None
             row = zero_row(self._cupy.cuda.Device().id)
             zeros = self._cupy.ndarray(MOST_ROW // kinds.x.itemsize, kinds.x, row.data)
             for one in kernels.passes(BLOCKS, plan, k, kinds, x, y, self._sectors):
@@ -404,7 +411,7 @@ class Columns:
 
 
 @cache
-def zero_row(number: int) -> Any:
+def zero_row(number: int) -> DeviceArray:
     """Return the bytes of a row of zeros on a GPU, the current one.
 
     It is never given back: who comes on a stream like the one that it was taken on would not wait for the
@@ -418,13 +425,13 @@ def zero_row(number: int) -> Any:
     return row
 
 
-def compile_block(signature: Signature, plan: Plan, kinds: Arithmetic, block: ColumnBlock) -> Any:
+def compile_block(signature: Signature, plan: Plan, kinds: Arithmetic, block: ColumnBlock) -> KernelFunction:
     """Return a kernel for a column block, compiled for the current device."""
     constants = defines(plan, kinds, block)
     return signature.load(constants)
 
 
-def on_host(array: Any) -> np.ndarray[Any, Any]:
+def on_host(array: DeviceArray) -> np.ndarray[Any, Any]:
     """Return a copy of an array of CuPy."""
     return cast("np.ndarray[Any, Any]", array.get())
 
@@ -434,11 +441,11 @@ def word(item: int) -> np.dtype[Any]:
     return np.dtype(f"u{item}" if item <= 8 else f"V{item}")
 
 
-def compile_transpose(item: int, width: int, to_rows: bool) -> Any:
+def compile_transpose(item: int, width: int, to_rows: bool) -> KernelFunction:
     """Return the kernel that transposes numbers of so many bytes, compiled for the current device."""
     constants = {"DASP_BYTES": str(item), "DASP_COLUMNS": str(width), "DASP_TO_ROWS": str(int(to_rows))}
     return TRANSPOSE.load(constants)
 
 
-def _strides(array: Any) -> Strides | None:
+def _strides(array: DeviceArray) -> Strides | None:
     return find_strides(array.shape, array.strides, array.itemsize, array.data.ptr)

@@ -11,6 +11,7 @@ from dasp.formats.sell.cuda import vector
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.dtypes import C_NAMES, Arithmetic
 from dasp.runtime.integers import ceil_div
+from dasp.runtime.types import KernelFunction
 
 THREADS = 256
 """Threads of a block."""
@@ -65,7 +66,7 @@ def arguments(plan: Plan) -> dict[str, Any]:
     return given | {"cut": len(plan.pattern.long_rows)}
 
 
-def compile_diagonal(plan: Plan, kinds: Arithmetic) -> Any:
+def compile_diagonal(plan: Plan, kinds: Arithmetic) -> KernelFunction:
     """Return the kernel for the current GPU."""
     return SIGNATURE.load(defines(plan, kinds))
 

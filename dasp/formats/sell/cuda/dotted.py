@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 
 from dasp.formats.plan import Plan
 from dasp.formats.sell.cuda import vector
-from dasp.runtime.cuda.driver import count_resident_blocks
 
 SIGNATURE = vector.SIGNATURE.extended("const X* w\n double* sums\n int run")
 
@@ -52,21 +48,3 @@ def defines(plan: Plan, *, square: bool) -> dict[str, str]:
     """
     in_flight = IN_TURNS if vector.take_turns(plan) else vector.IN_FLIGHT
     return {"DASP_DOT": "2" if square else "1", "DASP_IN_FLIGHT": str(in_flight)}
-
-
-def resident_blocks(kernel: Any, threads: int, device: int) -> int:
-    """Return how many blocks of a compiled kernel run at the same time on the current device.
-
-    Raises
-    ------
-    RuntimeError
-        If the driver reports an error.
-    """
-    return max(1, count_resident_blocks(kernel, threads) * _processors(device))
-
-
-@cache
-def _processors(device: int) -> int:
-    import cupy
-
-    return int(cupy.cuda.runtime.deviceGetAttribute(PROCESSORS, device))

@@ -14,9 +14,11 @@ from dasp.formats.kernel_cuda import TENSOR_CORES, compile_product, numbers, typ
 from dasp.formats.plan import Plan, diagonal_rows
 from dasp.formats.sell.cuda import columns, diagonal, dotted, row_blocks, vector
 from dasp.formats.sell.cuda.primitives import primitives
+from dasp.runtime.cuda.driver import count_resident_blocks
 from dasp.runtime.cuda.launch import Launch
 from dasp.runtime.dtypes import Arithmetic, into
 from dasp.runtime.integers import ceil_div
+from dasp.runtime.types import DeviceArray, KernelFunction
 
 T = TypeVar("T")
 
@@ -30,7 +32,7 @@ class SellCudaProduct(product_cuda.CudaProduct):
     def _begin(self) -> None:
         """Make the product one that has launched nothing yet."""
         super()._begin()
-        self._dotted: dict[tuple[Arithmetic, bool], tuple[Any, int]] = {}
+        self._dotted: dict[tuple[Arithmetic, bool], tuple[KernelFunction, int]] = {}
 
     def _is_like(self, plan: Plan) -> bool:
         """Return True if this product's kernel, as it is compiled, multiplies another plan of the pattern."""
@@ -78,7 +80,7 @@ class SellCudaProduct(product_cuda.CudaProduct):
             self.follow()
         return written
 
-    def _multiply_columns(self, x: Any, y: Any, alpha: complex, beta: complex) -> None:
+    def _multiply_columns(self, x: DeviceArray, y: DeviceArray, alpha: complex, beta: complex) -> None:
         """Multiply by several columns at once."""
         if x.shape[1] == 1:
             super()._multiply_columns(x, y, alpha, beta)
@@ -109,7 +111,7 @@ class SellCudaProduct(product_cuda.CudaProduct):
         """The launch that finds a diagonal."""
         return diagonal.prepare(self.plan, self._kinds)
 
-    def diagonal(self, k: int) -> Any | None:
+    def diagonal(self, k: int) -> DeviceArray | None:
         """Return the k-th diagonal in the type of sums, on CuPy's current stream of the matrix's device.
 
         None if two segments of a row have an entry there. That is read back only where rows are cut.
@@ -128,8 +130,8 @@ class SellCudaProduct(product_cuda.CudaProduct):
         return None if columns.on_host(claims)[cut] else y
 
     def prepare_with_dot(
-        self, x: Any, y: Any, w: Any, *, square: bool = False, run: int = 0
-    ) -> tuple[Callable[[], None], Any] | None:
+        self, x: DeviceArray, y: DeviceArray, w: DeviceArray, *, square: bool = False, run: int = 0
+    ) -> tuple[Callable[[], None], DeviceArray] | None:
         """Return a call that sets y = A x and leaves sums that make up w'y; None if no kernel is quick at it.
 
         Parameters
@@ -137,7 +139,7 @@ class SellCudaProduct(product_cuda.CudaProduct):
         x, y, w : cupy.ndarray, float32 or float64, contiguous
             Kept, as is all else that the launch reads and writes; y overlaps neither of the others.
         square : bool
-            Whether y'y is left too.
+            True if y'y is left too.
         run : int
             If not 0, slices that a warp takes one after the other: blocks come and go then, so that other
             kernels find room, and leave many sums.
@@ -184,11 +186,12 @@ class SellCudaProduct(product_cuda.CudaProduct):
         current = self._current_stream
         return lambda: launch(current().ptr), sums
 
-    def _with_dot(self, kinds: Arithmetic, square: bool) -> tuple[Any, int]:
+    def _with_dot(self, kinds: Arithmetic, square: bool) -> tuple[KernelFunction, int]:
         """Return the kernel that leaves dot products too, and how many blocks of it run at the same time."""
         if (kinds, square) not in self._dotted:
             more = dotted.defines(self.plan, square=square)
             kernel = compile_product(vector, self.plan, kinds, dotted.SIGNATURE, more)
-            at_once = dotted.resident_blocks(kernel, self._threads, self._number)
-            self._dotted[kinds, square] = kernel, at_once
+            processors = self._cupy.cuda.runtime.deviceGetAttribute(dotted.PROCESSORS, self._number)
+            at_once = processors * count_resident_blocks(kernel, self._threads)
+            self._dotted[kinds, square] = kernel, max(1, at_once)
         return self._dotted[kinds, square]

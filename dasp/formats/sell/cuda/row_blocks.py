@@ -26,6 +26,7 @@ from dasp.formats.sell.cuda.column_blocks import (
 )
 from dasp.formats.sell.cuda.columns import Kernels
 from dasp.formats.sell.cuda.primitives import CudaPrimitives, primitives
+from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import C_NAMES, Arithmetic, bits_type
@@ -41,7 +42,7 @@ FILL_THREADS = 512
 """Threads of a block of the kernels that make row blocks, `ROWS` for each of these."""
 
 BEHIND = 8
-"""Quads behind the last one, at least, that lanes may load: those of a loop's next turn."""
+"""Tiles behind the last one, at least, that lanes may load: those of a loop's next turn."""
 
 NEVER = 2**63
 """Tiles with which no product is faster."""
@@ -120,6 +121,10 @@ SIGNATURE = Signature(
 )
 
 
+Entries = tuple[Array, Array, Array | None]
+"""A plan's matrix as `indptr`, `indices` and codes, without which all values are equal."""
+
+
 class LazyRowBlocks:
     """The row blocks of a plan of slices, made once a product wants them.
 
@@ -138,7 +143,7 @@ class LazyRowBlocks:
         self._tiles: int | None = None
 
     def kernels(self, kinds: Arithmetic, k: int, x: Strides) -> Kernels | None:
-        """Return how a product by k columns of X is made in row blocks; None where slices are faster.
+        """Return the kernels that multiply row blocks by k columns of X; None where slices are faster.
 
         They are made when they are first wanted, if there is memory for them.
         """
@@ -158,7 +163,7 @@ class LazyRowBlocks:
         return None if found is None or tiles > most else found.kernels()
 
     def _build(self, most: float) -> tuple[int, RowBlocks | None]:
-        """Return how many tiles there are, `NEVER` if memory is short of them, and the row blocks."""
+        """Return the number of tiles, `NEVER` if memory is short of them, and the row blocks."""
         try:
             return build(primitives(self._cupy.cuda.Device().id), self._plan, most)
         except MemoryError:
@@ -188,7 +193,7 @@ class RowBlocks(NamedTuple):
     masks : Array, shape (tiles + BEHIND,), uint32
     values : Array, shape (32 (tiles + BEHIND),), codes of the plan; empty where it stores none
     rows : Array, shape (8 row blocks,), the plan's index type
-        Which row stands where; -1 behind the last.
+        The row in each place; -1 behind the last.
     """
 
     starts: Array
@@ -208,7 +213,7 @@ class RowBlocks(NamedTuple):
         return sum(int(array.nbytes) for array in self)
 
     def kernels(self) -> Kernels:
-        """Return how a product is made in them."""
+        """Return the kernels that multiply them."""
         return columns.SLICES._replace(
             signature=SIGNATURE,
             types=types,
@@ -217,7 +222,7 @@ class RowBlocks(NamedTuple):
             arguments=self.arguments,
         )
 
-    def arguments(self, plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
+    def arguments(self, plan: Plan, zeros: Array, parts: int) -> dict[str, Any]:
         """Return the kernel's arguments but those that come with each product."""
         starts, columns_of, masks, values, rows = self
         own = {"starts": starts, "columns_of": columns_of, "masks": masks, "values": values, "rows": rows}
@@ -254,7 +259,7 @@ def most_tiles(table: BlockTable, plan: Plan, kinds: Arithmetic, k: int) -> floa
 
 
 def build(made_of: CudaPrimitives, plan: Plan, most: float) -> tuple[int, RowBlocks | None]:
-    """Return how many tiles the matrix of a plan takes, and its row blocks if these are at most `most`.
+    """Return the number of tiles of a plan's matrix, and its row blocks if there are at most `most` tiles.
 
     Parameters
     ----------
@@ -312,15 +317,15 @@ def _make_block(rule: Rule, width: int, columns: int, x: Strides, y: Strides) ->
     )
 
 
-def fill(on: Any, plan: Plan, entries: tuple[Any, ...], to: RowBlocks) -> None:
+def fill(on: CudaDevice, plan: Plan, entries: Entries, to: RowBlocks) -> None:
     """Write the entries of a plan into its row blocks."""
     values = None if entries[2] is None else to.values
     made = {"starts": to.starts, "columns": to.columns, "masks": to.masks, "values": values}
     _launch(on, FILL, plan, entries, places=to.rows, **made)
 
 
-def sample_offsets(on: Any, plan: Plan, entries: tuple[Any, ...]) -> list[frozenset[int]]:
-    """Return how far behind the diagonal the entries of some rows lie, one set a row."""
+def sample_offsets(on: CudaDevice, plan: Plan, entries: Entries) -> list[frozenset[int]]:
+    """Return the distances behind the diagonal at which the entries of some rows lie, one set a row."""
     count = min(SAMPLED_ROWS, plan.shape[0])
     offsets = on.zeros(count * SAMPLED_ENTRIES, COUNT_TYPE)
     given = {"count": count, "most": SAMPLED_ENTRIES}
@@ -335,8 +340,8 @@ def find_grid(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
     Parameters
     ----------
     offsets : list of frozenset of int
-        How far behind the diagonal the entries of some rows lie: on a grid, along a line, and about one line
-        and one plane away, the same for all rows but those at its edges, which have fewer.
+        The distances behind the diagonal at which the entries of some rows lie: on a grid, along a line, and
+        about one line and one plane away, the same for all rows but those at its edges, which have fewer.
     rows : int
         Of the matrix.
     """
@@ -362,7 +367,7 @@ def find_grid(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
     return 0, 0
 
 
-def _launch(on: Any, signature: Signature, plan: Plan, entries: tuple[Any, ...], **more: Any) -> None:
+def _launch(on: CudaDevice, signature: Signature, plan: Plan, entries: Entries, **more: Any) -> None:
     """Launch a kernel that makes row blocks of a plan's entries, `ROWS` threads for each."""
     index, code = plan.pattern.index_dtype, bits_type(plan.values.codes.dtype)
     row_blocks = ceil_div(plan.shape[0], ROWS)

@@ -21,7 +21,7 @@ FAR = 1.0
 
 
 def read_sectors(plan: Plan, on_host: Callable[[Any], np.ndarray[Any, Any]] = np.asarray) -> float:
-    """Return how many sectors of a vector of float64 a step reads for each of its entries, 1 / 32 to 1.
+    """Return the sectors of a vector of float64 that a step reads for each of its entries, 1 / 32 to 1.
 
     Parameters
     ----------

@@ -104,7 +104,7 @@ def types(plan: Plan) -> dict[str, np.dtype[Any]]:
 
 
 def warps(plan: Plan) -> int:
-    """Return how many warps a product needs: one for each slice."""
+    """Return the number of warps that a product needs: one for each slice."""
     return len(plan.pattern.headers)
 
 
@@ -124,12 +124,12 @@ def _take_turns(plan: Plan, few: float) -> bool:
 
 
 def in_flight(plan: Plan) -> int:
-    """Return how many steps of a slice a warp loads before it multiplies the first.
+    """Return the number of steps of a slice that a warp loads before it multiplies the first.
 
-    Fewer take fewer registers, so that more slices run at once. That pays where short slices of one row a
-    lane take turns: longer ones among them would be waited for. It pays, too, where the last slices would
-    else wait for all others: all then run at once, or, of wide values, in fewer turns. A row that is cut
-    waits for its segments whatever the others do.
+    Fewer steps take fewer registers, so that more slices run at once. That pays where short slices of one row
+    a lane take turns; among longer slices, the others would wait for these. It also pays where the last
+    slices would wait for all others: then all run at once or, with wide values, in fewer turns. A row that is
+    cut waits for its segments in any case.
     """
     pattern, width = plan.pattern, plan.values.codes.itemsize
     wide = width >= WIDE
@@ -194,7 +194,7 @@ def kept_share(plan: Plan) -> float:
 
 
 def partials(plan: Plan) -> int:
-    """Return how many partial sums a product needs."""
+    """Return the number of partial sums that a product needs."""
     return int(plan.pattern.segments)
 
 
