@@ -31,19 +31,19 @@ Request = Any
 """A message on its way, as mpi4py, torch or a test has it."""
 
 HEAD = 256
-"""Bytes of a head."""
+"""Bytes of the head of a message."""
 
 WORDS = 3
-"""Numbers at its beginning: the call, the operation, and the bytes of the message."""
+"""Numbers at the beginning of a head: the call, the operation, and the bytes of the message."""
 
 INSIDE = HEAD - 8 * WORDS
-"""Bytes of the message that a head holds; what is longer follows in a message of its own."""
+"""Bytes of a message that its head holds; a longer one follows its head by itself."""
 
 FAILED = -1
 """The operation of a message which says that a rank left the call with an error, and which."""
 
 KINDS = RankError, TypeError, ValueError
-"""Of errors that other ranks raise; the first stands for all others."""
+"""The types of errors that other ranks raise too; the first stands for all others."""
 
 
 class Call(AbstractContextManager[None]):
@@ -184,9 +184,9 @@ def _flat(array: Numbers) -> Numbers:
 
 
 class Communicator:
-    """All that ranks do together; messages and sums are those of the host.
+    """A group of ranks, and the messages and sums between their hosts.
 
-    A subclass sends and receives bytes, says if a request is done, and pauses between two questions.
+    A subclass sends and receives bytes, says if a request is done, and pauses between two looks.
 
     Attributes
     ----------
@@ -228,7 +228,7 @@ class Communicator:
         raise NotImplementedError
 
     def pause(self, began: float) -> None:
-        """Rest between two questions whether something has come; raise RankError if time is up."""
+        """Pause between two looks for messages; raise RankError if time is up."""
 
     def begin_call(self) -> None:
         """Count a call.
@@ -245,7 +245,7 @@ class Communicator:
                 self._meet_again()
 
     def _meet_again(self) -> None:
-        """Give up the transports unless GPUs have begun the same messages, which carry no number."""
+        """Give up the transports unless all GPUs have begun as many messages, which carry no number."""
         try:
             counts = self.gather({name: transport.count for name, transport in self.transports.items()})
         except (RankError, TypeError, ValueError):  # of a rank that had not failed
@@ -351,7 +351,7 @@ class Communicator:
         return Exchange(self, sends, receives, name)
 
     def locate_call(self) -> int:
-        """Return where the ranks are in their calls: the same on all, and each time another number."""
+        """Return a number of the place in the calls: the same on all ranks, and another one each time."""
         return self._number << 20 | self._step
 
     def let_go(self) -> None:

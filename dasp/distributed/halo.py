@@ -1,4 +1,4 @@
-"""Which elements of x a rank lacks, who holds them, and how they travel in the memory of the host.
+"""The elements of x that a rank lacks, the ranks that hold them, and their way from host to host.
 
 Before a product each rank packs the elements that its neighbours lack and sends them; while they travel the
 interior is multiplied. Products with the transpose send the same messages the other way round: the
@@ -41,7 +41,7 @@ class HaloPattern(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """How many columns the halo has: as many numbers come for one of x."""
+        """The number of columns of the halo: so many numbers come for each column of x."""
         return self.receives[-1][2] if self.receives else 0
 
     @property

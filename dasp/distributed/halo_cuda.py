@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dasp.matrix.matrix import SpMatrix
 
 MOST_BLOCKS = 1024
-"""Of a launch that packs or adds; each thread then takes several elements."""
+"""Blocks of a launch that packs or adds, at most; each thread then takes several elements."""
 
 PACK = Signature(
     "distributed/halo.cu",
@@ -69,11 +69,11 @@ ADD_DOT = Signature(
 )
 
 DOT_BLOCKS = 256
-"""Of a launch that leaves dot products, as many on all ranks: their sums travel together."""
+"""Blocks of a launch that leaves dot products, as many on all ranks: their sums travel together."""
 
 
 def find_steps(array: DeviceArray) -> tuple[int, int]:
-    """Return by how many elements the rows of an array are apart, and its columns."""
+    """Return the elements from one row of an array to the next, and from one column to the next."""
     size = array.dtype.itemsize
     return array.strides[0] // size, array.strides[1] // size if array.ndim == 2 else 1
 

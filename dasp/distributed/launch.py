@@ -21,10 +21,10 @@ LOCAL_RANKS = (
 
 
 TIMEOUT = 600.0
-"""Seconds that a rank waits for another, where nothing else is said."""
+"""Seconds that a rank waits for another by default."""
 
 TIMEOUT_VARIABLE = "DASP_RANK_TIMEOUT"
-"""The environment variable that says otherwise."""
+"""The environment variable that sets other seconds."""
 
 
 def find_communicator(comm: object, *, timeout: float | None = None) -> Communicator:

@@ -245,7 +245,7 @@ class SpMatrix(RankMatrix):
             return cls._from_rows(local, comm, None, policy, device)
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Name the way round for an attribute that SciPy's matrices have and one over ranks has not."""
+        """Raise an AttributeError, which says where an attribute of SciPy's matrices is found instead."""
         remedy = ""
         if not name.startswith("_") and hasattr(scipy.sparse.csr_array, name):
             remedy = f"; D.local_rows().{name} is that of this rank's rows"

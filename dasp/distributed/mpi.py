@@ -18,19 +18,19 @@ from dasp.distributed.split import Numbers
 from dasp.distributed.watching import make_freed_error
 
 SPIN = 2e-3
-"""Seconds for which a rank asks without pause whether something has arrived; then it sleeps between."""
+"""Seconds for which a rank looks for messages without a pause; later it sleeps between two looks."""
 
 PAUSE = 1e-4
-"""Seconds between two questions after that."""
+"""Seconds of that sleep."""
 
 TAG = 7
 
 MOST_BYTES = 2**30
-"""Of a message: MPI counts them in an int. Longer ones go in pieces, which arrive in their order."""
+"""Bytes of a message at most: MPI counts them in an int. Longer ones go in pieces, in their order."""
 
 
 def find_mpi_communicator(comm: Any, timeout: float) -> MpiCommunicator:
-    """Return the communicator that was made first of one of MPI, which it duplicates."""
+    """Return our communicator for one of MPI; the first call makes it, with a duplicate of that one."""
     key = _make_key()
     own: MpiCommunicator | None = comm.Get_attr(key)
     if own is None:
@@ -52,7 +52,7 @@ def _close(comm: Any, key: int, own: MpiCommunicator) -> None:
 
 
 class MpiCommunicator(Communicator):
-    """All that ranks of MPI do together; see `dasp.distributed.communicator.Communicator`.
+    """The ranks of a communicator of MPI; see `dasp.distributed.communicator.Communicator`.
 
     Attributes
     ----------

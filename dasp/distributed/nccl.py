@@ -1,4 +1,4 @@
-"""Messages and sums between GPUs: NCCL, through CuPy, started by whatever comm the ranks have.
+"""Messages and sums between GPUs: NCCL, through CuPy, started through the communicator of the hosts.
 
 Every call works on CuPy's current stream and can be captured in a CUDA graph. A kernel before messages and
 one behind them tell the host how far they have come, and set to NaN what was given up: see watching.py.
@@ -31,7 +31,7 @@ from dasp.runtime.types import DeviceArray, Event
 from dasp.solvers.cuda.passes import THREADS
 
 MOST_BLOCKS = 16
-"""Of the launch behind messages, which hardly ever writes anything."""
+"""Blocks of the launch behind messages, which hardly ever writes anything."""
 
 
 BEGIN = Signature(

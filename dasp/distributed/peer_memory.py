@@ -16,7 +16,7 @@ from dasp.runtime.integers import ceil_div
 from dasp.runtime.types import CupyDevice
 
 ALIGNMENT = 256
-"""Bytes, of arrays in the same memory."""
+"""Bytes to a multiple of which every array in that memory begins."""
 
 
 def align(nbytes: int) -> int:

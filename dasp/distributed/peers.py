@@ -35,7 +35,8 @@ from dasp.runtime.types import CupyDevice, DeviceArray, Event
 from dasp.solvers.cuda.passes import THREADS
 
 MOST_BLOCKS = 128
-"""Of a launch that brings rows: one for each multiprocessor, so that the product beside it keeps its own."""
+"""Blocks of a launch that brings rows, at most: one for each multiprocessor, which leaves the product beside
+it room for its own."""
 
 IN_FLIGHT = 4
 """Elements that a thread of it reads at once."""
@@ -44,7 +45,7 @@ LEAST_BYTES = 2**21
 """Of memory that other processes see: less would share a piece with memory that is not for them."""
 
 NUMBERS = 4096
-"""That a sum may have before its mailboxes grow."""
+"""Numbers that a sum may have before its mailboxes grow."""
 
 TRIAL = 20.0
 """Seconds for the first messages."""

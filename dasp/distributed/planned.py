@@ -183,11 +183,7 @@ class RankMatrix(RankOperator):
         `matvec` of A, A.T and A.H is the usual way.
         """
         with self.comm.call:
-            exchange = self._exchanges.get((way, *_key(x)))
-            if exchange is None:
-                exchange, x, out = self._prepare_exchange(x, out, beta, way)
-            else:
-                x, out = self._check_vectors(x, out, beta, way)
+            exchange, x, out = self._find_exchange(x, out, beta, way)
             interior, halo = self._find_matrices(way)
             exchange.start(x, halo, alpha)
             y = interior.matvec(x, out=out, alpha=alpha, beta=beta)
@@ -214,7 +210,7 @@ class RankMatrix(RankOperator):
             return None
         from dasp.distributed.halo_cuda import DeviceHalo
 
-        exchange = self._exchanges.get(("", *_key(x))) or self._prepare_exchange(x, out, 0.0, "")[0]
+        exchange = self._find_exchange(x, out, 0.0, "")[0]
         assert isinstance(exchange, DeviceHalo)
         prepare = getattr(self.interior.__dasp_product__, "prepare_with_dot", None)
         own = None if prepare is None else prepare(x, out, w, square=square, run=RUN)
@@ -267,21 +263,24 @@ class RankMatrix(RankOperator):
             As `matvec` does.
         """
         with self.comm.call:
-            exchange = self._exchanges.get(("", *_key(x)))
-            if exchange is None:
-                exchange, x, _ = self._prepare_exchange(x, None, 0.0, "")
-            else:
-                x, _ = self._check_vectors(x, None, 0.0, "")
+            exchange, x, _ = self._find_exchange(x, None, 0.0, "")
             exchange.start(x, self.halo, 1.0)
             exchange.arrive()
             return exchange.received
 
-    def _prepare_exchange(
+    def _find_exchange(
         self, x: ArrayLike, out: Array | None, beta: Number, way: str
     ) -> tuple[HaloExchange, Array, Array]:
-        """Agree with the other ranks on the vectors, and prepare the exchange of their kind."""
+        """Return the exchange of a product, x, and the array for the product.
+
+        The first vector of a type and number of columns must be the same on all ranks, which prepare an
+        exchange for it.
+        """
+        key = way, *_key(x)
+        if key in self._exchanges:
+            return self._exchanges[key], *self._check_vectors(x, out, beta, way)
         x, y = agree(self.comm, lambda: self._check_vectors(x, out, beta, way), _compare)
-        key = (way, *_key(x))
+        key = way, *_key(x)
         if way:
             agree(self.comm, lambda: self._find_matrices(way))
         if key not in self._exchanges:
@@ -357,7 +356,7 @@ def _compare(two: tuple[Array, Array]) -> dict[str, Any]:
 
 
 def _key(x: ArrayLike) -> tuple[object, ...]:
-    """Return the type and the columns of x, by which exchanges are kept; nothing of what is no array."""
+    """Return the type and the columns of x, by which exchanges are kept; nothing if x is no array."""
     return (x.dtype, x.shape[1:]) if hasattr(x, "dtype") and hasattr(x, "shape") else ()
 
 

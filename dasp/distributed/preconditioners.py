@@ -91,7 +91,7 @@ class RankPreconditioner:
             D.agree(lambda: self._own.update(D.diagonal_block()))
 
     def astype(self, dtype: Any) -> RankPreconditioner:
-        """Return it computing in float32 or float64, a complex one in complex64 or complex128.
+        """Return the same preconditioner that computes in another type: float32 or float64, or a complex one.
 
         Raises
         ------
@@ -135,7 +135,7 @@ def of_blocks(D: SpMatrix, make: Callable[..., Preconditioner], **options: Any) 
 
 
 def _check_ranks(D: object) -> None:
-    """Raise TypeError if a matrix is none over ranks."""
+    """Raise TypeError if D is no matrix over ranks."""
     if not isinstance(D, SpMatrix):
         raise TypeError(
             f"D is {_check.kind_of(D, library=True)}; a dasp.distributed.SpMatrix "

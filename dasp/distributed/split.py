@@ -21,15 +21,15 @@ from dasp.runtime import check as _check
 from dasp.runtime.types import Array
 
 Numbers = np.ndarray[Any, Any]
-"""An array of NumPy's alone."""
+"""An array of NumPy."""
 
 PIECE = 2**27
-"""Entries that are split at once: beside them that takes some 20 bytes for each."""
+"""Entries that are split at a time; each takes some 20 bytes more meanwhile."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Which rank has which rows, or which elements of x: `starts[r]` to `starts[r + 1]` are rank r's.
+    """The rows, or the elements of x, of each rank: `starts[r]` to `starts[r + 1]` are rank r's.
 
     Attributes
     ----------
@@ -43,17 +43,17 @@ class Parts:
 
     @property
     def first(self) -> int:
-        """The first that this rank has."""
+        """The first one of this rank."""
         return int(self.starts[self.rank])
 
     @property
     def count(self) -> int:
-        """How many this rank has."""
+        """The number of those of this rank."""
         return int(self.starts[self.rank + 1]) - self.first
 
     @property
     def total(self) -> int:
-        """How many there are."""
+        """The number of all."""
         return int(self.starts[-1])
 
     def find_owners(self, places: Numbers) -> Numbers:
@@ -114,7 +114,7 @@ def sort_by_rows(shape: tuple[int, int], rows: Numbers, columns: Numbers, data: 
 
 
 def find_parts(counts: Sequence[tuple[int, int | None]], n: int, rank: int) -> tuple[Parts, Parts]:
-    """Return which rank has which rows, and which elements of x.
+    """Return the rows of each rank, and its elements of x.
 
     Parameters
     ----------

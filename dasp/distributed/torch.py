@@ -28,7 +28,7 @@ def _rank_errors(rank: int) -> Iterator[None]:
 
 
 def find_torch_communicator(group: Any, timeout: float) -> TorchCommunicator:
-    """Return the communicator that was made first of a process group; forget groups that are gone."""
+    """Return our communicator for a process group, made by the first call; forget groups that are gone."""
     forget_groups(lambda other: not _is_there(other))
     for other, comm in _GROUPS:
         if other is group:
@@ -39,7 +39,7 @@ def find_torch_communicator(group: Any, timeout: float) -> TorchCommunicator:
 
 
 _GROUPS: list[tuple[Any, TorchCommunicator]] = []
-"""Of each group that was asked for: a group cannot be the key of a dictionary with weak references."""
+"""Our communicator for each group: a group cannot be the key of a dictionary with weak references."""
 
 
 def forget_groups(is_meant: Callable[[Any], bool] = lambda group: True) -> None:
@@ -61,7 +61,7 @@ def _is_there(group: Any) -> bool:
 
 
 class TorchCommunicator(Communicator):
-    """All that ranks of a process group do together; see `dasp.distributed.communicator.Communicator`.
+    """The ranks of a process group; see `dasp.distributed.communicator.Communicator`.
 
     Raises
     ------
