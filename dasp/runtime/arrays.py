@@ -9,12 +9,15 @@ Neither CuPy nor SciPy is imported: an object of theirs exists only where its li
 from __future__ import annotations
 
 import sys
-from typing import Any, Literal
+from types import ModuleType
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
+from dasp.runtime.types import Array, DeviceArray
 
 Vector = np.ndarray[Any, Any]
 Library = Literal["numpy", "cupy"]
@@ -26,7 +29,7 @@ _OVERLAP_WORK = 100_000
 # Which library
 
 
-def library(array: Any) -> Library | None:
+def library(array: object) -> Library | None:
     """Return whose array this is, subclasses included; None if it is neither NumPy's nor CuPy's.
 
     Examples
@@ -39,7 +42,7 @@ def library(array: Any) -> Library | None:
     return "cupy" if is_cupy(array) else None
 
 
-def is_cupy(array: Any) -> bool:
+def is_cupy(array: object) -> TypeGuard[DeviceArray]:
     """Return True for a cupy.ndarray."""
     cupy = sys.modules.get("cupy")
     return cupy is not None and isinstance(array, getattr(cupy, "ndarray", ()))
@@ -53,26 +56,26 @@ def address(array: Vector) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def on_gpu(array: Any) -> bool:
+def on_gpu(array: object) -> bool:
     """Return True if an array of any library (CuPy, PyTorch, JAX, Numba) lies in the memory of a GPU."""
     return hasattr(array, "__cuda_array_interface__")
 
 
-def namespace(array: Any) -> Any:
+def namespace(array: object) -> ModuleType:
     """Return the module, NumPy or CuPy, whose functions take this array."""
     return sys.modules["cupy"] if is_cupy(array) else np
 
 
-def to_host(array: Any) -> Vector:
+def to_host(array: object) -> Vector:
     """Return a NumPy array: a copy of one of CuPy, and NumPy's own as it is."""
     host: Vector = array.get() if is_cupy(array) else np.asarray(array)
     return host
 
 
-def copied(array: Any, dtype: Any = None) -> Any:
+def copied(array: DeviceArray, dtype: npt.DTypeLike | None = None) -> DeviceArray:
     """Return a copy of a contiguous array, perhaps read as a type that is as wide, where it lies.
 
-    A copy by CuPy takes the host four times as long.
+    CuPy's own copy takes the host four times as long.
     """
     if not is_cupy(array):
         return array.copy() if dtype is None else array.view(dtype).copy()
@@ -87,7 +90,7 @@ Order = Literal["C", "F"]
 """How arrays of two dimensions lie in memory: row by row, or column by column."""
 
 
-def order(array: Any) -> Order:
+def order(array: Array) -> Order:
     """Return the order in memory that is nearest to an array's: C where a row lies in one run, else F.
 
     Examples
@@ -101,7 +104,7 @@ def order(array: Any) -> Order:
 # What a caller passes
 
 
-def operand(name: str, given: Any) -> Any:
+def operand(name: str, given: object) -> Array:
     """Return an array of NumPy or CuPy as a plain one in native byte order; array-likes are refused.
 
     Raises
@@ -114,7 +117,7 @@ def operand(name: str, given: Any) -> Any:
     return given if is_cupy(given) else take(name, given)
 
 
-def take(name: str, given: Any) -> Vector:
+def take(name: str, given: object) -> Vector:
     """Return an array-like of the host as a plain NumPy array in native byte order.
 
     Parameters
@@ -160,7 +163,7 @@ def take(name: str, given: Any) -> Vector:
     return np.asarray(array, array.dtype.newbyteorder("="))
 
 
-def _refuse_others(name: str, given: Any) -> None:
+def _refuse_others(name: str, given: object) -> None:
     """Refuse things that NumPy would turn into others, or into an error of its own."""
     if isinstance(given, np.ma.MaskedArray):
         raise TypeError(
@@ -174,7 +177,7 @@ def _refuse_others(name: str, given: Any) -> None:
         )
 
 
-def vector(name: str, given: Any) -> Vector:
+def vector(name: str, given: object) -> Vector:
     """Return an array-like of one dimension, as `take` does."""
     array = take(name, given)
     if array.ndim != 1:
@@ -182,7 +185,7 @@ def vector(name: str, given: Any) -> Vector:
     return array
 
 
-def index(name: str, given: Any) -> Vector:
+def index(name: str, given: object) -> Vector:
     """Return an array-like of indices as int32 or int64, whichever holds every number of its type.
 
     Returns
@@ -215,7 +218,7 @@ def index(name: str, given: Any) -> Vector:
     return np.require(array, dtype, ["C", "A"])
 
 
-def values(name: str, given: Any, dimensions: int = 1) -> Vector:
+def values(name: str, given: object, dimensions: int = 1) -> Vector:
     """Return an array-like of a matrix's values in the type in which they are stored.
 
     Parameters
@@ -237,7 +240,7 @@ def values(name: str, given: Any, dimensions: int = 1) -> Vector:
     return np.require(array, _dtypes.stored(array.dtype), ["C", "A"])
 
 
-def check_result(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def check_result(name: str, array: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Hold that a result can be written into a caller's NumPy array: every element, and each one once.
 
     Raises
@@ -258,7 +261,7 @@ def check_result(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[
         )
 
 
-def overlaps_itself(array: Any) -> bool:
+def overlaps_itself(array: Array) -> bool:
     """Return True if two elements of an array may lie in the same memory, as after `numpy.broadcast_to`.
 
     Notes
@@ -296,6 +299,6 @@ def overlap(one: Vector, other: Vector) -> bool:
     if not np.may_share_memory(one, other):
         return False
     try:
-        return np.shares_memory(one, other, max_work=_OVERLAP_WORK)  # type: ignore[arg-type]
+        return np.shares_memory(one, other, max_work=_OVERLAP_WORK)  # type: ignore[arg-type]  # NumPy's types know 0 and -1
     except np.exceptions.TooHardError:
         return True

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from numbers import Complex, Integral, Real
 from typing import Any
 
 import numpy as np
 
 from dasp.runtime.dtypes import BFLOAT16
+from dasp.runtime.types import DenseArray
 
 Vector = np.ndarray[Any, Any]
 
 _SAID_WITH_AN = re.compile(r"[aeio]|u(?!int|func|ser)|ndarray|spmatrix", re.IGNORECASE)
 
 
-def kind_of(given: Any, *, library: bool = False) -> str:
+def kind_of(given: object, *, library: bool = False) -> str:
     """Return the name of a thing of the wrong kind in an error: `an int`, `a list`, `None`, `the class str`.
 
     With `library` its package comes first, unless it is one of Python's own: `a torch.Tensor`.
@@ -34,7 +36,7 @@ def kind_of(given: Any, *, library: bool = False) -> str:
     return f"{'an' if _SAID_WITH_AN.match(name) else 'a'} {name}"
 
 
-def shape(given: Any) -> tuple[int, int]:
+def shape(given: object) -> tuple[int, int]:
     """Return a matrix shape as two ints.
 
     Raises
@@ -136,9 +138,8 @@ def scale(name: str, value: Any, product: np.dtype[Any]) -> complex:
     ValueError
         If it is an integer or a fraction that float64 does not hold.
     """
-    kinds: tuple[Any, ...] = (float, int, Real, np.bool_)
     value = python_number(value)
-    number = isinstance(value, kinds) or (
+    number = isinstance(value, float | int | Real | np.bool_) or (
         getattr(value, "ndim", None) == 0 and (value.dtype.kind in "fbiu" or value.dtype == BFLOAT16)
     )
     if not number and product.kind == "c":
@@ -162,7 +163,7 @@ def python_number(value: Any) -> Any:
     return value.item() if foreign and hasattr(value, "item") else value
 
 
-def operand(matrix: tuple[int, int], x: Any) -> None:
+def operand(matrix: tuple[int, int], x: DenseArray) -> None:
     """Hold that x is a vector of n numbers, or n x k."""
     if x.ndim not in (1, 2) or x.shape[0] != matrix[1]:
         wanted = f"({matrix[1]},)" if x.ndim < 2 else f"({matrix[1]}, k)"
@@ -182,7 +183,7 @@ def left_operand(matrix: tuple[int, int], shape: tuple[int, ...], axis: int) -> 
         )
 
 
-def out(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "out") -> None:
+def out(array: DenseArray, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "out") -> None:
     """Hold that an array of either library has the shape and type of the product."""
     if array.dtype != dtype:
         raise TypeError(f"{name} has dtype {array.dtype}; the product has dtype {dtype}")
@@ -190,7 +191,7 @@ def out(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "o
         raise ValueError(f"{name} has shape {array.shape}; the product has shape {shape}")
 
 
-def count(name: str, value: Any, others: str = "", most: int | None = None) -> int:
+def count(name: str, value: object, others: str = "", most: int | None = None) -> int:
     """Return a number of things, from 1 to `most`; `others` says in an error what else may be given.
 
     Raises
@@ -206,7 +207,7 @@ def count(name: str, value: Any, others: str = "", most: int | None = None) -> i
     return int(value)
 
 
-def interval(bounds: Any, *, may_be_point: bool = False) -> tuple[float, float]:
+def interval(bounds: Iterable[float], *, may_be_point: bool = False) -> tuple[float, float]:
     """Return the ends of an interval of positive numbers, called bounds.
 
     Raises
@@ -222,7 +223,7 @@ def interval(bounds: Any, *, may_be_point: bool = False) -> tuple[float, float]:
     return low, high
 
 
-def device_name(device: Any) -> str:
+def device_name(device: object) -> str:
     """Return a device as `auto`, `cpu`, `cuda` or `cuda:N`."""
     if not isinstance(device, str):
         raise TypeError(f"device is {device!r}; a str is needed: 'auto', 'cpu', 'cuda' or 'cuda:N'")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 
 class Row(NamedTuple):
@@ -108,7 +109,7 @@ def is_number(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "fiubc" or dtype == BFLOAT16
 
 
-def named(given: Any) -> np.dtype[Any]:
+def named(given: npt.DTypeLike) -> np.dtype[Any]:
     """Return the type of `TABLE` that somebody asks for.
 
     Raises

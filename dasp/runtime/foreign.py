@@ -6,24 +6,24 @@ and written on the stream that is current where they come from: PyTorch's own fo
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
+from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.cuda.stream import on_stream
+from dasp.runtime.types import AnyArray, Array, ForeignArray, Number
 
 _CPU = 1, 3
 """Kinds of devices in DLPack (`DLDeviceType`) whose memory NumPy reads: the host's, and pinned memory."""
-
-_NOTHING = contextlib.nullcontext()
 
 _CUDA = 2, 13
 """Those whose memory CuPy reads: a GPU's, and managed memory."""
@@ -34,7 +34,7 @@ matrices: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _keys = itertools.count()
 
 
-def new_key(matrix: Any) -> str:
+def new_key(matrix: object) -> str:
     """Return a key for a matrix, which is found in `matrices` by it as long as it lives.
 
     A text, because that is what every PyTorch keeps as a constant in a compiled graph.
@@ -44,7 +44,7 @@ def new_key(matrix: Any) -> str:
     return key
 
 
-def is_one(array: Any) -> bool:
+def is_one(array: object) -> TypeGuard[ForeignArray]:
     """Return True for an array of a library that is neither NumPy nor CuPy."""
     kind = type(array)
     return (
@@ -55,14 +55,16 @@ def is_one(array: Any) -> bool:
     )
 
 
-def call(product: Callable[..., Any], A: Any, x: Any, out: Any, **scales: Any) -> Any:
+def call(
+    product: Callable[..., Array], A: Any, x: AnyArray, out: AnyArray | None, **scales: Number
+) -> AnyArray:
     """Return product(x, out=out, ...) with the arrays taken in; the result is of the kind of `x`.
 
     Parameters
     ----------
     product : callable
         A's.
-    A : SpMatrix, or what has its shape, dtype and device
+    A : SpMatrix, or another that has its shape, dtype and device
     x, out : array, one of them of another library
     **scales : float
         alpha and beta.
@@ -78,7 +80,7 @@ def call(product: Callable[..., Any], A: Any, x: Any, out: Any, **scales: Any) -
             kind = _dtypes.arithmetic(A.dtype, vector.dtype).y
             result = x.new_empty((A.shape[0], *x.shape[1:]), dtype=_tensor_type(kind))
         if result is None:
-            return given_back(product(vector, **scales), x)
+            return give_back(product(vector, **scales), x)
         product(vector, out=_take_out(result, A.device), **scales)
         if out is not None and _root(out) == "torch" and not out.is_inference():
             # Autograd must know that what it may have kept has other numbers now.
@@ -86,7 +88,7 @@ def call(product: Callable[..., Any], A: Any, x: Any, out: Any, **scales: Any) -
         return result
 
 
-def take(name: str, array: Any, device: str) -> Any:
+def take(name: str, array: AnyArray, device: str) -> AnyArray:
     """Return an array of another library as one of NumPy or CuPy that shares its memory; others as they are.
 
     Raises
@@ -113,12 +115,12 @@ def take(name: str, array: Any, device: str) -> Any:
         return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
 
 
-def anywhere(array: Any) -> Any:
+def anywhere(array: ForeignArray) -> AnyArray:
     """Return an array of another library, wherever it is, as one of NumPy or CuPy that shares its memory."""
     return take("x", array, _device_of(_plain("x", array)))
 
 
-def as_matrix(given: Any) -> Any:
+def as_matrix(given: ForeignArray) -> Any:
     """Return a matrix of another library as an array of NumPy or CuPy; a sparse tensor as CSR of theirs.
 
     Raises
@@ -146,13 +148,12 @@ def as_matrix(given: Any) -> Any:
     return csr_matrix(parts, shape=tuple(csr.shape))
 
 
-def to_host(array: Any) -> Any:
+def to_host(array: ForeignArray) -> Array:
     """Return an array of another library as one of NumPy, copied if it is on a GPU."""
-    there = anywhere(array)
-    return there if isinstance(there, np.ndarray) else there.get()
+    return _arrays.to_host(anywhere(array))
 
 
-def given_back(y: Any, like: Any) -> Any:
+def give_back(y: Array, like: AnyArray) -> AnyArray:
     """Return an array of NumPy or CuPy as one of the library of `like`; as it is where that takes none."""
     if not is_one(like):
         return y
@@ -161,16 +162,22 @@ def given_back(y: Any, like: Any) -> Any:
     return library.from_dlpack(y) if hasattr(library, "from_dlpack") else y
 
 
-def wants_gradients(x: Any) -> bool:
+def wants_gradients(x: AnyArray) -> bool:
     """Return True if products with this are operators of PyTorch: it has gradients, or is traced."""
     return _root(x) == "torch" and (is_traced() or _has_gradients(x))
 
 
-def _has_gradients(x: Any) -> bool:
+def _has_gradients(x: ForeignArray) -> bool:
     return bool(x.requires_grad and sys.modules["torch"].is_grad_enabled()) or is_transformed(x)
 
 
-def by_operators(product: Callable[[Any], Any], x: Any, out: Any, alpha: Any, beta: Any) -> Any:
+def by_operators(
+    product: Callable[[ForeignArray], ForeignArray],
+    x: ForeignArray,
+    out: ForeignArray | None,
+    alpha: Number,
+    beta: Number,
+) -> ForeignArray:
     """Return alpha product(x) + beta out by operators of PyTorch.
 
     Raises
@@ -201,7 +208,7 @@ def is_traced() -> bool:
     return bool(sys.modules["torch"].compiler.is_compiling())
 
 
-def is_transformed(x: Any) -> bool:
+def is_transformed(x: ForeignArray) -> bool:
     """Return True if a tensor of PyTorch has a tangent, or is one of those that `torch.func` passes."""
     torch = sys.modules["torch"]
     if torch._C._functorch.is_functorch_wrapped_tensor(x):
@@ -210,7 +217,7 @@ def is_transformed(x: Any) -> bool:
     return forward._current_level >= 0 and forward.unpack_dual(x).tangent is not None
 
 
-def _take_out(out: Any, device: str) -> Any:
+def _take_out(out: AnyArray, device: str) -> AnyArray:
     """Return the array that a result is written to; TypeError if nobody may write there."""
     if is_one(out) and _root(out) in ("jax", "jaxlib"):
         raise TypeError(
@@ -224,7 +231,7 @@ def _take_out(out: Any, device: str) -> Any:
     return take("out", out, device)
 
 
-def _plain(name: str, array: Any) -> Any:
+def _plain(name: str, array: ForeignArray) -> ForeignArray:
     """Return a tensor of PyTorch without its history, and with its values as they lie in memory."""
     if _root(array) != "torch":
         return array
@@ -237,10 +244,12 @@ def _plain(name: str, array: Any) -> Any:
     return array.detach()
 
 
-def _device_of(array: Any) -> str:
+def _device_of(array: ForeignArray) -> str:
     """Return `cpu` or `cuda:N`, or another name of a device in words."""
     if not hasattr(array, "__dlpack_device__"):
-        return f"cuda:{_pointer_device(array)}"
+        import cupy
+
+        return f"cuda:{int(cupy.asarray(array).device.id)}"
     try:
         kind, number = array.__dlpack_device__()
     except (ValueError, RuntimeError, TypeError):  # PyTorch's answer for a device that DLPack does not know
@@ -248,12 +257,6 @@ def _device_of(array: Any) -> str:
     if int(kind) in _CPU:
         return "cpu"
     return f"cuda:{number}" if int(kind) in _CUDA else f"device {number} of DLPack's kind {int(kind)}"
-
-
-def _pointer_device(array: Any) -> int:
-    import cupy
-
-    return int(cupy.asarray(array).device.id)
 
 
 @cache
@@ -275,7 +278,7 @@ def _tensor_type(kind: np.dtype[Any]) -> Any:
     return getattr(sys.modules["torch"], kind.name)
 
 
-def _view(tensor: Any, device: str) -> Any:
+def _view(tensor: ForeignArray, device: str) -> AnyArray:
     """Return a tensor as an array of NumPy or CuPy on its memory; for each product, so not through DLPack."""
     kind = _number_type(tensor.dtype)
     if device == "cpu":
@@ -290,22 +293,22 @@ def _view(tensor: Any, device: str) -> Any:
     return cupy.ndarray(tuple(tensor.shape), kind, cupy.cuda.MemoryPointer(memory, 0), strides)
 
 
-def stream_of(array: Any, device: str) -> Any:
+def stream_of(array: AnyArray, device: str) -> AbstractContextManager[object]:
     """Return a context in which CuPy works on the stream that is current for an array."""
     if device == "cpu" or _root(array) != "torch":
-        return _NOTHING
+        return nullcontext()
     import cupy
 
     number = int(device.partition(":")[2])
     pointer = sys.modules["torch"].cuda.current_stream(number).cuda_stream
     if pointer == cupy.cuda.get_current_stream(number).ptr:
-        return _NOTHING
+        return nullcontext()
     return on_stream(cupy.cuda.ExternalStream(pointer, number) if pointer else cupy.cuda.Stream.null)
 
 
-def _root(array: Any) -> str:
+def _root(array: object) -> str:
     return type(array).__module__.partition(".")[0]
 
 
-def _name(array: Any) -> str:
+def _name(array: object) -> str:
     return f"{_root(array)}.{type(array).__name__}"

@@ -6,12 +6,14 @@ from typing import Any, overload
 
 import numpy as np
 
+from dasp.runtime.types import Array
+
 
 @overload
 def ceil_div(a: int, b: int) -> int: ...
 @overload
-def ceil_div(a: Any, b: Any) -> Any: ...
-def ceil_div(a: Any, b: Any) -> Any:
+def ceil_div(a: Array, b: int | Array) -> Array: ...
+def ceil_div(a: int | Array, b: int | Array) -> int | Array:
     """Return the least integer that is at least a / b.
 
     Examples
@@ -25,8 +27,8 @@ def ceil_div(a: Any, b: Any) -> Any:
 @overload
 def round_up(a: int, b: int) -> int: ...
 @overload
-def round_up(a: Any, b: Any) -> Any: ...
-def round_up(a: Any, b: Any) -> Any:
+def round_up(a: Array, b: int | Array) -> Array: ...
+def round_up(a: int | Array, b: int | Array) -> int | Array:
     """Return the least multiple of b that is at least a.
 
     Examples
@@ -34,7 +36,7 @@ def round_up(a: Any, b: Any) -> Any:
     >>> round_up(7, 4), round_up(8, 4)
     (8, 8)
     """
-    return ceil_div(a, b) * b
+    return -(-a // b) * b
 
 
 def narrowest(largest: int) -> np.dtype[Any]:

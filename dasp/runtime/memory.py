@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 BYTES_PER_ENTRY, BYTES_PER_ROW, BYTES_PER_COLUMN = 64, 80, 16
 """Most memory that reading, planning and multiplying a matrix takes for each stored entry, row and column.
@@ -25,7 +26,7 @@ class OversizeError(ValueError):
     """Something would not fit into this machine's memory, and was not begun."""
 
 
-def new_array(count: int, dtype: Any) -> np.ndarray[Any, Any]:
+def new_array(count: int, dtype: npt.DTypeLike) -> np.ndarray[Any, Any]:
     """Return a new array of numbers, whatever they are; a large one takes whole huge pages.
 
     NumPy asks the system for such pages where an array takes 4 MB, but they begin where they must: what lies

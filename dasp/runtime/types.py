@@ -27,9 +27,19 @@ class DenseArray(Protocol):
         """Its lengths."""
 
     @property
+    def ndim(self) -> int:
+        """How many they are."""
+
+    @property
     def dtype(self) -> Any:
         """The type of its elements."""
 
+
+ForeignArray = Any
+"""An array of a library that is neither NumPy nor CuPy: a tensor of PyTorch, an array of JAX, or another."""
+
+AnyArray = Any
+"""An array of any library: `Array` or `ForeignArray`."""
 
 DeviceArray = Any
 """A cupy.ndarray, which has NumPy's methods; CuPy has no types. Of NumPy where tests emulate a GPU."""

@@ -132,7 +132,7 @@ def test_memory_is_shared(x):
     given = torch_tensor(x, "cpu")
     taken = _foreign.take("x", given, "cpu")
     assert taken.ctypes.data == given.data_ptr()
-    back = _foreign.given_back(taken, given)
+    back = _foreign.give_back(taken, given)
     assert back.data_ptr() == given.data_ptr()
 
 
