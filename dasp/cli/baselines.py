@@ -71,7 +71,7 @@ def _row_loop() -> Callable[..., None]:
                 total += data[entry] * x[indices[entry]]
             y[row] = total
 
-    return multiply  # type: ignore[no-any-return]
+    return multiply
 
 
 def numba_candidate(csr: Any, x: NDArray[Any]) -> Candidate:

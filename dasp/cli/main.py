@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 import dasp
 from dasp.cli.commands import COMMANDS, add_parser
 from dasp.runtime.cpu.signals import Deferred
-from dasp.runtime.launcher import is_raised_everywhere, speaks
+from dasp.runtime.ranks import is_raised_everywhere, speaks
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite

@@ -39,7 +39,7 @@ from dasp.io.matrices import load_matrix
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
 from dasp.preconditioners.automatic import run as solve
-from dasp.runtime.launcher import find_launcher
+from dasp.runtime.ranks import find_launcher
 from dasp.solvers.choose import METHODS, choose_method
 
 PRECONDITIONERS = ("none", "jacobi", "block-jacobi", "ic0", "ilu0", "chebyshev", "multigrid")

@@ -32,7 +32,7 @@ from dasp.io.matrices import load_matrix
 from dasp.matrix.policy import Policy
 from dasp.preconditioners.automatic import run as solve
 from dasp.runtime.arrays import to_host
-from dasp.runtime.launcher import is_raised_everywhere
+from dasp.runtime.ranks import is_raised_everywhere
 from dasp.solvers.choose import choose_method
 
 USER_ERROR = 2

@@ -23,7 +23,7 @@ import numpy as np
 
 from dasp.distributed.protocols import Message, RankError, Transport
 from dasp.distributed.split import Numbers
-from dasp.runtime.launcher import EVERYWHERE, is_raised_everywhere
+from dasp.runtime.ranks import EVERYWHERE, is_raised_everywhere
 
 T = TypeVar("T")
 

@@ -146,7 +146,7 @@ def linear_operator(matrix: Any) -> Any:
     """Return a SciPy LinearOperator that multiplies by `matrix`."""
     from scipy.sparse.linalg import LinearOperator
 
-    class PlannedOperator(LinearOperator):  # type: ignore[misc]
+    class PlannedOperator(LinearOperator):  # type: ignore[misc]  # SciPy has no types
         """A planned matrix as SciPy's solvers take it."""
 
         def __init__(self) -> None:

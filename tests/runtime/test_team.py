@@ -291,10 +291,10 @@ def test_a_stream_on_a_crowded_machine_goes_on_alone_and_comes_back(
 ) -> None:
     planned, x, want = prepared("poisson2d:50")
     team = _team.team()
-    aside = iter(range(0, 10**9, 10**6))  # at each look a million times more
+    counts = iter(range(0, 10**9, 10**6))  # at each look a million times more
     monkeypatch.setattr(_team, "CROWDED", 1200)
     monkeypatch.setattr(_team, "LOOKING", 0.0)
-    monkeypatch.setattr(_threads, "times_put_aside", lambda: next(aside))
+    monkeypatch.setattr(_threads, "count_preemptions", lambda: next(counts))
     woken: list[int] = []
     wake = _threads.Worker.wake
     monkeypatch.setattr(_threads.Worker, "wake", lambda self: woken.append(1) or wake(self))
@@ -305,7 +305,7 @@ def test_a_stream_on_a_crowded_machine_goes_on_alone_and_comes_back(
     monkeypatch.setattr(team, "_alone_until", time.perf_counter() + 1000)
     assert all_sleep_through(100, planned, x, want)
     assert not woken
-    monkeypatch.setattr(_threads, "times_put_aside", lambda: 0)
+    monkeypatch.setattr(_threads, "count_preemptions", lambda: 0)
     monkeypatch.setattr(team, "_alone_until", 0.0)
     while not woken and time.monotonic() < until:
         np.testing.assert_array_equal(planned @ x, want)
@@ -318,13 +318,13 @@ from dasp.runtime.cpu import threads as _threads
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 until = time.monotonic() + 1
 child = os.fork()
-before = _threads.times_put_aside()
+before = _threads.count_preemptions()
 while time.monotonic() < until:
     pass
 if child == 0:
     os._exit(0)
 os.waitpid(child, 0)
-print(_threads.times_put_aside() > before)
+print(_threads.count_preemptions() > before)
 """
 
 

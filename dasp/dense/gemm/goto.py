@@ -52,7 +52,7 @@ def _compile_row_packing(size: int, tile: Tile, depth: int, vectors: bool) -> Ca
             for p in range(long if i < tall else 0, k):
                 store(target + i * line + p * size, load(source + i * row + p * column, like))
 
-    return pack_rows  # type: ignore[no-any-return]
+    return pack_rows
 
 
 def _compile_column_packing(size: int, tile: Tile, vectors: bool) -> Callable[..., None]:
@@ -95,7 +95,7 @@ def _compile_column_packing(size: int, tile: Tile, vectors: bool) -> Callable[..
                         value = load(source + p * row + (j0 + w) * column, like)
                     store(base + (p * panel + w) * size, value)
 
-    return pack_columns  # type: ignore[no-any-return]
+    return pack_columns
 
 
 def _compile_block_product(size: int, tile: Tile, depth: int) -> Callable[..., None]:
@@ -130,7 +130,7 @@ def _compile_block_product(size: int, tile: Tile, depth: int) -> Callable[..., N
                 micro_kernel(rows, vectors_wide, lanes, depth, k, a0, b0, spare, apart, alpha, beta)
                 _copy_tile(size, tall, wide, spare, apart, c0, ldc, alpha)
 
-    return multiply_block  # type: ignore[no-any-return]
+    return multiply_block
 
 
 def _real(size: int) -> type[Any]:

@@ -76,7 +76,7 @@ def pause(typing_context):
     return types.void(), generate
 
 
-give_way: Any = types.ExternalFunction("sched_yield", types.int32()) if os.name == "posix" else pause
+give_way = types.ExternalFunction("sched_yield", types.int32()) if os.name == "posix" else pause
 
 
 @intrinsic

@@ -14,14 +14,18 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from llvmlite.binding.ffi import lib
 from numba import config, njit
+from numba.core.base import BaseContext
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
+from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
 from numba.core.sigutils import normalize_signature
+from numba.core.typing import Signature
 
 from dasp.runtime.cpu.signals import Deferred
 from dasp.runtime.loading import hold_at_fork
@@ -35,7 +39,9 @@ _OFF = ("", "0", "no", "off", "false", "none")
 _warned = False
 
 
-def jit(signature: Any = None, *, cache: bool = True, **options: Any) -> Callable[[Any], Any]:
+def jit(
+    signature: Signature | None = None, *, cache: bool = True, **options: Any
+) -> Callable[[Callable[..., Any]], Dispatcher]:
     """Return a decorator that compiles a function, as `numba.njit` does.
 
     Parameters
@@ -52,25 +58,25 @@ def jit(signature: Any = None, *, cache: bool = True, **options: Any) -> Callabl
         kept as a part of its callers alone.
     """
 
-    def decorate(function: Any) -> Any:
+    def decorate(function: Callable[..., Any]) -> Dispatcher:
         if config.DISABLE_JIT:
             raise RuntimeError(
                 "NUMBA_DISABLE_JIT is set; what dasp does on a CPU is compiled by Numba; unset it"
             )
         inlined = options.get("forceinline", False)
-        compiled = njit(no_cpython_wrapper=inlined, no_cfunc_wrapper=inlined, **options)(function)
+        compiled: Any = njit(no_cpython_wrapper=inlined, no_cfunc_wrapper=inlined, **options)(function)
         if cache and not inlined:
             _keep(compiled, function)
         compiled.compile = _undisturbed(function.__name__, compiled.compile)
         if signature is not None:
             compiled.compile(signature)
             compiled.disable_compile()
-        return compiled
+        return cast("Dispatcher", compiled)
 
     return decorate
 
 
-def c_function(signature: Any, function: Callable[..., Any], **options: Any) -> Any:
+def c_function(signature: Signature, function: Callable[..., None], **options: Any) -> Any:
     """Compile a function for callers in C, as `numba.cfunc` does; its `address` is theirs."""
     compiled = CFunc(function, normalize_signature(signature), locals={}, options=options)
     _keep(compiled, function)
@@ -81,7 +87,7 @@ def c_function(signature: Any, function: Callable[..., Any], **options: Any) -> 
 def _undisturbed(name: str, compile_function: Callable[..., Any]) -> Callable[..., Any]:
     """Hold signals back while LLVM works: it calls Python, and what a handler raises there is lost."""
 
-    def undisturbed(*arguments: Any) -> Any:
+    def undisturbed(*arguments: object) -> Any:
         start = time.perf_counter()
         with Deferred():
             found = compile_function(*arguments)
@@ -91,10 +97,10 @@ def _undisturbed(name: str, compile_function: Callable[..., Any]) -> Callable[..
     return undisturbed
 
 
-class _Cache(FunctionCache):  # type: ignore[misc]
+class _Cache(FunctionCache):  # type: ignore[misc]  # Numba's types are skipped
     """Numba's cache of one function; if it cannot be read or written, code is compiled without an error."""
 
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
+    def load_overload(self, sig: Signature, target_context: BaseContext) -> CompileResult | None:
         """Return the code that is kept for a signature, or None."""
         try:
             return super().load_overload(sig, target_context)
@@ -109,7 +115,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
             self.flush()
         return None
 
-    def save_overload(self, sig: Any, data: Any) -> None:
+    def save_overload(self, sig: Signature, data: CompileResult) -> None:
         """Keep the code that was compiled for a signature."""
         try:
             super().save_overload(sig, data)
@@ -134,7 +140,7 @@ def _keep(compiled: Any, function: Callable[..., Any]) -> None:
         compiled._cache = cache
 
 
-def _cache_in(folder: str, function: Callable[..., Any]) -> Any:
+def _cache_in(folder: str, function: Callable[..., Any]) -> _Cache | None:
     """Return a cache below a folder, or where Numba finds a place if none is named.
 
     Raises
@@ -172,7 +178,7 @@ def _warn(problem: str) -> None:
         warnings.warn(problem, RuntimeWarning, stacklevel=2)
 
 
-_llvm_lock: Any = getattr(lib, "_lock", contextlib.nullcontext())
+_llvm_lock: contextlib.AbstractContextManager[object] = getattr(lib, "_lock", contextlib.nullcontext())
 
 
 def _hold_compiler() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 from numba import from_dtype, types
 from numba.extending import intrinsic
@@ -43,11 +44,14 @@ JOB = np.dtype(
 """A job as it lies in memory: written by `Job`, read by the compiled functions."""
 
 
+Kind = Any
+"""A dtype, `int` or None: an argument is a pointer to numbers of the type, an int64, or a null pointer."""
+
+
 def offsets_of(layout: np.dtype[Any]) -> Any:
     """Return where each field lies, in bytes, as constants for compiled code."""
-    fields: Any = layout.fields
-    names = list(fields)
-    return namedtuple("Offsets", names)(*(fields[name][1] for name in names))
+    fields: Mapping[str, Any] = layout.fields or {}
+    return namedtuple("Offsets", fields)(*(field[1] for field in fields.values()))
 
 
 JOB_AT = offsets_of(JOB)
@@ -61,7 +65,7 @@ def call(typing_context, job, operands, first, last):
     def generate(context, builder, signature, arguments):
         job, operands, first, last = arguments
 
-        def words(address: Any, offset: int, count: int) -> list[Any]:
+        def words(address: ir.Value, offset: int, count: int) -> list[ir.Value]:
             start = builder.add(address, ir.Constant(_I64, offset))
             place = builder.inttoptr(start, _I64.as_pointer())
             return [builder.load(builder.gep(place, [ir.Constant(_I64, k)])) for k in range(count)]
@@ -83,8 +87,8 @@ class SharedFunction:
     function : callable
         To be compiled. Takes `first` and `last`, of the range; then `arguments`, by these names; then
         pointers to three vectors that each call brings, and one to its (alpha, beta).
-    arguments : mapping of str to dtype, int or None
-        `FIXED` of them. A pointer to numbers of this type, an int64, or a pointer that is null.
+    arguments : mapping of str to Kind
+        `FIXED` of them, by their kinds.
     total : dtype
         Of what each call brings: of partials, y, alpha and beta.
     x : dtype, optional
@@ -100,10 +104,10 @@ class SharedFunction:
 
     def __init__(
         self,
-        function: Callable[..., Any],
-        arguments: Mapping[str, Any],
-        total: Any,
-        x: Any = None,
+        function: Callable[..., None],
+        arguments: Mapping[str, Kind],
+        total: npt.DTypeLike,
+        x: npt.DTypeLike | None = None,
         **options: Any,
     ) -> None:
         self.name, self.arguments = function.__name__, dict(arguments)
@@ -121,7 +125,7 @@ class SharedFunction:
         self.address = int(self._compiled.address)
 
 
-def _numba_type(kind: Any) -> Any:
+def _numba_type(kind: Kind) -> types.Type:
     if kind is int:
         return types.int64
     return types.voidptr if kind is None else types.CPointer(from_dtype(np.dtype(kind)))
@@ -177,7 +181,7 @@ class Job:
         raise ValueError(f"partials or y is read-only; {function.name} writes them")
 
 
-def _word(name: str, kind: Any, value: Any) -> int:
+def _word(name: str, kind: Kind, value: Any) -> int:
     """Return an argument as a word: an int, or the address of an array, which must be as declared."""
     if kind is int:
         return int(value)

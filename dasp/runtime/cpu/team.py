@@ -67,8 +67,8 @@ LOOKING = 0.01
 """Seconds after which a stream looks again whether it still has the processors that it runs on."""
 
 CROWDED = 1200
-"""Times a second that a caller is put aside for others, from which on its workers hold it up more than they
-help: one that is put aside in the middle of a chunk has everybody wait."""
+"""Times a second that a caller is preempted, from which on its workers hold it up more than they help: one
+that is preempted in the middle of a chunk has everybody wait."""
 
 ALONE = 0.2
 """Seconds for which calls are then made alone, before the team is tried again."""
@@ -203,7 +203,7 @@ class Team:
         self._memory = np.zeros(_PARTS + LINE * (self.most + 2), np.uint8)
         start = -address(self._memory) % LINE
         self._state = address(self._memory) + start
-        words = memoryview(self._memory[start : start + _PARTS + LINE * self.most]).cast("q")  # type: ignore[arg-type]
+        words = self._memory[start : start + _PARTS + LINE * self.most].data.cast("q")
         self._awake = words[_STATE.awake // WORD :]
         self._patience = words[_STATE.patience // WORD :]
         self._taken = words[_STATE.taken // WORD :]
@@ -213,7 +213,7 @@ class Team:
             for me in range(1, self.most)
         ]
         self._last = self._woken = self._look_at = self._alone_until = 0.0
-        self._seen = (0, 0.0, 0)  # the thread that looked last, when, and how often it had been put aside
+        self._seen = (0, 0.0, 0)  # the thread that looked last, when, and its preemptions
         # Compiled here, not in a worker that the end of the process would meet in the compiler.
         _serve(self._state, 0)
         _take(self._state)
@@ -268,7 +268,7 @@ class Team:
         """Send the workers to sleep if they have no processors of their own any more, or must share them."""
         self._look_at = now + LOOKING
         who, since, before = self._seen
-        self._seen = me, _, times = threading.get_ident(), now, _threads.times_put_aside()
+        self._seen = me, _, times = threading.get_ident(), now, _threads.count_preemptions()
         crowded = who == me and times - before > CROWDED * (now - since)
         if crowded:
             self._alone_until = now + ALONE

@@ -17,7 +17,7 @@ def register() -> None:
     with contextlib.suppress(ImportError):
         import threadpoolctl
 
-        class Controller(threadpoolctl.LibController):  # type: ignore[misc]
+        class Controller(threadpoolctl.LibController):  # type: ignore[misc]  # threadpoolctl has no types
             """dasp's threads."""
 
             user_api = internal_api = "dasp"

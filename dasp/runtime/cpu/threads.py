@@ -21,16 +21,18 @@ from collections.abc import Callable, Sequence
 from numbers import Integral
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any
+from types import ModuleType
+from typing import TypeVar
 
 from dasp.runtime.cpu.signals import Deferred
 
-_usage: Any
+resource: ModuleType | None
 try:
-    import resource as _usage
+    import resource
 except ImportError:  # Windows
-    _usage = None
-_WHOSE = getattr(_usage, "RUSAGE_THREAD", getattr(_usage, "RUSAGE_SELF", 0))
+    resource = None
+
+T = TypeVar("T")
 
 RETRY_SECONDS = 0.5
 """For how long no thread is tried again after one could not be started: a try takes up to 0.1 ms."""
@@ -89,15 +91,15 @@ def _quota() -> int:
         return _MOST
 
 
-def times_put_aside() -> int:
+def count_preemptions() -> int:
     """Return how often the system gave the calling thread's processor to others; 0 where it does not say.
 
     Threads that give it away while they wait for each other count too, if somebody took it.
     """
-    if _usage is None:
+    if resource is None:
         return 0
-    count: int = _usage.getrusage(_WHOSE).ru_nivcsw
-    return count
+    whose = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
+    return int(resource.getrusage(whose).ru_nivcsw)
 
 
 def running(threads: int) -> int:
@@ -256,7 +258,7 @@ def run(tasks: Sequence[Callable[[], None]]) -> None:
             raise share.failure
 
 
-def over_ranges(items: int, entries: int, work: Callable[[int, int], Any]) -> list[Any]:
+def over_ranges(items: int, entries: int, work: Callable[[int, int], T]) -> list[T]:
     """Do work on ranges of items that together hold so many entries, by as many threads as that pays for.
 
     Parameters
@@ -274,13 +276,13 @@ def over_ranges(items: int, entries: int, work: Callable[[int, int], Any]) -> li
     if parts == 1:
         return [work(0, items)]
     cuts = [items * part // parts for part in range(parts + 1)]
-    found: list[Any] = [None] * parts
+    found: dict[int, T] = {}
 
     def do(part: int) -> None:
         found[part] = work(cuts[part], cuts[part + 1])
 
     run([functools.partial(do, part) for part in range(parts)])
-    return found
+    return [found[part] for part in range(parts)]
 
 
 def _take_back(share: _Share) -> bool:

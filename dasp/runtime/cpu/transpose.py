@@ -72,7 +72,7 @@ def _transpose_block(typing_context, block, words, source, run, item, target):
         word = context.get_data_type(signature.args[2].dtype)
         vector = ir.VectorType(word, side * of_item)
 
-        def places(kind: Any, array: Any, first: Any, item: Any) -> list[Any]:
+        def places(kind: types.Array, array: ir.Value, first: ir.Value, item: ir.Value) -> list[ir.Value]:
             view = context.make_array(kind)(context, builder, array)
             row = cgutils.unpack_tuple(builder, view.strides, 2)[0]
             start = builder.bitcast(view.data, ir.IntType(8).as_pointer())
@@ -95,10 +95,10 @@ def _transpose_block(typing_context, block, words, source, run, item, target):
     return types.void(block, words, source, types.int64, types.int64, target), generate
 
 
-def transpose_block(builder: ir.IRBuilder, rows: list[Any], side: int, words: int) -> list[Any]:
+def transpose_block(builder: ir.IRBuilder, rows: list[ir.Value], side: int, words: int) -> list[ir.Value]:
     """Return the columns of a square block: halves change places across its diagonal, then their halves."""
 
-    def chosen(one: Any, other: Any, items: list[int]) -> Any:
+    def chosen(one: ir.Value, other: ir.Value, items: list[int]) -> ir.Value:
         mask = [words * item + word for item in items for word in range(words)]
         return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(ir.IntType(32), len(mask)), mask))
 
@@ -134,4 +134,4 @@ def _function_of(block: int, words: int, kind: np.dtype[Any]) -> Callable[[Vecto
                 for word in range(words):
                     target[item, words * run + word] = source[run, words * item + word]
 
-    return move  # type: ignore[no-any-return]
+    return move
