@@ -15,10 +15,11 @@ import numpy as np
 
 from dasp.formats.cost import CostModel
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.csr.protocols import Operations
+from dasp.formats.format import BasicPrimitives
 from dasp.formats.plan import Array, Plan
 from dasp.runtime.arrays import Order
 from dasp.runtime.loading import load
+from dasp.runtime.types import DTypeLike, Number
 
 MODULES = {"cpu": "dasp.formats.device_cpu", "cuda": "dasp.formats.device_cuda"}
 
@@ -34,13 +35,13 @@ class Product(Protocol):
 
     plan: Plan
 
-    def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Array | None:
+    def quick(self, x: object, out: Any = None, scale: tuple[float, float] | None = None) -> Array | None:
         """Return A x if x, and out if given, are the plainest of vectors here, else None.
 
         With alpha and beta as `scale`, alpha A x + beta out; out is given if beta is not 0.
         """
 
-    def take_values(self, data: Any, slots: Any) -> bool:
+    def take_values(self, data: object, slots: object) -> bool:
         """Overwrite the plan's values if data is the plainest of arrays and the coding holds it, else False.
 
         Parameters
@@ -84,14 +85,14 @@ class Device(Protocol):
     def find_cost_model(self, device: str) -> CostModel:
         """Return the model by which choices are made for a device; ValueError for a bad file of them."""
 
-    def as_operand(self, x: Any, device: str) -> Array:
+    def as_operand(self, x: object, device: str) -> Array:
         """Return x as an array on the device; TypeError if it is somewhere else."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Order) -> Array:
         """Return a new array for a result, in C or F order."""
 
     def check_out(
-        self, out: Any, x: Array, shape: tuple[int, ...], dtype: np.dtype[Any], device: str
+        self, out: object, x: Array, shape: tuple[int, ...], dtype: np.dtype[Any], device: str
     ) -> Array:
         """Return `out`, which can take a result; TypeError or ValueError if not."""
 
@@ -107,10 +108,10 @@ class Device(Protocol):
     def packing(self, csr: Csr, device: str) -> AbstractContextManager[tuple[Csr, BasicPrimitives]]:
         """Give the matrix on a device, and the primitives; what they made is done once it is a product."""
 
-    def as_values(self, data: Any, device: str) -> Array:
+    def as_values(self, data: object, device: str) -> Array:
         """Return values of a matrix as a vector on the device, in a type that plans have."""
 
-    def to_device(self, array: Any, device: str) -> Array:
+    def to_device(self, array: Array, device: str) -> Array:
         """Return a NumPy array on the device."""
 
     def filling(self, device: str, *, ends: bool = False) -> Any:
@@ -125,10 +126,10 @@ class Device(Protocol):
         `like` is the product of a plan with the same pattern, perhaps of other types.
         """
 
-    def asarray(self, x: Any, device: str, dtype: Any) -> Array:
+    def asarray(self, x: object, device: str, dtype: DTypeLike | None) -> Array:
         """Return an array of any library, wherever it is, as one on the device; copied only if it must be."""
 
-    def add_scaled(self, y: Array, factor: Any, x: Array) -> None:
+    def add_scaled(self, y: Array, factor: Number, x: Array) -> None:
         """Add a multiple of x to y, on the current stream, without allocating on a GPU."""
 
     def sparse(self, shape: tuple[int, int], indptr: Array, indices: Array, data: Array) -> Any:
@@ -136,14 +137,6 @@ class Device(Protocol):
 
     def linear_operator(self, matrix: Any) -> Any:
         """Return the operator that solvers for this kind of device take."""
-
-
-class BasicPrimitives(Protocol):
-    """What packing is written in on one device. A format adds its own to these."""
-
-    @property
-    def operations(self) -> Operations:
-        """The operations on matrices in compressed sparse rows."""
 
 
 @cache

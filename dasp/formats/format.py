@@ -5,13 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from dasp.formats.cost import CostModel
 from dasp.formats.csr.matrix import Csr
+from dasp.formats.csr.protocols import Operations
 from dasp.formats.plan import Array, Part, Plan
+
+
+class BasicPrimitives(Protocol):
+    """What every format is packed and refilled with on one device; a format may add its own."""
+
+    @property
+    def operations(self) -> Operations:
+        """The operations on matrices in compressed sparse rows."""
+
+    def zeros(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """Return a new array of zeros."""
+
+    def scatter(self, numbers: Array, slots: Array, stored: Array) -> None:
+        """Write each number into its slot, all bits of it; no slot comes twice."""
+
+    def overwrite(self, array: Array, numbers: Array) -> None:
+        """Write numbers over the first ones of an array of a plan."""
 
 
 @dataclass(frozen=True)

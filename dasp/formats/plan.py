@@ -80,10 +80,10 @@ class Plan:
         return nbytes(self)
 
 
-_fields: dict[Any, tuple[str, ...]] = {}
+_fields: dict[type, tuple[str, ...]] = {}
 
 
-def _names(kind: Any) -> tuple[str, ...]:
+def _names(kind: type) -> tuple[str, ...]:
     """Return the names of the fields of a dataclass that may hold arrays; none for any other class."""
     if kind not in _fields:
         is_one = dataclasses.is_dataclass(kind) and kind is not CostModel
@@ -91,10 +91,10 @@ def _names(kind: Any) -> tuple[str, ...]:
     return _fields[kind]
 
 
-_are_arrays: dict[Any, bool] = {}
+_are_arrays: dict[type, bool] = {}
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """Return True if a field of a plan is an array, on any device."""
     kind = type(value)
     if kind not in _are_arrays:
@@ -106,7 +106,7 @@ _getters: dict[Any, Callable[[Any], tuple[Any, ...]]] = {}
 """Functions that get all arrays of a part at once, by the types of the part and of its fields."""
 
 
-def arrays_of(part: Any) -> Iterator[Array]:
+def arrays_of(part: object) -> Iterator[Array]:
     """Return every array of a plan, or of a part, in the order of its fields."""
     kinds = type(part), *map(type, vars(part).values())
     get = _getters.get(kinds)
@@ -115,7 +115,7 @@ def arrays_of(part: Any) -> Iterator[Array]:
     return iter(get(part))
 
 
-def _paths(part: Any) -> Iterator[str]:
+def _paths(part: object) -> Iterator[str]:
     """Return the dotted names of all fields of a dataclass that are arrays."""
     for name in _names(type(part)):
         value = getattr(part, name)
@@ -215,7 +215,7 @@ def diagonal_rows(shape: tuple[int, int], k: int) -> tuple[int, int]:
     return max(-k, 0), max(min(m + min(k, 0), n - max(k, 0)), 0)
 
 
-def require(holds: Any, message: str) -> None:
+def require(holds: bool | np.bool_, message: str) -> None:
     """Raise ValueError with a message unless something holds; for the checks of plans."""
     if not holds:
         raise ValueError(message)

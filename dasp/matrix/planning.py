@@ -15,7 +15,7 @@ from dasp import formats
 from dasp.formats import devices
 from dasp.formats.cost import CostModel
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.devices import BasicPrimitives
+from dasp.formats.format import BasicPrimitives
 from dasp.formats.plan import Array, Plan, arrays_of
 from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
@@ -121,7 +121,7 @@ def make_plan(
     policy : Policy
     model : CostModel
         Whose costs decide what the policy leaves open.
-    primitives : dasp.formats.devices.BasicPrimitives
+    primitives : dasp.formats.format.BasicPrimitives
     order : Array, shape (nnz,), optional
         Which of the entries that came in is each entry of the matrix, if they came in another order.
 

@@ -29,6 +29,7 @@ from dasp.formats.dasp.pattern import (
     ShortPart,
     Values,
 )
+from dasp.formats.format import BasicPrimitives
 from dasp.formats.plan import PAD, WARP, Plan, narrowest
 from dasp.runtime.dtypes import bits_type
 from dasp.runtime.integers import ceil_div, round_up
@@ -37,7 +38,7 @@ from dasp.runtime.loading import load
 Vector = np.ndarray[Any, Any]
 
 
-def pack(csr: Csr, options: Options, model: CostModel, on: Any) -> Plan:
+def pack(csr: Csr, options: Options, model: CostModel, on: BasicPrimitives) -> Plan:
     """Pack a matrix in the format of the paper.
 
     Parameters

@@ -7,17 +7,18 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.dasp.pattern import HALF_WARP, TILE_COLUMNS, TILE_ROWS, ShortPart
+from dasp.formats.format import BasicPrimitives
 from dasp.formats.plan import Part, Plan, csr_of_slots, nbytes, slots_of_entries
 
 Vector = np.ndarray[Any, Any]
 
 
-def unpack(plan: Plan, on: Any) -> tuple[Vector, Vector, Vector]:
+def unpack(plan: Plan, on: BasicPrimitives) -> tuple[Vector, Vector, Vector]:
     """Return the matrix of a plan with NumPy arrays as CSR; `on` are the CPU's primitives."""
     return csr_of_slots(plan, *expand(plan))
 
 
-def slots(plan: Plan, on: Any) -> Vector:
+def slots(plan: Plan, on: BasicPrimitives) -> Vector:
     """Return the slot of every entry of a plan with NumPy arrays, as the entries came in."""
     found: Vector = slots_of_entries(plan, *expand(plan)[:2])
     return found

@@ -7,6 +7,12 @@ from typing import Any, NamedTuple
 from dasp.formats.plan import Array
 from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
 
+Detail = Any
+"""What a device keeps of a step for those that follow, as it likes."""
+
+Slots = Any
+"""Where the entries of a pattern go, as a device likes, with `nbytes`: their slots, or where rows begin."""
+
 
 class Cut(NamedTuple):
     """How rows are cut.
@@ -45,8 +51,7 @@ class Survey(NamedTuple):
         Entries of the longest of the other rows, 0 if there are none.
     rises : bool
         Whether some other row is longer than the last one before it, long rows left out.
-    detail : object
-        The backend's own.
+    detail : Detail
     """
 
     columns_rise: bool
@@ -55,14 +60,14 @@ class Survey(NamedTuple):
     long_rows: int
     longest: int
     rises: bool
-    detail: Any
+    detail: Detail
 
 
 class Tried(NamedTuple):
-    """What sort windows would give, and what the backend keeps of trying them."""
+    """What sort windows would give, and what the device keeps of trying them."""
 
     statistics: dict[int, SliceStatistics]
-    detail: Any
+    detail: Detail
 
 
 class Layout(NamedTuple):
@@ -76,10 +81,11 @@ class Layout(NamedTuple):
         Slices, segments among them; the steps of all, and those of them without pads.
     segment_steps : int
         Steps of the segments.
-    rows, headers : object
-        As in `Pattern`, once `store` has returned them: it adds widths and places of deltas to headers.
-    detail : object
-        The backend's own.
+    rows : Array
+        As in `Pattern`.
+    headers : Array
+        As in `Pattern`, but for the widths and the places of deltas, which `store` adds.
+    detail : Detail
     """
 
     positions: int
@@ -88,12 +94,12 @@ class Layout(NamedTuple):
     steps: int
     full: int
     segment_steps: int
-    rows: Any
-    headers: Any
+    rows: Array
+    headers: Array
     long_rows: Array
     segment_offsets: Array
     segment_rows: Array
-    detail: Any
+    detail: Detail
 
 
 class Runs(NamedTuple):

@@ -40,12 +40,16 @@ MOST_WARPS = 16
 """Slices that one block of a GPU's threads may multiply."""
 
 
-def shape_word(steps: Any, full: Any, shift: Any, width: Any) -> Any:
+Word = Any
+"""An int or an array of 64-bit integers, in Python or in compiled code."""
+
+
+def shape_word(steps: Word, full: Word, shift: Word, width: Word) -> Word:
     """Return the last number of a header from steps, full steps, log2 of the lanes to a row, and `Width`."""
     return steps | full << 12 | shift << 24 | width << 27
 
 
-def shape_fields(word: Any) -> tuple[Any, Any, Any, Any]:
+def shape_fields(word: Word) -> tuple[Word, Word, Word, Word]:
     """Return steps, full steps, log2 of the lanes to a row, and `Width`, from the last number of a header.
 
     For numbers and arrays of 64 bits; compiled code uses it as it is.

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Protocol
 
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.csr.protocols import Operations
+from dasp.formats.format import BasicPrimitives
 from dasp.formats.plan import Array, Plan
 from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
-from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
+from dasp.formats.sell.layout import Cut, Detail, Layout, Slots, Survey, Tried
 from dasp.formats.sell.pattern import Coding, Pattern, Values
 
 
-class Primitives(Protocol):
+class Primitives(BasicPrimitives, Protocol):
     """The primitives of slices; arrays lie where the matrix lies, statistics come to the host.
 
     Results are equal, bit for bit, on every device. Orders are stable. `Cut`, `Survey`, `Tried` and `Layout`
     are those of `dasp.formats.sell.layout`; what they call detail is for the device that made it.
     """
-
-    @property
-    def operations(self) -> Operations:
-        """The operations on matrices in compressed sparse rows."""
 
     def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:
         """Count what must be known of a matrix; of its values only if they may be narrowed."""
@@ -80,37 +74,28 @@ class Primitives(Protocol):
         they begin.
         """
 
-    def count_values(self, data: Array) -> tuple[ValueStatistics, Any]:
-        """Count what `choose_coding` asks for; also what the backend keeps of that for `code_values`."""
+    def count_values(self, data: Array) -> tuple[ValueStatistics, Detail]:
+        """Count what `choose_coding` asks for; also what the device keeps of that for `code_values`."""
 
     def code_values(
         self,
         data: Array,
-        slots: Any,
+        slots: Slots,
         total: int,
         coding: Coding,
-        counted: tuple[ValueStatistics, Any] | None,
+        counted: tuple[ValueStatistics, Detail] | None,
     ) -> Values:
         """Return values by slots, of which there are `total`, in a coding that holds them; code 0 in a pad.
 
         `counted` is what `count_values` returned, which a dictionary needs.
         """
 
-    def recode_values(self, data: Array, slots: Any, values: Values) -> bool:
+    def recode_values(self, data: Array, slots: Slots, values: Values) -> bool:
         """Write values by slots into the arrays of a plan, in its coding.
 
         Returns False, and has written nothing, if the coding does not keep every bit of every value, with a
         dictionary of as many values as now at most. Of Coding.PLAIN nothing is asked or read back.
         """
-
-    def zeros(self, count: int, dtype: np.dtype[Any]) -> Array:
-        """Return a new array of zeros."""
-
-    def scatter(self, numbers: Array, slots: Array, stored: Array) -> None:
-        """Write each number into its slot, all bits of it; no slot comes twice."""
-
-    def overwrite(self, array: Array, numbers: Array) -> None:
-        """Write numbers over the first ones of an array of a plan."""
 
     def unpack(self, plan: Plan) -> tuple[Array, Array, Array]:
         """Give the matrix of a plan of slices back as CSR, bit for bit.
@@ -123,20 +108,10 @@ class Primitives(Protocol):
             The entries of a row stand in the order of their slots. Nothing is read back.
         """
 
-    def slots(self, plan: Plan) -> Any:
+    def slots(self, plan: Plan) -> Slots:
         """Return where every entry of a plan of slices goes, in the order in which the entries came in.
 
-        Returns
-        -------
-        object
-            With `nbytes`, for `code_values` and `recode_values` of the same backend: where rows begin, which
-            is less than the slot of every entry, or these. Nothing is read back.
-        """
-
-    def decode(self, values: Values, codes: Array, count: int, dtype: np.dtype[Any]) -> Array:
-        """Return the numbers, of a type, that some of the codes of `values` stand for.
-
-        There are `count`; no codes if all are equal.
+        Nothing is read back.
         """
 
     def clear_pads(self, pattern: Pattern, codes: Array) -> None:

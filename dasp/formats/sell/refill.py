@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from dasp.formats.plan import WARP, Array, Plan
 from dasp.formats.sell import choose
+from dasp.formats.sell.layout import Slots
 from dasp.formats.sell.pattern import Coding, Values
 from dasp.formats.sell.protocols import Primitives
 from dasp.runtime import arrays as _arrays
 from dasp.runtime.dtypes import stored
 
 
-def values_from(plan: Plan, data: Array, slots: Any, on: Primitives) -> Values:
+def values_from(plan: Plan, data: Array, slots: Slots, on: Primitives) -> Values:
     """Return the values of a plan with the same pattern, in the narrowest coding that holds them.
 
     Parameters
@@ -23,7 +23,7 @@ def values_from(plan: Plan, data: Array, slots: Any, on: Primitives) -> Values:
     plan : Plan
     data : Array, shape (nnz,)
         Of any type that a matrix may have.
-    slots : object
+    slots : Slots
         Where the pattern has the entry of each, as the primitives said it.
     on : Primitives
     """
@@ -34,14 +34,14 @@ def values_from(plan: Plan, data: Array, slots: Any, on: Primitives) -> Values:
     return on.code_values(data, slots, WARP * len(plan.pattern.bases), coding, counted)
 
 
-def values_into(plan: Plan, data: Array, slots: Any, on: Primitives) -> None:
+def values_into(plan: Plan, data: Array, slots: Slots, on: Primitives) -> None:
     """Write values into the arrays of a plan, in its coding.
 
     Parameters
     ----------
     plan : Plan
     data : Array, shape (nnz,), the plan's type
-    slots : object
+    slots : Slots
         Where the pattern has the entry of each, as the primitives said it.
     on : Primitives
 

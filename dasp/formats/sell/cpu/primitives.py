@@ -18,7 +18,6 @@ from dasp.formats.sell.cpu.store import scatter as scatter
 from dasp.formats.sell.cpu.store import store as store
 from dasp.formats.sell.cpu.survey import survey as survey
 from dasp.formats.sell.cpu.unpack import clear_pads as clear_pads
-from dasp.formats.sell.cpu.unpack import decode as decode
 from dasp.formats.sell.cpu.unpack import slots as slots
 from dasp.formats.sell.cpu.unpack import unpack as unpack
 from dasp.formats.sell.cpu.values import count_values as count_values

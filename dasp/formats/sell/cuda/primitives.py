@@ -38,7 +38,6 @@ class CudaPrimitives(Launcher):
 
     unpack = _unpack.unpack
     unpack_codes = _unpack.unpack_codes
-    decode = _unpack.decode
     clear_pads = _unpack.clear_pads
 
 

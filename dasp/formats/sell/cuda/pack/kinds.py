@@ -54,21 +54,9 @@ def of_values(
     return _kinds((*integers, ("Place", narrowest(count)), *more), dtype, coding)
 
 
-def of_entries(index: Dtype, place: Dtype, dtype: Dtype, coding: Coding, value: Dtype | None = None) -> Kinds:
-    """Return the kinds for kernels that go through a pattern with values as a matrix has them.
-
-    Parameters
-    ----------
-    index, place : dtype
-        Of the pattern, and of places among the values.
-    dtype : dtype
-        Of the values.
-    coding : Coding
-    value : dtype, optional
-        The same as numbers, for kernels that compute with them.
-    """
-    more = [] if value is None else [("Value", value)]
-    integers = ("Start", INT64), ("Column", index), ("Index", index), ("Place", place), *more
+def of_entries(index: Dtype, place: Dtype, dtype: Dtype, coding: Coding) -> Kinds:
+    """Return the kinds for kernels that go through a pattern, and through values of a type at such places."""
+    integers = ("Start", INT64), ("Column", index), ("Index", index), ("Place", place)
     return _kinds(integers, dtype, coding)
 
 

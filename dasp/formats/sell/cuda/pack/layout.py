@@ -37,7 +37,8 @@ def lay_out(on: Launcher, csr: Csr, survey: Survey, cut: Cut, window: int, tried
     if segments.total and slices > cut.in_order:
         segments = sort_segments(on, csr, survey, segments)
     headers = device.empty((slices, 4), UINT32)
-    rows = None if orders.rows is None else device.empty(orders.positions, of.types["Index"])
+    rows = device.empty(0 if orders.rows is None else orders.positions, of.types["Index"])
+    placed = rows if len(rows) else None
     if slices:
         on.launch(
             kernels.CUT_HEADERS,
@@ -51,7 +52,7 @@ def lay_out(on: Launcher, csr: Csr, survey: Survey, cut: Cut, window: int, tried
             segment_headers=segments.headers,
             steps_before=facts.segment_steps,
             headers=headers,
-            placed=rows,
+            placed=placed,
         )
     return Layout(
         positions=orders.positions,
@@ -65,5 +66,5 @@ def lay_out(on: Launcher, csr: Csr, survey: Survey, cut: Cut, window: int, tried
         long_rows=long.rows,
         segment_offsets=long.offsets,
         segment_rows=long.segment_rows,
-        detail=Placed(segments, orders._replace(rows=rows)),
+        detail=Placed(segments, orders._replace(rows=placed)),
     )

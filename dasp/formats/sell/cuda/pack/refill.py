@@ -59,11 +59,11 @@ class Places:
         """Blocks of threads, a warp for each slice."""
         return ceil_div(len(self.plan.pattern.headers), BLOCK_SLICES)
 
-    def kinds(self, dtype: np.dtype[Any], coding: Coding, value: np.dtype[Any] | None = None) -> Kinds:
+    def kinds(self, dtype: np.dtype[Any], coding: Coding) -> Kinds:
         """Return what kernels are compiled for that go through the pattern and values."""
         pattern, order = self.plan.pattern, self.plan.order
         place = narrowest(pattern.entries) if order is None else order.dtype
-        return kinds.of_entries(pattern.index_dtype, place, dtype, coding, value)
+        return kinds.of_entries(pattern.index_dtype, place, dtype, coding)
 
     @property
     def arguments(self) -> Arguments:

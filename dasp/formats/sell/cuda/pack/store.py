@@ -21,7 +21,6 @@ def store(
     """See `Primitives`."""
     device, of = on.device, kinds.of_matrix(csr)
     values = _new_values(on, csr.data, order, layout.steps, coding, survey)
-    rows = device.empty(0, of.types["Index"]) if layout.rows is None else layout.rows
     bases, deltas = device.empty(layout.steps, of.types["Index"]), device.empty(0, UINT8)
     if layout.slices:
         blocks = ceil_div(layout.slices, BLOCK_SLICES)
@@ -42,7 +41,7 @@ def store(
         before = on.operations.scan(sizes)
         deltas = device.empty(WARP * device.read(before[-1:])[0], UINT8)
         on.launch(kernels.FILL_DELTAS, of, blocks, **slices, blocks_before=before[:-1], deltas=deltas)
-    return values, (rows, layout.headers, bases, deltas)
+    return values, (layout.rows, layout.headers, bases, deltas)
 
 
 def _arguments_of(csr: Csr, layout: Layout) -> Arguments:
@@ -50,7 +49,7 @@ def _arguments_of(csr: Csr, layout: Layout) -> Arguments:
     return {
         "indptr": csr.indptr,
         "indices": csr.indices,
-        "rows": layout.rows,
+        "rows": layout.rows if len(layout.rows) else None,
         "positions": layout.positions,
         **layout.detail.segments.arguments,
         "slices": layout.slices,
