@@ -6,7 +6,6 @@ Nothing of dasp is imported before an option is used, so that `--help` answers a
 from __future__ import annotations
 
 import argparse
-import bisect
 import importlib
 import math
 import sys
@@ -114,20 +113,11 @@ def policy_from(arguments: argparse.Namespace) -> Policy | None:
     return Policy(**given) if given else None
 
 
-COMPILING = 50_000
-"""Entries of the rows that are planned first: enough to need what all rows do, few enough to take no time."""
-
-
-def leading_rows(matrix: csr_array) -> csr_array:
-    """Return the first rows of a matrix, of about `COMPILING` entries."""
-    return matrix[: max(1, bisect.bisect_left(matrix.indptr, COMPILING, hi=matrix.shape[0]))]
-
-
 def plan_timed(matrix: csr_array, policy: Policy | None, device: str) -> tuple[SpMatrix, float]:
-    """Return the planned matrix and the seconds; some rows come first, so that none go into compilation."""
+    """Return the planned matrix and the seconds of a second plan: the first may compile."""
     from dasp.matrix.matrix import SpMatrix
 
-    SpMatrix.from_scipy(leading_rows(matrix), policy=policy, device=device)
+    SpMatrix.from_scipy(matrix, policy=policy, device=device)
     start = time.perf_counter()
     planned = SpMatrix.from_scipy(matrix, policy=policy, device=device)
     return planned, time.perf_counter() - start

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -79,9 +79,14 @@ def _array_names(kind: type, prefix: str) -> set[str]:
         if is_dataclass(hint):
             assert isinstance(hint, type)
             names |= _array_names(hint, f"{prefix}{field.name}.")
-        elif hint is Any:
+        elif _is_array(hint):
             names.add(prefix + field.name)
     return names
+
+
+def _is_array(hint: Any) -> bool:
+    """Return True if a field holds an array, by the type that its dataclass says."""
+    return hint is Any or get_origin(hint) is np.ndarray
 
 
 def unpack_plan(arrays: dict[str, np.ndarray]) -> Plan:
@@ -138,7 +143,7 @@ def _unpack(kind: type, prefix: str, left: dict[str, Any]) -> Any:
 
 def _field(path: str, hint: Any, value: Any) -> Any:
     """Check that a field is what the dataclass says it is, and give it that type."""
-    if hint is Any:
+    if _is_array(hint):
         if not isinstance(value, np.ndarray) or not value.ndim or value.dtype.kind not in "iufc":
             raise ValueError(f"its field {path} is no array of numbers")
         value = np.ascontiguousarray(value)

@@ -538,14 +538,14 @@ def test_a_plan_is_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("spec", "rows"), [("poisson2d:12", 144), ("poisson3d:40", 7_400), ("dense:500", 100)]
 )
-def test_rows_of_the_matrix_are_planned_first(spec: str, rows: int) -> None:
+def test_rows_of_the_matrix_are_solved_with_first(spec: str, rows: int) -> None:
     """So that seconds that are told are none of the compiler."""
     matrix = generate(spec)
-    first = options.leading_rows(matrix)
+    first = solve.leading_rows(matrix)
     assert abs(first.shape[0] - rows) <= 100
-    assert first.nnz <= options.COMPILING + 500
-    assert options.leading_rows(csr_array((0, 3))).shape == (0, 3)
-    assert options.leading_rows(csr_array(np.ones((3, 2 * options.COMPILING)))).shape[0] == 1
+    assert first.nnz <= solve.COMPILING + 500
+    assert solve.leading_rows(csr_array((0, 3))).shape == (0, 3)
+    assert solve.leading_rows(csr_array(np.ones((3, 2 * solve.COMPILING)))).shape[0] == 1
 
 
 def test_a_preconditioner_is_compiled_before_it_is_timed(
@@ -798,3 +798,16 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_the_second_of_two_plans_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, int]] = []
+    real = dasp.SpMatrix.from_scipy
+
+    def count(matrix: csr_array, **given: Any) -> dasp.SpMatrix:
+        made.append(matrix.shape)
+        return real(matrix, **given)
+
+    monkeypatch.setattr(dasp.SpMatrix, "from_scipy", count)
+    planned, seconds = options.plan_timed(generate("poisson2d:9"), None, "cpu")
+    assert (made, planned.shape, seconds > 0) == ([(81, 81)] * 2, (81, 81), True)

@@ -22,7 +22,7 @@ from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -1191,7 +1191,7 @@ def array_fields(kind: type, prefix: str = "") -> list[str]:
     for field in fields(kind):
         if is_dataclass(hints[field.name]):
             names += array_fields(hints[field.name], f"{prefix}{field.name}.")
-        elif hints[field.name] is Any:
+        elif get_origin(hints[field.name]) is np.ndarray:
             names.append(prefix + field.name)
     return names
 
@@ -1201,6 +1201,9 @@ ARRAYS = [
     for layout in names()
     for name in array_fields(find(layout).pattern, "pattern.") + array_fields(find(layout).values, "values.")
 ]
+
+
+assert {"pattern.headers", "values.codes", "pattern.long.rows"} <= {name for _, name in ARRAYS}
 
 
 @pytest.mark.parametrize(("layout", "name"), ARRAYS)
