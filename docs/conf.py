@@ -46,7 +46,8 @@ numpydoc_show_class_members = False
 default_role = "autolink"
 nitpick_ignore_regex = [("py:obj", ".*")]
 
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+html_math_renderer = "mathml"
 myst_heading_anchors = 3
 copybutton_exclude = ".linenos, .gp, .go"
 

@@ -1,4 +1,4 @@
-"""What the site adds to Sphinx: its figures, the help of commands, tables of ladders, a gallery's order."""
+"""Additions to Sphinx: figures, equations, commands' help, tables of ladders, the order of the gallery."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import draw
+import latex2mathml.converter
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
@@ -26,6 +27,7 @@ RESULTS = HERE.parent / "benchmarks" / "results"
 
 def setup(app: Any) -> dict[str, bool]:
     """Register with Sphinx."""
+    app.add_html_math_renderer("mathml", (write_inline, None), (write_equation, None))
     app.connect("builder-inited", lambda _: draw.draw_all(HERE / "drawn"))
     app.add_directive("commands", Commands)
     app.add_directive("rung", Rung)
@@ -33,6 +35,18 @@ def setup(app: Any) -> dict[str, bool]:
     # Before numpydoc's own: a bar is an absolute value in our docstrings, never a substitution.
     app.connect("autodoc-process-docstring", keep_bars, priority=400)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def write_inline(writer: Any, node: nodes.math) -> None:
+    """Write a formula within a sentence as MathML, which browsers draw without a script."""
+    writer.body.append(latex2mathml.converter.convert(node.astext()))
+    raise nodes.SkipNode
+
+
+def write_equation(writer: Any, node: nodes.math_block) -> None:
+    """Write an equation on a line of its own."""
+    writer.body.append(latex2mathml.converter.convert(node.astext(), display="block"))
+    raise nodes.SkipNode
 
 
 def keep_bars(app: Any, what: str, name: str, of: Any, options: Any, lines: list[str]) -> None:

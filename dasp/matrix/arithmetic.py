@@ -343,6 +343,8 @@ class Arithmetic(TransposableMatrix):
                 remedy = f"; A.tocsr().{name} is SciPy's"
             elif hasattr(scipy.sparse.csr_matrix, name):
                 remedy = f"; scipy.sparse.csr_matrix(A.to_scipy()).{name} is SciPy's"
+            elif hasattr(np.ndarray, name):
+                remedy = f"; A.toarray().{name} is NumPy's, and A.to_scipy() has the entries"
             remedy = "" if name.startswith("_") else remedy
             raise AttributeError(f"an SpMatrix has no attribute {name!r}{remedy}", name=name, obj=self)
 
@@ -383,7 +385,8 @@ class Arithmetic(TransposableMatrix):
     def __add__(self, other: object) -> NoReturn:
         raise TypeError(
             f"a sum of A and {_check.kind_of(other)} was asked; a plan has one pattern; use "
-            "A.shifted(sigma) for A + sigma I, or add to A.tocsr() and plan the sum"
+            "A.shifted(sigma) for A + sigma I, or add to A.tocsr() and plan the sum; a function of SciPy "
+            "that adds takes A.as_linear_operator()"
         )
 
     __radd__ = __sub__ = __rsub__ = __add__
