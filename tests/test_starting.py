@@ -175,7 +175,7 @@ def test_a_disk_that_fills_up_is_no_error(closed: Path, tmp_path: Path) -> None:
 def test_a_broken_cupy_leaves_the_cpu(tmp_path: Path, source: str, reason: str) -> None:
     (tmp_path / "cupy.py").write_text(source)
     program = (
-        "from dasp.formats.device_cuda import available\n"
+        "from dasp.runtime.cuda.gpus import available\n"
         "print(available())\n"
         "import numpy as np, scipy.sparse as sp, dasp\n"
         "print(dasp.SpMatrix.from_scipy(sp.eye_array(3, format='csr')) @ np.ones(3))\n"

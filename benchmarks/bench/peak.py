@@ -28,7 +28,7 @@ def report_cpu(threads: int) -> str:
 
 def report_cuda(required: bool) -> str:
     """Return the GPU's table; empty where there is none and it was not asked for."""
-    from dasp.formats.device_cuda import available
+    from dasp.runtime.cuda.gpus import available
 
     works, reason = available()
     if not works:

@@ -12,6 +12,7 @@ from dasp.cli.commands import Subparsers, add_parser
 from dasp.cli.options import add_json_option
 from dasp.formats import cost_file, devices
 from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.cuda import gpus
 from dasp.runtime.cuda import source as _source
 
 _LIBRARIES = ("numpy", "scipy", "numba", "matplotlib", "threadpoolctl")
@@ -39,7 +40,7 @@ def show_config() -> None:
 
 def describe() -> list[tuple[str, str]]:
     """Return the lines of `show_config` as (name, value)."""
-    works, reason = devices.find("cuda").available()
+    works, reason = gpus.available()
     device = "cuda:0" if works else "cpu"
     return [
         ("dasp", __version__),

@@ -83,7 +83,7 @@ def run_machine(args: argparse.Namespace) -> int:
 
 def _takes_gpu(device: str, what: str) -> bool:
     """Return True if the GPU is meant; RuntimeError if it is asked for and none works."""
-    from dasp.formats.device_cuda import available
+    from dasp.runtime.cuda.gpus import available
 
     works, reason = available()
     if device == "cuda" and not works:

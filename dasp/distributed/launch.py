@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from dasp.distributed.communicator import Communicator
-from dasp.formats import devices
 from dasp.runtime import check as _check
+from dasp.runtime.cuda import gpus
 from dasp.runtime.ranks import find_launcher
 
 LOCAL_RANKS = (
@@ -167,10 +167,9 @@ def find_rank_device(comm: Communicator, device: str, local: Any = None) -> str:
         if name not in ("auto", "cuda", f"cuda:{number}"):
             raise ValueError(f"local lies on cuda:{number} and device is {name!r}; they must be the same GPU")
         return f"cuda:{number}"
-    if ":" not in name and devices.find("cuda").available()[0]:
-        name = f"cuda:{find_local_rank(comm.rank) % devices.find('cuda').count()}"
-    resolved: str | None = devices.find("cuda").resolve(name)
-    return "cpu" if resolved is None else resolved
+    if ":" not in name and gpus.available()[0]:
+        name = f"cuda:{find_local_rank(comm.rank) % gpus.count()}"
+    return gpus.resolve(name)
 
 
 def find_local_rank(rank: int) -> int:

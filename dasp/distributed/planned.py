@@ -22,6 +22,7 @@ from dasp.matrix.policy import Policy
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
+from dasp.runtime.cuda import gpus
 from dasp.runtime.loading import load
 from dasp.runtime.types import Array, ArrayLike, Number
 from dasp.solvers.space import Space
@@ -115,7 +116,7 @@ class RankMatrix(RankOperator):
         """Plan the pieces of this rank; all ranks call it."""
         self.comm, self.device = comm, device
         if device != "cpu":
-            devices.find(device).use(device)
+            gpus.use(device)
         self.rows, self.columns = parts
         self._own, self._halo_rows, self.halo_columns = pieces.own, pieces.rows, pieces.columns
         self._pattern = find_pattern(comm, self.columns, self.halo_columns)

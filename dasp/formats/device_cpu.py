@@ -29,16 +29,6 @@ Vector = np.ndarray[Any, Any]
 __all__ = ["primitives"]
 
 
-def available() -> tuple[bool, str]:
-    """Return True, always."""
-    return True, "NumPy and Numba"
-
-
-def resolve(device: str) -> str:
-    """Return `cpu`."""
-    return "cpu"
-
-
 @cache
 def find_cost_model(device: str) -> CostModel:
     """Return the model by which choices are made for the CPU, with the user's own numbers."""

@@ -76,12 +76,6 @@ class Product(Protocol):
 class Device(Protocol):
     """A kind of device."""
 
-    def available(self) -> tuple[bool, str]:
-        """Return whether a device works, and the reason in words."""
-
-    def resolve(self, device: str) -> str | None:
-        """Return the device that a name means, None if `auto` finds none here."""
-
     def find_cost_model(self, device: str) -> CostModel:
         """Return the model by which choices are made for a device; ValueError for a bad file of them."""
 

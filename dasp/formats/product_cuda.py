@@ -29,6 +29,7 @@ from dasp.formats.kernel_cuda import (
 from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.runtime.arrays import is_cupy
 from dasp.runtime.cuda.capture import captured_in, in_pool, keep
+from dasp.runtime.cuda.gpus import number
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch
 from dasp.runtime.cuda.stream import PER_THREAD_STREAM, THIS_THREAD, on_stream
 from dasp.runtime.dtypes import BFLOAT16, Arithmetic, into, real_type
@@ -374,12 +375,6 @@ def _shared(device: str, dtype: np.dtype[Any]) -> dict[str, Any]:
         "_current_stream": cupy.cuda.get_current_stream,
         "_is_capturing": runtime.streamIsCapturing,
     }
-
-
-@cache
-def number(device: str) -> int:
-    """Return N of `cuda:N`."""
-    return int(device.partition(":")[2])
 
 
 def _upload(plan: Plan) -> Plan:

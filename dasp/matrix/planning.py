@@ -19,6 +19,7 @@ from dasp.formats.format import BasicPrimitives
 from dasp.formats.plan import Array, Plan, arrays_of
 from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
+from dasp.runtime.cuda import gpus
 from dasp.runtime.log import logger
 
 
@@ -42,8 +43,7 @@ def find_device(device: object, A: object = None) -> str:
     name = _check.device_name(device)
     if name == "cpu":
         return name
-    resolved: str | None = devices.find("cuda").resolve(name)
-    return "cpu" if resolved is None else resolved
+    return gpus.resolve(name)
 
 
 @dataclass(frozen=True)

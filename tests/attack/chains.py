@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 
 import dasp
 from dasp import Policy, SpMatrix
-from dasp.formats.devices import find
+from dasp.runtime.cuda import gpus
 from dasp.runtime.dtypes import result_type, sum_type
 from tests.attack._cases import Counts, Draws, attack_with, written_in_graphs
 from tests.attack._command import attack_by_command
@@ -30,7 +30,7 @@ from tests.support.gallery import GALLERY, LENGTHS, from_lengths
 from tests.support.reference import assert_close, assert_same_entries, entries_of
 from tests.support.threads import products_in_threads
 
-GPU = find("cuda").available()[0]
+GPU = gpus.available()[0]
 DEVICE = "cuda" if GPU else "cpu"
 if GPU:
     import cupy as xp

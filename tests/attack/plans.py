@@ -35,13 +35,14 @@ from dasp.formats.sell import SELL
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.runtime import integers as _integers
+from dasp.runtime.cuda import gpus
 from dasp.runtime.dtypes import named
 from tests.attack._cases import Counts, Draws, attack_with, written_in_graphs
 from tests.attack._command import attack_by_command
 from tests.support.gallery import LENGTHS
 from tests.support.pack_device import PackingDevice
 
-GPU = find("cuda").available()[0]
+GPU = gpus.available()[0]
 if GPU:
     import cupy
 

@@ -24,11 +24,11 @@ import scipy.sparse as sp
 
 import dasp
 from dasp import Policy, SpMatrix, preconditioners, solvers
-from dasp.formats.devices import find
+from dasp.runtime.cuda import gpus
 from tests.attack._cases import Counts, Draws, attack_with
 from tests.attack._command import attack_by_command
 
-GPU = find("cuda").available()[0]
+GPU = gpus.available()[0]
 DEVICE = "cuda" if GPU else "cpu"
 if GPU:
     import cupy as xp

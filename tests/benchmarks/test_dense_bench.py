@@ -200,7 +200,7 @@ def test_bench_peak_prints_a_table(capsys, monkeypatch):
 
 
 def test_the_search_says_what_it_needs(capsys, tmp_path):
-    from dasp.formats.device_cuda import available
+    from dasp.runtime.cuda.gpus import available
 
     if available()[0]:
         pytest.skip("there is a GPU")

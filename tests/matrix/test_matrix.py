@@ -17,8 +17,8 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 import dasp
 from dasp import Policy, SpMatrix
-from dasp.formats import device_cuda as cuda
 from dasp.formats.plan import arrays_of
+from dasp.runtime.cuda import gpus
 from tests.conftest import gpu
 from tests.support.gallery import GALLERY, from_lengths
 from tests.support.reference import assert_close, assert_same_entries
@@ -406,7 +406,7 @@ def test_show_config_says_what_was_found_and_why(capsys):
     dasp.show_config()
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert lines["dasp"] == dasp.__version__
-    works, reason = cuda.available()
+    works, reason = gpus.available()
     assert lines["cuda"] == f"{'works' if works else 'does not work'}: {reason}"
     assert lines["auto"] == ("takes cuda" if works else "takes cpu")
 
@@ -422,14 +422,14 @@ def test_without_a_gpu_auto_is_the_cpu_and_cuda_an_error(planned):
 
 def test_without_cupy_the_reason_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cupy", None)
-    cuda.available.cache_clear()
+    gpus.available.cache_clear()
     try:
-        works, reason = cuda.available()
+        works, reason = gpus.available()
         assert not works
         assert reason == "CuPy is not installed; pip install 'cupy-cuda13x[ctk]' (or cupy-cuda12x)"
         assert SpMatrix.from_scipy(sp.eye_array(3)).device == "cpu"
     finally:
-        cuda.available.cache_clear()
+        gpus.available.cache_clear()
 
 
 def test_policies_change_the_plan_but_not_the_matrix(matrix, x):

@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats import device_cuda as backend
 from dasp.formats import kernel_cuda
 from dasp.formats import product_cuda as product
 from dasp.formats.plan import arrays_of
 from dasp.formats.sell.cuda import columns, diagonal, row_blocks
 from dasp.formats.sell.cuda import product as sell
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
-from dasp.runtime.cuda import capture
+from dasp.runtime.cuda import capture, gpus
 from dasp.runtime.cuda import driver as _driver
 from dasp.runtime.cuda import launch as _launch
 from tests.simt import compile_kernels
@@ -116,7 +115,7 @@ class Gpu:
     def attach(self, monkeypatch: Any) -> None:
         """Stand for CuPy and for the driver until the test ends."""
         real = self._cupy
-        monkeypatch.setattr(backend, "available", lambda: (True, "a stand-in"))
+        monkeypatch.setattr(gpus, "available", lambda: (True, "a stand-in"))
         monkeypatch.setattr(product, "compile_product", self._compile)
         monkeypatch.setattr(sell, "compile_product", self._compile)
         monkeypatch.setattr(product, "_upload", partial(self._in_one_block, product._upload, arrays_of))
