@@ -50,11 +50,14 @@ class RankPreconditioner:
         Of this rank's part.
     dtype : numpy.dtype
     device : str
+    generation : int
+        Grows on all ranks when `update` replaces arrays on one of them: all must then prepare their programs
+        anew, and together.
     """
 
     def __init__(self, matrix: SpMatrix, own: Preconditioner) -> None:
         self.shape, self.local_shape, self.device = matrix.shape, matrix.local_shape, matrix.device
-        self.dtype, self._matrix, self._own = own.dtype, matrix, own
+        self.dtype, self._matrix, self._own, self.generation = own.dtype, matrix, own, 0
         diagonal = getattr(own, "diagonal_of_inverse", None)
         if diagonal is not None:
             self.diagonal_of_inverse = diagonal
@@ -73,11 +76,6 @@ class RankPreconditioner:
         z: Array = self._own @ r
         return z
 
-    @property
-    def generation(self) -> int:
-        """How often `update` has replaced arrays."""
-        return self._own.generation
-
     def update(self, D: SpMatrix) -> None:
         """Take the values of a matrix of the same pattern, cut alike; all ranks call it.
 
@@ -89,6 +87,7 @@ class RankPreconditioner:
         _check_ranks(D)
         with D.call:
             D.agree(lambda: self._own.update(D.diagonal_block()))
+            self.generation = sum(D.comm.gather(self._own.generation))
 
     def astype(self, dtype: Any) -> RankPreconditioner:
         """Return the same preconditioner that computes in another type: float32 or float64, or a complex one.
