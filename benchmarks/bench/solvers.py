@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 
 from benchmarks.bench import solver_baselines as others
 from benchmarks.bench.device import BenchDevice
@@ -24,7 +25,7 @@ from benchmarks.bench.rows import Row
 from benchmarks.bench.solvers_report import MULTIGRID, ours, report
 from benchmarks.bench.sparse import as_text, load, short_name
 from dasp.cli.bench import planner
-from dasp.cli.solver_baselines import SHARED, by_library, hierarchy
+from dasp.cli.solver_baselines import SHARED, by_library
 from dasp.cli.systems import one_blas_thread
 from dasp.cli.values import as_float
 
@@ -221,8 +222,13 @@ class _System:
     def hierarchy(self) -> Timed:
         """Return PyAMG's hierarchy, and the seconds that it took."""
         if self._hierarchy is None:
-            self._hierarchy = self._timed(lambda: hierarchy(self.csr, self._near_null))
+            self._hierarchy = self._timed(self._make_hierarchy)
         return self._hierarchy
+
+    def _make_hierarchy(self) -> Any:
+        import pyamg
+
+        return pyamg.smoothed_aggregation_solver(csr_matrix(self.csr), B=self._near_null)
 
     # ---- how ----
 

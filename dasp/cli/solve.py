@@ -24,7 +24,7 @@ from dasp.cli.options import (
     plan_timed,
     shows_progress,
 )
-from dasp.cli.solver_baselines import SHARED, by_library, hierarchy, library_of
+from dasp.cli.solver_baselines import SHARED, by_library, library_of
 from dasp.cli.systems import (
     Outcome,
     announce,
@@ -39,6 +39,7 @@ from dasp.cli.systems import (
 from dasp.io.matrices import load_matrix
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
+from dasp.multigrid.hierarchy import make_hierarchy
 from dasp.preconditioners.automatic import run as solve
 from dasp.runtime.ranks import find_launcher
 from dasp.solvers.choose import METHODS, choose_method
@@ -159,7 +160,7 @@ def preconditioner(kind: str, matrix: csr_array, planned: SpMatrix, block: int) 
         "ic0": lambda: dasp.preconditioners.ic0(matrix, device=device),
         "ilu0": lambda: dasp.preconditioners.ilu0(matrix, device=device),
         "chebyshev": lambda: dasp.preconditioners.chebyshev(planned),
-        "multigrid": lambda: dasp.preconditioners.multigrid(hierarchy(matrix), device=device),
+        "multigrid": lambda: dasp.preconditioners.multigrid(matrix, device=device),
     }
     return make[kind]()
 
@@ -247,7 +248,7 @@ def _upload(matrix: csr_array, b: NDArray[np.inexact]) -> tuple[Any, Any]:
 def _by_pyamg(matrix: csr_array, b: NDArray[np.inexact], rtol: float, maxiter: int) -> list[Outcome]:
     try:
         began = time.perf_counter()
-        ml = hierarchy(matrix)
+        ml = make_hierarchy(matrix)
         setup = time.perf_counter() - began
     except RuntimeError:
         return []

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from dasp import distributed, preconditioners
-from dasp.cli.solver_baselines import hierarchy
 from dasp.cli.systems import (
     Outcome,
     announce,
@@ -139,7 +138,7 @@ def _preconditioner(arguments: argparse.Namespace, D: distributed.SpMatrix) -> A
     """Return the preconditioner that is asked for; all but two are of each rank's own block."""
 
     def multigrid(block: Any, device: str) -> Any:
-        return preconditioners.multigrid(hierarchy(block), device=device)
+        return preconditioners.multigrid(block, device=device)
 
     ours = distributed.preconditioners
     make: dict[str, Callable[[], Any]] = {

@@ -56,20 +56,3 @@ def by_library(kind: str, method: str, A: Any, b: Array, rtol: float, maxiter: i
     solver(A, b, **options, callback=add)
     options.pop("callback_type", None)
     return lambda: solver(A, b, **options)[0], count[0]
-
-
-def hierarchy(csr: Any, near_null: Array | None = None) -> Any:
-    """Return PyAMG's hierarchy of a matrix by smoothed aggregation.
-
-    Raises
-    ------
-    RuntimeError
-        If PyAMG is not installed.
-    """
-    try:
-        import pyamg
-    except ImportError as error:
-        raise RuntimeError("multigrid was asked for and PyAMG is not installed; pip install pyamg") from error
-    from scipy.sparse import csr_matrix
-
-    return pyamg.smoothed_aggregation_solver(csr_matrix(csr), B=near_null)

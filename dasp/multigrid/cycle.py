@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from dasp.multigrid.hierarchy import Setup, check_finite, cycle_type, levels_of, make_hierarchy, set_up
+from dasp.matrix.matrix import SpMatrix
+from dasp.multigrid.hierarchy import Setup, check_finite, coarsen, cycle_type, levels_of, set_up
 from dasp.multigrid.smoothers import CycleOptions, Level, check_options
 from dasp.preconditioners.base import PlannedPart, Preconditioner, host_matrix, place
 from dasp.runtime.dtypes import real_type
@@ -63,7 +64,7 @@ class Multigrid(Preconditioner):
             hierarchy = levels_of(A)
             cycle_type(hierarchy, self.dtype)
         else:
-            hierarchy = make_hierarchy(host_matrix(A), self._setup.transfers)
+            hierarchy = coarsen(host_matrix(A), self._setup.transfers)
         if hierarchy[0].A.shape != self.shape:
             raise ValueError(
                 f"the hierarchy is of a matrix of shape {hierarchy[0].A.shape}; M has {self.shape}"
@@ -156,9 +157,11 @@ def multigrid(
 
     Parameters
     ----------
-    ml : pyamg.MultilevelSolver
+    ml : pyamg.MultilevelSolver, or matrix, shape (n, n)
         From `pyamg.ruge_stuben_solver(A)`, `pyamg.smoothed_aggregation_solver(A)` or another; its own
-        smoothers are not used. Not modified.
+        smoothers are not used. Not modified. Of a matrix (an SpMatrix, or one of SciPy or CuPy) PyAMG makes
+        the hierarchy by smoothed aggregation; systems of several unknowns a node need a call of your own,
+        with `B=`.
     smoother : {"chebyshev", "jacobi", "gauss-seidel"}
         Gauss-Seidel, forward before and backward after the coarse correction, on the CPU alone.
     cycle : {"V", "W", "F"}
@@ -167,7 +170,7 @@ def multigrid(
     degree : int
         Of a Chebyshev polynomial.
     device : {"auto", "cpu", "cuda", "cuda:N"}
-        `auto` takes the GPU if one works, and else the CPU.
+        `auto` is the device of an SpMatrix that is given for `ml`; else the GPU if one works, or the CPU.
     dtype : {numpy.float64, numpy.float32, numpy.complex128, numpy.complex64}, optional
         In which it computes, of complex levels a complex type; double precision by default. Single precision
         does for a preconditioner inside a solver in double precision.
@@ -182,6 +185,8 @@ def multigrid(
     ------
     TypeError, ValueError
         If an argument is none of those above.
+    RuntimeError
+        If a hierarchy is to be made and PyAMG is not installed.
 
     Notes
     -----
@@ -195,15 +200,16 @@ def multigrid(
     >>> import numpy as np, pyamg                                            # doctest: +SKIP
     >>> A = pyamg.gallery.poisson((300, 300), format="csr")                  # doctest: +SKIP
     >>> M = dasp.preconditioners.multigrid(pyamg.ruge_stuben_solver(A))      # doctest: +SKIP
+    >>> M = dasp.preconditioners.multigrid(A)  # by smoothed aggregation     # doctest: +SKIP
     >>> x, stats = dasp.solvers.cg(A, np.ones(90000), M=M)                   # doctest: +SKIP
     """
     hierarchy = levels_of(ml)
     computed = cycle_type(hierarchy, dtype)
     check_finite(hierarchy)
     options = check_options(smoother, cycle, sweeps, degree)
-    where = place(None, device)
+    where = ml.device if isinstance(ml, SpMatrix) and device == "auto" else place(None, device)
     if smoother == "gauss-seidel" and where != "cpu":
         raise ValueError(
             "smoother is 'gauss-seidel', which goes row by row, on a GPU; 'chebyshev' is needed there"
         )
-    return Multigrid(set_up(hierarchy, options), options, computed, where)
+    return Multigrid(set_up(hierarchy, options), options, computed, where)._follow(ml)

@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp.multigrid.smoothers import CycleOptions, dense_smoother
-from dasp.preconditioners.base import TYPES, canonical, inverse_diagonal, spectral_radius, wide_type
+from dasp.preconditioners.base import (
+    TYPES,
+    canonical,
+    host_matrix,
+    inverse_diagonal,
+    spectral_radius,
+    wide_type,
+)
 from dasp.runtime import check as _check
 
 DENSE_ROWS = 320
@@ -18,22 +25,44 @@ MOST_INVERSE_ROWS = 1500
 
 
 def levels_of(ml: Any) -> list[Any]:
-    """Return the levels of a hierarchy.
+    """Return the levels of a hierarchy, or of the one that PyAMG makes of a matrix.
 
     Raises
     ------
     TypeError
-        If it is none.
+        If it is neither.
+    RuntimeError
+        If it is a matrix and PyAMG is not installed.
     """
+    if hasattr(ml, "shape") and not hasattr(ml, "levels"):
+        ml = make_hierarchy(host_matrix(ml))
     levels = getattr(ml, "levels", None)
     if not levels or not hasattr(levels[0], "A"):
-        if hasattr(ml, "shape"):
-            csr = "A.to_scipy()" if hasattr(ml, "to_scipy") else "A"
-            remedy = f"make one of a matrix A by pyamg.smoothed_aggregation_solver({csr})"
-        else:
-            remedy = "which has levels"
-        raise TypeError(f"ml is {_check.kind_of(ml)}; a hierarchy of PyAMG is needed; {remedy}")
+        raise TypeError(f"ml is {_check.kind_of(ml)}; a hierarchy of PyAMG is needed, or a matrix")
     return list(levels)
+
+
+def make_hierarchy(csr: Any) -> Any:
+    """Return the hierarchy that PyAMG makes of a SciPy matrix by smoothed aggregation.
+
+    Raises
+    ------
+    RuntimeError
+        If PyAMG is not installed.
+    """
+    try:
+        import pyamg
+    except ImportError as error:
+        raise RuntimeError("multigrid was asked for and PyAMG is not installed; pip install pyamg") from error
+    from scipy.sparse import csr_matrix
+
+    # PyAMG draws vectors by the old generator; equal matrices shall have equal hierarchies.
+    state = np.random.get_state()  # noqa: NPY002
+    np.random.seed(0)  # noqa: NPY002
+    try:
+        return pyamg.smoothed_aggregation_solver(csr_matrix(csr))
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
 
 
 def _is_complex(levels: list[Any]) -> bool:
@@ -87,7 +116,7 @@ class HostLevel(NamedTuple):
     R: Any
 
 
-def make_hierarchy(A: Any, transfers: list[tuple[Any, Any]]) -> list[HostLevel]:
+def coarsen(A: Any, transfers: list[tuple[Any, Any]]) -> list[HostLevel]:
     """Return the levels of a matrix: between two of them P and R, and on the coarser one R A P."""
     levels = []
     for P, R in transfers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -283,6 +284,22 @@ def test_update_refuses_other_matrices():
     np.testing.assert_array_equal(M @ np.ones(25), jacobi(A) @ np.ones(25))
 
 
+def test_multigrid_of_a_matrix_is_of_smoothed_aggregation(monkeypatch):
+    A, b = poisson(20), np.ones(400)
+    want = multigrid(A, device="cpu") @ b
+    theirs = multigrid(pyamg.smoothed_aggregation_solver(sp.csr_matrix(A)), device="cpu") @ b
+    np.testing.assert_allclose(theirs, want, rtol=0.05)  # PyAMG's depends on the state of NumPy's generator
+    S = dasp.SpMatrix.from_scipy(A, device="cpu", policy=dasp.Policy(narrow=False))
+    for made in (multigrid(sp.coo_array(A), device="cpu"), M := multigrid(S)):
+        np.testing.assert_array_equal(made @ b, want)
+    S.with_values(2 * A.data, out=S)
+    M.update(S)
+    np.testing.assert_allclose(2 * (M @ b), want, rtol=1e-12)
+    monkeypatch.setitem(sys.modules, "pyamg", None)
+    with pytest.raises(RuntimeError, match="PyAMG is not installed; pip install pyamg"):
+        multigrid(A)
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"smoother": "jacobi"}, {"smoother": "gauss-seidel"}, {"cycle": "W"}]
 )
@@ -392,8 +409,10 @@ def test_wrong_arguments_are_told():
         chebyshev(poisson(3), degree=2**70)
     with pytest.raises(ValueError, match="degree is 0; at least 1 is needed"):
         chebyshev(poisson(3), degree=0)
-    with pytest.raises(TypeError, match="a hierarchy of PyAMG"):
-        multigrid(A)
+    with pytest.raises(TypeError, match="ml is a str; a hierarchy of PyAMG is needed, or a matrix"):
+        multigrid("A")
+    with pytest.raises(TypeError, match="a matrix whose entries can be read is needed"):
+        multigrid(sla.aslinearoperator(poisson(5)))
     ml = pyamg.ruge_stuben_solver(sp.csr_matrix(poisson(5)))
     with pytest.raises(ValueError, match="smoother is 'sor'"):
         multigrid(ml, smoother="sor")
