@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dasp import formats
 from dasp.formats import cost_file
@@ -16,6 +17,7 @@ from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Plan, arrays_of, narrowest
 from dasp.formats.product_cpu import CpuProduct
 from dasp.formats.sell.cpu import primitives
+from dasp.formats.sell.protocols import Primitives
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
@@ -23,6 +25,7 @@ from dasp.runtime.arrays import Order
 from dasp.runtime.cpu.host import name_processor
 from dasp.runtime.cpu.signals import as_raised
 from dasp.runtime.dtypes import sum_type
+from dasp.runtime.types import AnyArray, ArrayLike
 
 Vector = np.ndarray[Any, Any]
 
@@ -41,7 +44,7 @@ def packs(name: str) -> bool:
 
 
 @contextmanager
-def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Any]]:
+def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Primitives]]:
     """Give the matrix, and the primitives.
 
     Rows begin at numbers of the least type that holds them, whoever made the matrix, so that what was
@@ -53,13 +56,13 @@ def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Any]]:
 
 
 @contextmanager
-def filling(device: str, *, ends: bool = False) -> Iterator[Any]:
+def filling(device: str, *, ends: bool = False) -> Iterator[Primitives]:
     """Give the primitives, which are done as they return."""
     with as_raised():
         yield primitives
 
 
-def as_values(data: Any, device: str) -> Vector:
+def as_values(data: ArrayLike, device: str) -> Vector:
     """Return values of a matrix as a NumPy array."""
     return _arrays.values("data", data)
 
@@ -80,7 +83,7 @@ def product(plan: Plan, device: str, like: CpuProduct | None = None) -> CpuProdu
     return made
 
 
-def as_operand(x: Any, device: str) -> Vector:
+def as_operand(x: AnyArray, device: str) -> Vector:
     """Return x as a NumPy array.
 
     Raises
@@ -98,7 +101,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Orde
     return np.empty(shape, dtype, order)
 
 
-def check_out(out: Any, x: Vector, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Vector:
+def check_out(out: object, x: Vector, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Vector:
     """Return `out`, a NumPy array for this result that does not overlap x; TypeError or ValueError if not."""
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out is {_check.kind_of(out)} and A is on the CPU; a numpy.ndarray is needed")
@@ -113,12 +116,12 @@ def to_host(plan: Plan) -> Plan:
     return plan
 
 
-def add_scaled(y: Vector, factor: Any, x: Vector) -> None:
+def add_scaled(y: Vector, factor: complex, x: Vector) -> None:
     """Add a multiple of x to y, two arrays of one shape."""
     y += sum_type(y.dtype).type(factor) * x
 
 
-def asarray(x: Any, device: str, dtype: Any) -> Vector:
+def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike) -> Vector:
     """Return an array of any library and device as one of NumPy."""
     if _foreign.is_one(x):
         x = _foreign.to_host(x)

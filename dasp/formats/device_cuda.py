@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dasp import formats
 from dasp.formats import cost_file
@@ -14,6 +17,7 @@ from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Plan, arrays_of, with_arrays
 from dasp.formats.product_cuda import CudaProduct
 from dasp.formats.sell.cuda.primitives import primitives
+from dasp.formats.sell.protocols import Primitives
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime import foreign as _foreign
@@ -21,6 +25,7 @@ from dasp.runtime.arrays import Order
 from dasp.runtime.cuda.gpus import number
 from dasp.runtime.cuda.upload import upload
 from dasp.runtime.integers import narrowest
+from dasp.runtime.types import AnyArray, Array, DeviceArray
 
 
 @cache
@@ -53,58 +58,35 @@ def packs(name: str) -> bool:
     return formats.find(name).packs_on_gpu
 
 
-class filling:
+@contextmanager
+def filling(device: str, *, ends: bool = False) -> Iterator[Primitives]:
     """Give the primitives of a GPU, for work on its current stream; `ends` has it done at the end.
 
     Memory that is allocated meanwhile, while that stream is captured, belongs to the graph alone.
     """
+    import cupy
 
-    def __init__(self, device: str, *, ends: bool = False) -> None:
-        import cupy
-
-        self._cupy, self._number, self._ends = cupy, number(device), ends
-        self._left: list[Any] = []
-
-    def __enter__(self) -> Any:
-        cuda = self._cupy.cuda
-        if cuda.runtime.getDevice() != self._number:
-            self._enter(cuda.Device(self._number))
-        if not self._ends and cuda.runtime.streamIsCapturing(cuda.get_current_stream().ptr):
-            self._enter(cuda.using_allocator(cuda.malloc_async))
-        return primitives(self._number)
-
-    def _enter(self, context: Any) -> None:
-        context.__enter__()
-        self._left.append(context)
-
-    def __exit__(self, *failure: Any) -> None:
-        try:
-            if self._ends and failure[0] is None:
-                self._cupy.cuda.get_current_stream().synchronize()
-        finally:
-            while self._left:
-                self._left.pop().__exit__(*failure)
+    cuda, here = cupy.cuda, number(device)
+    with ExitStack() as contexts:
+        if cuda.runtime.getDevice() != here:
+            contexts.enter_context(cuda.Device(here))
+        if not ends and cuda.runtime.streamIsCapturing(cuda.get_current_stream().ptr):
+            contexts.enter_context(cuda.using_allocator(cuda.malloc_async))
+        yield primitives(here)
+        if ends:
+            cuda.get_current_stream().synchronize()
 
 
-class packing(filling):
+@contextmanager
+def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Primitives]]:
     """Give a matrix of NumPy or CuPy on a GPU, and the primitives; `product` waits for their work."""
-
-    def __init__(self, csr: Csr, device: str) -> None:
-        super().__init__(device)
-        self._csr = csr
-
-    def __enter__(self) -> tuple[Csr, Any]:
-        primitives, csr = super().__enter__(), self._csr
-        try:
-            if isinstance(csr.data, np.ndarray):
-                csr = Csr(csr.shape, *upload(csr[1:]))
-        except BaseException as failure:
-            self.__exit__(type(failure), failure, failure.__traceback__)
-            raise
-        return csr, primitives
+    with filling(device) as primitives:
+        if isinstance(csr.data, np.ndarray):
+            csr = Csr(csr.shape, *upload(csr[1:]))
+        yield csr, primitives
 
 
-def as_values(data: Any, device: str) -> Any:
+def as_values(data: object, device: str) -> DeviceArray:
     """Return values of a matrix as a CuPy array on the GPU.
 
     Raises
@@ -127,7 +109,7 @@ def as_values(data: Any, device: str) -> Any:
     return values.view(_dtypes.real_type(values.dtype)).copy().view(values.dtype)
 
 
-def to_device(array: Any, device: str) -> Any:
+def to_device(array: Array, device: str) -> DeviceArray:
     """Return a NumPy array on the GPU."""
     import cupy
 
@@ -135,7 +117,7 @@ def to_device(array: Any, device: str) -> Any:
         return cupy.asarray(array)
 
 
-def as_csr(matrix: Any) -> tuple[Any, Any, Any]:
+def as_csr(matrix: Any) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
     """Return indptr, indices and data of a CSR matrix of CuPy, in types that a plan takes; not checked.
 
     Raises
@@ -167,7 +149,7 @@ def product(plan: Plan, device: str, like: CudaProduct | None = None) -> CudaPro
     return made
 
 
-def as_operand(x: Any, device: str) -> Any:
+def as_operand(x: AnyArray, device: str) -> DeviceArray:
     """Return x as a CuPy array.
 
     Raises
@@ -189,7 +171,7 @@ def as_operand(x: Any, device: str) -> Any:
     return x
 
 
-def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Order) -> Any:
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Order) -> DeviceArray:
     """Return a new array for a result, in C or F order."""
     import cupy
 
@@ -197,7 +179,9 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Orde
         return cupy.empty(shape, dtype, order)
 
 
-def check_out(out: Any, x: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Any:
+def check_out(
+    out: object, x: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any], device: str
+) -> DeviceArray:
     """Return `out`, a CuPy array for this result that does not overlap x.
 
     Raises
@@ -217,8 +201,8 @@ def check_out(out: Any, x: Any, shape: tuple[int, ...], dtype: np.dtype[Any], de
 def to_host(plan: Plan) -> Plan:
     """Return the plan with NumPy arrays."""
 
-    def download(array: Any) -> Any:
-        copy = array.get()
+    def download(array: DeviceArray) -> Array:
+        copy: Array = array.get()
         copy.flags.writeable = False
         return copy
 
@@ -242,7 +226,7 @@ _SUMS = {
 """The names in CuPy's kernels of the types in which products are added up."""
 
 
-def add_scaled(y: Any, factor: Any, x: Any) -> None:
+def add_scaled(y: DeviceArray, factor: complex, x: DeviceArray) -> None:
     """Add a multiple of x to y, two arrays of one shape, on the current stream; nothing is allocated."""
     import cupy
 
@@ -251,7 +235,7 @@ def add_scaled(y: Any, factor: Any, x: Any) -> None:
         _adder(total.name)(x, total.type(factor), y)
 
 
-def asarray(x: Any, device: str, dtype: Any) -> Any:
+def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike) -> DeviceArray:
     """Return an array of any library and device as one of CuPy on the GPU."""
     import cupy
 
@@ -261,7 +245,7 @@ def asarray(x: Any, device: str, dtype: Any) -> Any:
         return cupy.asarray(x, dtype)
 
 
-def sparse(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) -> Any:
+def sparse(shape: tuple[int, int], indptr: DeviceArray, indices: DeviceArray, data: DeviceArray) -> Any:
     """Return a CSR matrix of CuPy, which looks into arrays of integers of two types and waits for that."""
     import cupy
     from cupyx.scipy.sparse import csr_matrix
@@ -272,7 +256,7 @@ def sparse(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) -> Any:
         return csr_matrix((data, indices, indptr), shape=shape)
 
 
-def entries_of(dense: Any) -> tuple[Any, Any, Any]:
+def entries_of(dense: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
     """Return indptr, indices and data of the numbers of a dense matrix of CuPy that are not zero.
 
     Raises

@@ -94,7 +94,7 @@ class Device(Protocol):
         """Return the plan with NumPy arrays, read-only."""
 
     def packs(self, name: str) -> bool:
-        """Whether the primitives are enough to pack a format.
+        """Return True if the primitives are enough to pack a format.
 
         Those of a GPU hold that they get a valid matrix; for those of the CPU `dasp.runtime.arrays` does.
         """
@@ -108,11 +108,11 @@ class Device(Protocol):
     def to_device(self, array: Array, device: str) -> Array:
         """Return a NumPy array on the device."""
 
-    def filling(self, device: str, *, ends: bool = False) -> Any:
+    def filling(self, device: str, *, ends: bool = False) -> AbstractContextManager[BasicPrimitives]:
         """Return a context that gives the primitives, for work on the current stream; if asked, that ends."""
 
     def may_write(self, plan: Plan) -> bool:
-        """Whether the values of a plan lie in memory that can be written, though they be read-only."""
+        """Return True if the values of a plan lie in memory that can be written, though they be read-only."""
 
     def product(self, plan: Plan, device: str, like: Any = None) -> Product:
         """Take a plan with NumPy arrays, or made on this device, to a device; what made it is done then.
