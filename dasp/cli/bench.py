@@ -10,8 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dasp.cli.commands import Subparsers, add_parser
-from dasp.cli.options import FORMATS, add_json_option, duration, positive
+from dasp.cli.options import FORMATS, Subparsers, add_json_option, add_parser, duration, positive
 
 if TYPE_CHECKING:
     from dasp.cli.measure import Operator, TimedDevice

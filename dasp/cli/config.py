@@ -8,8 +8,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 from dasp._version import __version__
-from dasp.cli.commands import Subparsers, add_parser
-from dasp.cli.options import add_json_option
+from dasp.cli.options import Subparsers, add_json_option, add_parser
 from dasp.formats import cost_file, devices
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cuda import gpus

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dasp.cli.commands import Subparsers, add_parser
+from dasp.cli.options import Subparsers, add_parser
 
 if TYPE_CHECKING:
     from dasp.io.suitesparse import KnownMatrix

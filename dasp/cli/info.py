@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dasp.cli.commands import Subparsers, add_parser
 from dasp.cli.options import (
+    Subparsers,
     add_device_option,
     add_json_option,
     add_matrix_option,
+    add_parser,
     add_policy_options,
     plan_timed,
     policy_from,

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import dasp
-from dasp.cli.commands import COMMANDS, add_parser
+from dasp.cli.options import COMMANDS, add_parser
 from dasp.runtime.cpu.signals import Deferred
 from dasp.runtime.ranks import is_raised_everywhere, speaks
 

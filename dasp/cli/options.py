@@ -1,6 +1,7 @@
-"""Options that several sub-commands share: which matrix, which device, which policy, which form of output.
+"""The commands of `dasp`, and the options that several of them share: matrix, device, policy, form of output.
 
-Nothing of dasp is imported before an option is used, so that `--help` answers at once.
+The module `dasp.cli.NAME` of a command is loaded only when the command is asked for, and nothing of dasp
+before an option is used, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -18,10 +19,48 @@ if TYPE_CHECKING:
     from dasp.matrix.matrix import SpMatrix
     from dasp.matrix.policy import Policy
 
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+else:
+    Subparsers = argparse._SubParsersAction
+
+COMMANDS = {
+    "info": "show a matrix: its row lengths and its plan",
+    "solve": "solve A x = b by an iterative method and report the true residual",
+    "plan": "plan a matrix and keep the plan in a file",
+    "fetch": "fetch matrices of the SuiteSparse collection by name",
+    "config": "say which devices and libraries were found, and why not",
+    "bench": "plan, verify and time matrices against other libraries",
+    "partition": "cut a matrix into files for ranks, balanced by entries or by a graph partitioner",
+    "tune": "measure what choices depend on, on this machine",
+}
+"""A summary of each command, in the order in which `dasp --help` names them."""
+
+
+def add_parser(subparsers: Subparsers, name: str, description: str | None = None) -> argparse.ArgumentParser:
+    """Add the parser of a command to those of `dasp`.
+
+    Parameters
+    ----------
+    subparsers : argparse._SubParsersAction
+    name : str
+        A key of `COMMANDS`.
+    description : str, optional
+        The beginning of `--help`; by default the command's summary, as a sentence. One that begins with a
+        comma or a semicolon goes on from the summary.
+    """
+    summary = COMMANDS[name]
+    sentence = f"{summary[0].upper()}{summary[1:]}"
+    if description is None:
+        description = f"{sentence}."
+    elif description.startswith((",", ";")):
+        description = sentence + description
+    return subparsers.add_parser(name, help=summary, description=description)
+
+
 FORMATS = ("auto", "sell", "dasp")
 
 
-class Choice(NamedTuple):
+class PolicyOption(NamedTuple):
     """An option for one field of `dasp.Policy`: its kind, the word for its value, and what it chooses."""
 
     kind: type
@@ -29,22 +68,22 @@ class Choice(NamedTuple):
     help: str
 
 
-CHOICES: dict[str, dict[str, Choice]] = {
+CHOICES: dict[str, dict[str, PolicyOption]] = {
     "the format sell, the default": {
-        "steps": Choice(int, "N", "longest slice, in steps of 32 slots, 1 to 4095"),
-        "window": Choice(int, "ROWS", "rows among which rows are sorted by length; 0 keeps their order"),
-        "narrow": Choice(bool, "", "store values in fewer bits where that loses nothing (on)"),
-        "warps": Choice(int, "N", "slices to a block of threads on a GPU, 1 to 16"),
+        "steps": PolicyOption(int, "N", "longest slice, in steps of 32 slots, 1 to 4095"),
+        "window": PolicyOption(int, "ROWS", "rows among which rows are sorted by length; 0 for none"),
+        "narrow": PolicyOption(bool, "", "store values in fewer bits where that loses nothing (on)"),
+        "warps": PolicyOption(int, "N", "slices to a block of threads on a GPU, 1 to 16"),
     },
     "the format dasp": {
-        "long_row": Choice(int, "N", "rows of more entries are long, 4 or more (256)"),
-        "fill": Choice(float, "SHARE", "entries that a regular tile needs, of its 32 slots (0.75)"),
-        "segment": Choice(int, "N", "entries of a long row that a warp sums, a multiple of 64 (1024)"),
-        "row_blocks_2": Choice(int, "ROWS", "medium rows from which a warp takes 2 row blocks (59990)"),
-        "row_blocks_4": Choice(int, "ROWS", "medium rows from which a warp takes 4 row blocks (400000)"),
+        "long_row": PolicyOption(int, "N", "rows of more entries are long, 4 or more (256)"),
+        "fill": PolicyOption(float, "SHARE", "entries that a regular tile needs, of its 32 slots (0.75)"),
+        "segment": PolicyOption(int, "N", "entries of a long row that a warp sums, a multiple of 64 (1024)"),
+        "row_blocks_2": PolicyOption(int, "ROWS", "medium rows from which a warp takes 2 row blocks (59990)"),
+        "row_blocks_4": PolicyOption(int, "ROWS", "medium rows from which it takes 4 (400000)"),
     },
     "both formats": {
-        "mma": Choice(bool, "", "multiply tiles with tensor cores, on a GPU that has them for the type")
+        "mma": PolicyOption(bool, "", "multiply tiles with tensor cores, on a GPU that has them for the type")
     },
 }
 """Options of a policy, by the group that they stand in; what is left out is left to matrix and device."""

@@ -8,8 +8,7 @@ import signal
 import sys
 
 from dasp import distributed
-from dasp.cli.commands import Subparsers, add_parser
-from dasp.cli.options import add_json_option, add_matrix_option, positive, seed_from
+from dasp.cli.options import Subparsers, add_json_option, add_matrix_option, add_parser, positive, seed_from
 from dasp.io.matrices import load_matrix
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dasp.cli.commands import Subparsers, add_parser
 from dasp.cli.options import (
+    Subparsers,
     add_device_option,
     add_matrix_option,
+    add_parser,
     add_policy_options,
     plan_timed,
     policy_from,

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 import dasp.preconditioners
-from dasp.cli.commands import Subparsers, add_parser
 from dasp.cli.options import (
+    Subparsers,
     add_device_option,
     add_json_option,
     add_matrix_option,
+    add_parser,
     add_policy_options,
     plan_timed,
     shows_progress,

@@ -7,8 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from dasp.cli.commands import Subparsers, add_parser
-from dasp.cli.options import add_json_option, duration, words
+from dasp.cli.options import Subparsers, add_json_option, add_parser, duration, words
 from dasp.dense.gemm.settings import SIZES, user_table
 
 

@@ -42,7 +42,7 @@ GRAPH_US = 2000.0
 """A sample is a graph of as many products, 40 at most, as take so long."""
 
 
-class Search:
+class TileSearch:
     """The search for the tile sizes of one rung and dtype.
 
     Parameters
@@ -189,7 +189,7 @@ def tune(
     say: Callable[[str], None],
     rungs: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Search for every dtype and size class, and write the table after each size.
+    """TileSearch for every dtype and size class, and write the table after each size.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ def tune(
     for dtype in dtypes:
         named = (BY_NAME[name] for name in (RUNGS[dtype] if rungs is None else rungs))
         for rung in (rung for rung in named if dtype in rung.dtypes and rung.tiles.choices):
-            search = Search(rung, dtype, seconds, say)
+            search = TileSearch(rung, dtype, seconds, say)
             checked = search.prepare(list(rung.candidates(dtype)))
             for size in sizes:
                 found = search.best(checked, size)

@@ -27,7 +27,7 @@ import dasp
 from dasp import formats
 from dasp.cli import figures, info, options, solve, systems
 from dasp.cli import main as cli
-from dasp.cli.commands import COMMANDS
+from dasp.cli.options import COMMANDS
 from dasp.cli.solver_baselines import SHARED
 from dasp.models import families, generate
 from dasp.solvers.choose import METHODS

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasp.dense.gemm.goto import packed_product
-from dasp.dense.gemm.ladder import REAL, DenseProduct, Kernel
+from dasp.dense.gemm.ladder import REAL, DenseProduct, GemmKernel
 from dasp.dense.gemm.micro_kernel import Tile, host_tile, multiply_add
 from dasp.runtime import arrays as _arrays
 from dasp.runtime.cpu import threads as _threads
@@ -409,12 +409,12 @@ def _run_blas(product: DenseProduct) -> None:
         _finish(product, np.matmul(a, b))
 
 
-def _loops(name: str, summary: str, loops: Loops) -> Kernel:
-    return Kernel(name, summary, REAL, functools.partial(_run_loops, loops))
+def _loops(name: str, summary: str, loops: Loops) -> GemmKernel:
+    return GemmKernel(name, summary, REAL, functools.partial(_run_loops, loops))
 
 
 # fmt: off
-LADDER: tuple[Kernel, ...] = (
+LADDER: tuple[GemmKernel, ...] = (
     _loops("dot", "One dot product of a row of A and a column of B per result, summed in memory.",
            _multiply_dot),
     _loops("square", "4 x 4 results at a time: each element of A and B that is loaded serves four.",
@@ -425,17 +425,19 @@ LADDER: tuple[Kernel, ...] = (
     _loops("blocked", "128 rows of 4 KiB of B at a time stay in the second-level cache.", _multiply_blocked),
     _loops("packed", "Blocks of A and B are copied to lie in a row; four rows of B for each pass over C.",
            _multiply_packed),
-    Kernel("wide", "A 4 x 2-vector micro-kernel at the host's full vector width, sums in registers.", REAL,
-           _run_wide),
-    Kernel("aligned",
+    GemmKernel("wide", "A 4 x 2-vector micro-kernel at the host's full vector width, sums in registers.",
+               REAL, _run_wide),
+    GemmKernel("aligned",
            "The largest micro-tile the registers hold, cache-line aligned panels, packing by vectors.", REAL,
            functools.partial(_run_packed, _aligned)),
-    Kernel("goto", "GEPP and GEBP: panels for three levels of cache, several threads.", REAL, _run_goto),
+    GemmKernel("goto", "GEPP and GEBP: panels for three levels of cache, several threads.", REAL, _run_goto),
 )
 # fmt: on
 
 
-VENDOR = Kernel("vendor", "NumPy's matmul, which calls the BLAS that NumPy was built with.", REAL, _run_blas)
+VENDOR = GemmKernel(
+    "vendor", "NumPy's matmul, which calls the BLAS that NumPy was built with.", REAL, _run_blas
+)
 DTYPES = REAL
 PLACE = "the CPU"
 

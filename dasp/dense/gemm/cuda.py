@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp.dense.gemm import cublas_cuda
-from dasp.dense.gemm.ladder import HALF, REAL, DenseProduct, Kernel
+from dasp.dense.gemm.ladder import HALF, REAL, DenseProduct, GemmKernel
 from dasp.dense.gemm.launch_cuda import PreparedCalls
 from dasp.dense.gemm.rungs_cuda import ARRAYS, BY_NAME, ITEM, LAST, RUNGS, OperandLayout, Rung, launches
 from dasp.dense.gemm.settings import entry
@@ -288,11 +288,11 @@ def _run_if_able(rung: Rung, product: DenseProduct) -> None:
     run(rung, product)
 
 
-LADDER: tuple[Kernel, ...] = tuple(
-    Kernel(rung.name, rung.summary, rung.dtypes, functools.partial(_run_if_able, rung), rung.capability)
+LADDER: tuple[GemmKernel, ...] = tuple(
+    GemmKernel(rung.name, rung.summary, rung.dtypes, functools.partial(_run_if_able, rung), rung.capability)
     for rung in RUNGS
 )
-VENDOR = Kernel(
+VENDOR = GemmKernel(
     "vendor", "cuBLAS, in the dtype's own precision: true float32, never TF32.", DTYPES, _run_vendor
 )
 

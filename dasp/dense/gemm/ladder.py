@@ -49,7 +49,7 @@ class DenseProduct(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Kernel:
+class GemmKernel:
     """One rung of a ladder: a way to compute a product.
 
     Attributes
@@ -79,8 +79,8 @@ class Kernel:
 class Backend(Protocol):
     """The functions of the modules `dasp.dense.gemm.cpu` and `dasp.dense.gemm.cuda`."""
 
-    LADDER: tuple[Kernel, ...]
-    VENDOR: Kernel
+    LADDER: tuple[GemmKernel, ...]
+    VENDOR: GemmKernel
     DTYPES: tuple[str, ...]
     PLACE: str
 

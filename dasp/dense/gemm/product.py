@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dasp.dense.gemm.ladder import Backend, DenseProduct, Kernel
+from dasp.dense.gemm.ladder import Backend, DenseProduct, GemmKernel
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime.loading import load
@@ -111,7 +111,7 @@ def gemm(
     return out
 
 
-def kernels(device: Device = "cuda") -> tuple[Kernel, ...]:
+def kernels(device: Device = "cuda") -> tuple[GemmKernel, ...]:
     """Return the ladder of a device, slowest rung first, the best last.
 
     Parameters
@@ -232,7 +232,7 @@ def _decide(
     b_dtype: np.dtype[Any],
     b_shape: tuple[int, ...],
     like_c: tuple[np.dtype[Any], tuple[int, ...]] | None,
-) -> tuple[Kernel, tuple[int, int]]:
+) -> tuple[GemmKernel, tuple[int, int]]:
     """Check what does not depend on the arrays' memory; return the rung, and the shape of the product."""
     backend = _backend(place)
     _check_dtype("a's dtype", dtype.name if dtype.isnative else dtype.str, backend)
@@ -280,7 +280,7 @@ def _check_memory(backend: Backend, out: Array, a: Array, b: Array, c: Array | N
     return out
 
 
-def _find(backend: Backend, name: str) -> Kernel:
+def _find(backend: Backend, name: str) -> GemmKernel:
     """Return the rung of that name, or the vendor's library, which is on no ladder."""
     for rung in (backend.VENDOR, *backend.LADDER):
         if rung.name == name:

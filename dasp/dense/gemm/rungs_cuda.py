@@ -230,7 +230,7 @@ class Rung:
 
     Attributes
     ----------
-    name, summary : as `dasp.dense.gemm.ladder.Kernel`
+    name, summary : as `dasp.dense.gemm.ladder.GemmKernel`
     tiles : how C is cut
     usual : tile sizes where no table has better ones, the smallest first: for each of `dtypes`, in order
     file : what follows `gemm_` in the name of its source, if that is not the rung's name
