@@ -147,10 +147,9 @@ def late(comm: Any) -> str:
         assert ((y == 2.0**turn * want) | np.isnan(y)).all(), "numbers of another turn"
         return False
 
-    comm.gather(None)
-    told = comm.rank != 1 and raises(1)
-    comm.gather(None)
-    told += sum(raises(turn) for turn in range(1 if comm.rank == 1 else 2, 9))
+    if comm.rank == 1:
+        time.sleep(5)  # the others have given up by then
+    told = sum(raises(turn) for turn in range(1, 9))
     assert told >= 6, told
     return f"{told} of 8 calls raised"
 
