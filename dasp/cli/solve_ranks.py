@@ -136,10 +136,6 @@ def _matrix(
 
 def _preconditioner(arguments: argparse.Namespace, D: distributed.SpMatrix) -> Any:
     """Return the preconditioner that is asked for; all but two are of each rank's own block."""
-
-    def multigrid(block: Any, device: str) -> Any:
-        return preconditioners.multigrid(block, device=device)
-
     ours = distributed.preconditioners
     make: dict[str, Callable[[], Any]] = {
         "none": lambda: None,
@@ -148,6 +144,6 @@ def _preconditioner(arguments: argparse.Namespace, D: distributed.SpMatrix) -> A
         "ic0": lambda: ours.of_blocks(D, preconditioners.ic0),
         "ilu0": lambda: ours.of_blocks(D, preconditioners.ilu0),
         "chebyshev": lambda: ours.chebyshev(D),
-        "multigrid": lambda: ours.of_blocks(D, multigrid),
+        "multigrid": lambda: ours.of_blocks(D, preconditioners.multigrid),
     }
     return make[arguments.precond]()

@@ -283,14 +283,14 @@ def multigrid(
     dtype: Any = None,
     root: int = 0,
 ) -> RankPreconditioner:
-    """Return a multigrid cycle over a PyAMG hierarchy whose levels are cut by rows; all ranks call it.
+    """Return a multigrid cycle whose levels are cut by rows; all ranks call it.
 
     Parameters
     ----------
     D : SpMatrix
         Distributed, square: the matrix of the finest level.
-    ml : pyamg.MultilevelSolver
-        On rank `root`; on the others it is not looked at, and may be None.
+    ml : pyamg.MultilevelSolver or matrix
+        As for `dasp.preconditioners.multigrid`, on rank `root`; it is not read on others, and may be None.
     smoother : {"chebyshev", "jacobi"}
     cycle, sweeps, degree, dtype
         As for `dasp.preconditioners.multigrid`.
