@@ -330,7 +330,8 @@ def save_plan(path: str | os.PathLike[str], plan: Plan) -> None:
     >>> A = dasp.SpMatrix(dasp.models.generate("poisson2d:10"), device="cpu")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     dasp.save_plan(os.path.join(folder, "plan.npz"), A.plan)
-    ...     again = dasp.SpMatrix(dasp.load_plan(os.path.join(folder, "plan.npz")), device="cpu")
+    ...     plan = dasp.load_plan(os.path.join(folder, "plan.npz"))
+    >>> again = dasp.SpMatrix(plan, device="cpu")
     >>> (again.to_scipy() != A.to_scipy()).nnz
     0
     """

@@ -89,7 +89,8 @@ def solve(
     Examples
     --------
     >>> import dasp, numpy as np
-    >>> x, stats = dasp.solve(dasp.models.generate("poisson2d:10"), np.ones(100), device="cpu")
+    >>> A = dasp.models.generate("poisson2d:10")
+    >>> x, stats = dasp.solve(A, np.ones(100), device="cpu")
     >>> stats.converged, stats.choice
     (True, 'cg: A is symmetric with a positive diagonal; its diagonal is constant')
     """

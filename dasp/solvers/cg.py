@@ -96,7 +96,7 @@ def cg(
     --------
     >>> import numpy as np, scipy.sparse as sp
     >>> from dasp.solvers import cg
-    >>> A = sp.diags_array([[-1.0] * 3, [2.0] * 4, [-1.0] * 3], offsets=[-1, 0, 1], format="csr")
+    >>> A = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(4, 4))
     >>> x, stats = cg(A, np.ones(4), rtol=1e-12)
     >>> x.round(9), stats.converged, stats.iterations
     (array([2., 3., 3., 2.]), True, 2)

@@ -181,7 +181,8 @@ def chebyshev(
     --------
     >>> import numpy as np
     >>> from dasp.solvers import chebyshev
-    >>> x, stats = chebyshev(np.diag([1.0, 2.0]), np.array([1.0, 4.0]), bounds=(1.0, 2.0), rtol=1e-12)
+    >>> A, b = np.diag([1.0, 2.0]), np.array([1.0, 4.0])
+    >>> x, stats = chebyshev(A, b, bounds=(1.0, 2.0), rtol=1e-12)
     >>> x.round(9), stats.converged
     (array([1., 2.]), True)
     """

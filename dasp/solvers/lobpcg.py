@@ -87,7 +87,8 @@ def lobpcg(
     --------
     >>> import numpy as np
     >>> from dasp.solvers import lobpcg
-    >>> values, X, stats = lobpcg(np.diag(np.arange(1.0, 31.0)), np.random.default_rng(0).random((30, 2)))
+    >>> A, X = np.diag(np.arange(1.0, 31.0)), np.random.default_rng(0).random((30, 2))
+    >>> values, X, stats = lobpcg(A, X)
     >>> values.round(6), stats.converged
     (array([30., 29.]), True)
     """
