@@ -15,7 +15,8 @@ from torch import Tensor
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
 
-_kept: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_kept: weakref.WeakKeyDictionary[Any, tuple[Tensor, Tensor]] = weakref.WeakKeyDictionary()
+"""Row and column of each entry, of matrices whose values had a gradient."""
 
 
 def matmul(A: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
@@ -61,7 +62,7 @@ def matmul(A: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
     return _product(x, values, _key(A), False)
 
 
-def _key(A: Any) -> str:
+def _key(A: object) -> str:
     """Return the key by which the operators know a matrix; a compiled graph holds it as a constant."""
     key: str | None = getattr(A, "_key", None)
     if key is None:
@@ -79,8 +80,9 @@ def _matrix(key: str) -> Any:
 def _coordinates(A: Any) -> tuple[Tensor, Tensor]:
     """Return row and column of each entry as tensors, kept as long as the matrix."""
     if A not in _kept:
-        _kept[A] = tuple(map(torch.from_dlpack, A.coordinates()))
-    return _kept[A]  # type: ignore[no-any-return]
+        rows, columns = A.coordinates()
+        _kept[A] = torch.from_dlpack(rows), torch.from_dlpack(columns)
+    return _kept[A]
 
 
 def _dtype(A: Any) -> torch.dtype:
@@ -163,7 +165,7 @@ _matmul.register_autograd(_of_matmul, setup_context=_keep_operands)
 _sampled.register_autograd(_of_sampled, setup_context=_keep_operands)
 
 
-class _Transformed(torch.autograd.Function):  # type: ignore[misc]
+class _Transformed(torch.autograd.Function):  # type: ignore[misc]  # a class of Any without PyTorch
     """An operator in forward mode and for `torch.func`, linear in each of two operands.
 
     A custom operator's own has no tangents, of which it says nothing, and refuses most transformations.
