@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dasp.distributed.communicator import Communicator, agree
-from dasp.distributed.halo_cuda import count_blocks, prepare_packing
+from dasp.distributed.halo_cuda import count_blocks, find_cupy_device, prepare_packing
 from dasp.distributed.protocols import RankError, Span
 from dasp.distributed.watching import (
     LAST_SECONDS,
@@ -123,7 +123,7 @@ class NcclTransport:
         import cupy
         from cupy.cuda import nccl
 
-        self._comm, self._device = comm, cupy.cuda.Device(int(device.partition(":")[2]))
+        self._comm, self._device = comm, find_cupy_device(device)
 
         def begin() -> list[Any]:
             if not nccl.available:

@@ -30,8 +30,7 @@ def find_transport(comm: Communicator, device: str) -> Transport:
 
 def _make_transport(comm: Communicator, device: str) -> Transport:
     """Return a transport of the same kind on all ranks."""
-    import cupy
-
+    from dasp.distributed.halo_cuda import find_cupy_device
     from dasp.distributed.nccl import NcclTransport
     from dasp.distributed.peers import PeerTransport
 
@@ -42,7 +41,7 @@ def _make_transport(comm: Communicator, device: str) -> Transport:
         return kind
 
     wanted = agree(comm, read, lambda kind: {TRANSPORT_VARIABLE: kind})
-    own = cupy.cuda.Device(int(device.partition(":")[2] or 0))
+    own = find_cupy_device(device)
     if comm.size > 1 and wanted == "auto" and can_reach(comm, own):
         try:
             peers = PeerTransport(comm, own)
