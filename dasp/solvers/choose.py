@@ -68,8 +68,7 @@ def is_hermitian(A: Matrix) -> bool:
     vectors, products = [], []
     for _ in range(2):
         vector = rng.random(n) - 0.5 + (1j * (rng.random(n) - 0.5) if dtype.kind == "c" else 0)
-        x = devices.find(device).asarray(vector, device, dtype)
-        y = x.copy()
+        x, y = (devices.find(device).asarray(numbers, device, dtype) for numbers in (vector, np.zeros(n)))
         operator.multiply(x, y)
         vectors.append(to_host(x))
         products.append(to_host(y))
