@@ -25,8 +25,15 @@ from dasp.io.market_entries import REMEDY, Entries, Head, Vector, assemble
 from dasp.runtime.memory import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_ZIP_MAGIC = b"PK"
-_UNPACKERS = {b"BZh": "bunzip2", b"\xfd7zXZ\0": "unxz", b"(\xb5/\xfd": "unzstd"}
+_OTHERS = {
+    b"PK": ("a zip file", "name it .npz if SciPy wrote it"),
+    b"MATLAB": ("a MATLAB file", "convert it with scipy.io"),
+    b"BZh": ("compressed, and not by gzip", "unpack it with bunzip2"),
+    b"\xfd7zXZ\0": ("compressed, and not by gzip", "unpack it with unxz"),
+    b"(\xb5/\xfd": ("compressed, and not by gzip", "unpack it with unzstd"),
+}
+"""Other kinds of files by their first bytes, and what to do with them."""
+
 _LONGEST_LINE = 1 << 16
 _MOST_REMARKS = 1 << 24
 """Bytes that the lines above the size line may have together."""
@@ -130,19 +137,9 @@ def _refuse_other_kinds(path: Path, start: bytes) -> None:
             f"{path} is not a gzip file, though its name ends in .gz; "
             "compress it with gzip, or name it .mtx if it is plain text"
         )
-    if start.startswith(_ZIP_MAGIC):
-        raise MatrixFileError(
-            f"{path} is a zip file; a Matrix Market file is needed; name it .npz if SciPy wrote it"
-        )
-    if start.startswith(b"MATLAB"):
-        raise MatrixFileError(
-            f"{path} is a MATLAB file; .mtx, .mtx.gz or .npz is needed; convert it with scipy.io"
-        )
-    for magic, program in _UNPACKERS.items():
+    for magic, (kind, remedy) in _OTHERS.items():
         if start.startswith(magic):
-            raise MatrixFileError(
-                f"{path} is compressed, and not by gzip; .mtx or .mtx.gz is needed; unpack it with {program}"
-            )
+            raise MatrixFileError(f"{path} is {kind}; .mtx, .mtx.gz or .npz is needed; {remedy}")
 
 
 def _read_head(path: Path, stream: IO[bytes], packed: bool) -> Head:
