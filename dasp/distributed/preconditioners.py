@@ -226,7 +226,7 @@ class RankMultigrid(Multigrid):
         Preconditioner.__init__(self, matrix.local_shape[0], dtype, matrix.device, names)
         self._made_of = matrix, setup, options, root
         comm = matrix.comm
-        facts = None if setup is None else (setup.rows, [one.radius for one in setup.levels])
+        facts = None if setup is None else (setup.rows, [one.radius(options) for one in setup.levels])
         told = comm.gather(facts)[root]
         assert told is not None
         sizes, radii = told  # the rows of all levels, the dense one too; the radii of those that are smoothed

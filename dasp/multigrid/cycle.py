@@ -46,11 +46,9 @@ class Multigrid(Preconditioner):
         self._setup, self._parts = setup, [self._plan(matrix) for matrix in _matrices(setup)]
         operators = iter(part.operator for part in self._parts)
         levels = []
-        for k, one in enumerate(setup.levels):
-            vectors = None if k else self.vectors
-            levels.append(
-                Level(next(operators), one.inverse, one.radius, self.space, options, vectors, one.A)
-            )
+        for k, (one, part) in enumerate(zip(setup.levels, self._parts, strict=False)):
+            vectors, radius = None if k else self.vectors, one.radius(options, part.matrix)
+            levels.append(Level(next(operators), one.inverse, radius, self.space, options, vectors, one.A))
         between = [one for one in setup.levels if one.P is not None]
         P, R = ([next(operators) for _ in between] for _ in range(2))
         self._assemble(options, levels, P, R, next(operators, None))
@@ -80,8 +78,8 @@ class Multigrid(Preconditioner):
         same = [part.load(matrix) for part, matrix in zip(self._parts, _matrices(numbers), strict=True)]
         self._setup, operators = numbers, iter(part.operator for part in self._parts)
         smoothed = self._levels if self._dense is not None else [*self._levels, self._last]
-        for level, one in zip(smoothed, numbers.levels, strict=True):
-            level.load(one.inverse, one.radius, one.A)
+        for level, one, part in zip(smoothed, numbers.levels, self._parts, strict=False):
+            level.load(one.inverse, one.radius(self._options, part.matrix), one.A)
             level.A = next(operators)
         self._P, self._R = ([next(operators) for _ in self._P] for _ in range(2))
         self._dense = next(operators, None)

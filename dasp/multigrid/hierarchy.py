@@ -97,15 +97,18 @@ class LevelMatrices(NamedTuple):
         The matrix, and what prolongs from the level below and restricts to it; None on the last level.
     inverse : numpy.ndarray, shape (n,)
         Of the diagonal of A; 0 for a row of zeros.
-    radius : float
-        The largest eigenvalue of their product.
     """
 
     A: Any
     P: Any
     R: Any
     inverse: np.ndarray[Any, Any]
-    radius: float
+
+    def radius(self, options: CycleOptions, planned: Any = None) -> float:
+        """Return the largest eigenvalue of diag(inverse) A, by products with A as it is or planned."""
+        if options.smoother == "gauss-seidel":
+            return 0.0  # which needs none
+        return spectral_radius(self.A if planned is None else planned, self.inverse)
 
 
 class HostLevel(NamedTuple):
@@ -159,21 +162,19 @@ def set_up(hierarchy: list[Any], options: CycleOptions) -> Setup:
     """
     last, inner = as_csr(hierarchy[-1].A), len(hierarchy) - 1
     levels = [
-        _describe(as_csr(level.A), as_csr(level.P), as_csr(level.R), options, coarse=k > 0)
+        _describe(as_csr(level.A), as_csr(level.P), as_csr(level.R), coarse=k > 0)
         for k, level in enumerate(hierarchy[:-1])
     ]
     transfers = [(level.P, level.R) for level in levels]
     if last.shape[0] > MOST_INVERSE_ROWS:
-        return Setup([*levels, _describe(last, None, None, options, coarse=inner > 0)], None, transfers)
+        return Setup([*levels, _describe(last, None, None, coarse=inner > 0)], None, transfers)
     small = [k for k, level in enumerate(levels) if level.A.shape[0] <= DENSE_ROWS and options.cycle == "V"]
     first = min([*small, inner])
     return Setup(levels[:first], as_csr(_dense_cycle(levels[first:], last, options)), transfers)
 
 
-def _describe(A: Any, P: Any, R: Any, options: CycleOptions, *, coarse: bool) -> LevelMatrices:
-    inverse = level_inverse_diagonal(A, coarse=coarse)
-    radius = 0.0 if options.smoother == "gauss-seidel" else spectral_radius(A, inverse)
-    return LevelMatrices(A, P, R, inverse, radius)
+def _describe(A: Any, P: Any, R: Any, *, coarse: bool) -> LevelMatrices:
+    return LevelMatrices(A, P, R, level_inverse_diagonal(A, coarse=coarse))
 
 
 def _dense_cycle(levels: list[LevelMatrices], last: Any, options: CycleOptions) -> np.ndarray[Any, Any]:
@@ -182,7 +183,7 @@ def _dense_cycle(levels: list[LevelMatrices], last: Any, options: CycleOptions) 
     inner = np.linalg.pinv(last.toarray().astype(wide_type(last)))
     for level in reversed(levels):
         A, P, R = level.A.toarray().astype(wide_type(level.A)), level.P.toarray(), level.R.toarray()
-        smooth, unit = dense_smoother(A, level.inverse, level.radius, options), np.eye(len(A))
+        smooth, unit = dense_smoother(A, level.inverse, level.radius(options), options), np.eye(len(A))
         before = smooth(np.zeros_like(unit), unit, True)
         inner = smooth(before + P @ (inner @ (R @ (unit - A @ before))), unit, False)
     return np.asarray(inner)

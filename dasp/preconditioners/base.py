@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
@@ -16,7 +18,7 @@ from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import find_device
 from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
-from dasp.runtime.arrays import library, operand
+from dasp.runtime.arrays import is_cupy, library, namespace, operand, to_host
 from dasp.runtime.types import Array
 from dasp.solvers.arguments import space_for
 from dasp.solvers.operator import Matrix, as_operator, device_of, multiply_by_column
@@ -379,7 +381,9 @@ class PlannedPart:
 
     Attributes
     ----------
+    matrix : SpMatrix
     operator : DeviceOperator
+        Of that matrix.
     """
 
     def __init__(self, matrix: Any, dtype: np.dtype[Any], device: str) -> None:
@@ -389,15 +393,15 @@ class PlannedPart:
 
     def _take(self, typed: Any, policy: Policy | None) -> None:
         self._pattern = typed.indptr, typed.indices
-        self._matrix = SpMatrix.from_scipy(typed, device=self._device, policy=policy)
-        self.operator = as_operator(self._matrix, self._device)
+        self.matrix = SpMatrix.from_scipy(typed, device=self._device, policy=policy)
+        self.operator = as_operator(self.matrix, self._device)
 
     def load(self, matrix: Any) -> bool:
         """Take the values of another one. Return True if they could be written in place."""
         typed, policy = cast_matrix(matrix, self._dtype), None
         if all(map(np.array_equal, self._pattern, (typed.indptr, typed.indices))):
             try:
-                self._matrix.with_values(self._matrix.asarray(typed.data), out=self._matrix)
+                self.matrix.with_values(self.matrix.asarray(typed.data), out=self.matrix)
                 return True
             except ValueError:  # the coding does not hold them
                 policy = Policy(narrow=False)
@@ -435,12 +439,13 @@ def inverse_diagonal(diagonal: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return inverse
 
 
-def spectral_radius(A: Any, scale: np.ndarray[Any, Any], steps: int = 15) -> float:
+def spectral_radius(A: Any, scale: np.ndarray[Any, Any], steps: int = 8) -> float:
     """Estimate the largest absolute eigenvalue of diag(scale) A, from below, by Arnoldi's method.
 
     Parameters
     ----------
-    A : scipy.sparse array, shape (n, n)
+    A : SpMatrix or scipy.sparse array, shape (n, n)
+        An SpMatrix is multiplied where it is, in its type; another one in double precision.
     scale : numpy.ndarray, shape (n,)
     steps : int
         Products with A.
@@ -455,28 +460,35 @@ def spectral_radius(A: Any, scale: np.ndarray[Any, Any], steps: int = 15) -> flo
     ------
     ValueError
         If A holds NaN or infinity, or products overflow.
+
+    Notes
+    -----
+    Memory: `steps` + 3 vectors of length n.
     """
-    n = A.shape[0]
-    steps = min(steps, n)
-    basis = np.zeros((steps + 1, n), wide_type(A))
-    basis[0] = np.random.default_rng(0).standard_normal(n)
-    basis[0] /= _norm(basis[0])
-    H = np.zeros((steps + 1, steps), basis.dtype)
-    for k in range(steps):
-        w = scale * (A @ basis[k])
-        if not np.isfinite(w).all():
-            raise ValueError("A holds NaN or infinity, or its products overflow; finite numbers are needed")
-        for _ in range(2):
-            h = np.einsum("ij,j->i", basis[: k + 1], w.conj()).conj()
-            w -= np.einsum("i,ij->j", h, basis[: k + 1])
-            H[: k + 1, k] += h
-        H[k + 1, k] = _norm(w)
-        if not H[k + 1, k].real > 1e-12 * _norm(H[: k + 1, k]):
-            steps = k + 1
-            break
-        basis[k + 1] = w / H[k + 1, k]
+    n, steps = len(scale), min(steps, len(scale))
+    dtype, take = (A.dtype, A.asarray) if isinstance(A, SpMatrix) else (wide_type(A), np.asarray)
+    rough = math.sqrt(np.finfo(dtype).eps)
+    w = take(np.random.default_rng(0).random(n, np.float32) - np.float32(0.5), dtype)
+    scale, library = take(scale, dtype), namespace(w)
+    H = np.zeros((steps + 1, steps), dtype)
+    with w.device if is_cupy(w) else nullcontext():
+        basis = library.empty((steps + 1, n), dtype)
+        basis[0] = w / _norm(w) if n else 0
+        for k in range(steps):
+            w = scale * (A @ basis[k])
+            h = library.einsum("ij,j->i", basis[: k + 1], w.conj()).conj()
+            w -= library.einsum("i,ij->j", h, basis[: k + 1])
+            H[: k + 1, k], H[k + 1, k] = to_host(h), _norm(w)
+            if not np.isfinite(H[: k + 2, k]).all():
+                raise ValueError(
+                    "A holds NaN or infinity, or its products overflow; finite numbers are needed"
+                )
+            if not H[k + 1, k].real > rough * _norm(H[: k + 1, k]):  # no direction is left but rounding
+                steps = k + 1
+                break
+            basis[k + 1] = w / H[k + 1, k]
     return float(abs(np.linalg.eigvals(H[:steps, :steps])).max()) if steps else 1.0
 
 
-def _norm(vector: np.ndarray[Any, Any]) -> float:
-    return float(np.sqrt(np.einsum("i,i->", vector.conj(), vector).real))
+def _norm(vector: Array) -> float:
+    return math.sqrt(float(namespace(vector).einsum("i,i->", vector.conj(), vector).real))

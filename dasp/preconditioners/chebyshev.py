@@ -139,11 +139,12 @@ def _fits(planned: SpMatrix | None, dtype: np.dtype[Any], device: str) -> bool:
 
 def _read(A: Matrix, high: float | None) -> _Numbers:
     """Return the facts of a matrix, with the upper end of the interval, which is estimated if it is None."""
-    matrix = host_matrix(A)
+    matrix, planned = host_matrix(A), A if isinstance(A, SpMatrix) else None
     inverse = inverse_diagonal(matrix.diagonal())
     if high is None:
-        high = UPPER * spectral_radius(matrix, inverse)
-    return _Numbers(matrix, A if isinstance(A, SpMatrix) else None, inverse, high)
+        exact = planned is not None and planned.dtype == computing_type(matrix)
+        high = UPPER * spectral_radius(planned if exact else matrix, inverse)
+    return _Numbers(matrix, planned, inverse, high)
 
 
 def chebyshev(
