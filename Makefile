@@ -3,7 +3,8 @@
 # Needed beforehand: Python 3.11 or newer (with venv) and, for the tests, g++. The rest is installed in .venv.
 
 PYTHON ?= python3
-# Test processes: one a core, at most eight (each holds numba, CuPy and a few matrices in memory).
+# Test processes: one a core, at most eight (each holds numba, CuPy and a few matrices in memory). Each begins with
+# rooms of its own (`worksteal`), so that no two compile the same functions at the same time.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ "$$n" -le 8 ] && echo "$$n" || echo 8)
 
 # Compiled code is kept, so that only the first run pays for it.
@@ -17,10 +18,10 @@ SEED ?=
 
 test: .venv/ready-test lint
 	NUMBA_NUM_THREADS=$${NUMBA_NUM_THREADS:-2} OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} OPENBLAS_NUM_THREADS=1 \
-		.venv/bin/python -m pytest -n $(WORKERS)
+		.venv/bin/python -m pytest -n $(WORKERS) --dist worksteal
 
 quick: .venv/ready-test
-	OPENBLAS_NUM_THREADS=1 .venv/bin/python -m pytest -q -n $(WORKERS) -m 'not slow and not simt and not ranks'
+	OPENBLAS_NUM_THREADS=1 .venv/bin/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not slow and not simt and not ranks'
 
 demo: .venv/ready-bench
 	.venv/bin/python -m benchmarks.demo

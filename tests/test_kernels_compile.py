@@ -122,22 +122,13 @@ def slices() -> Iterator[Defines]:
         ("float16", "float16", coded(Coding.DICTIONARY, KEEP="1.0f")),
         ("bfloat16", "bfloat16", coded(Coding.PLAIN, TICKETS="1")),
         ("float16", "complex64", coded(Coding.PLAIN)),
-        ("bfloat16", "complex128", coded(Coding.PLAIN)),
-        ("float32", "float32", coded(Coding.PLAIN, REGISTERS="56", THREADS="256")),
         ("float32", "float64", coded(Coding.DICTIONARY, THREADS="512")),
-        ("float64", "complex128", coded(Coding.PLAIN, TICKETS="1")),
-        ("complex64", "complex64", coded(Coding.PLAIN, TICKETS="1")),
-        ("complex64", "complex128", coded(Coding.PLAIN)),
         ("complex128", "complex128", coded(Coding.PLAIN, KEEP="1.0f", IN_FLIGHT="4", REGISTERS="64")),
-        ("complex128", "complex128", coded(Coding.SINGLE, KEEP="0.35f")),
-        ("complex128", "complex128", coded(Coding.DICTIONARY, TICKETS="1")),
+        ("complex128", "complex128", coded(Coding.SINGLE, KEEP="0.35f", TICKETS="1")),
         ("complex128", "complex128", coded(Coding.REAL_SINGLE)),
         ("float64", "float64", coded(Coding.PLAIN, IN_FLIGHT="3", INDEX="long long", OFFSET="long long")),
-        ("float64", "float64", coded(Coding.PLAIN, KEEP="0.5f", IN_FLIGHT="6", THREADS="256")),
-        ("float64", "float64", coded(Coding.BYTE, KEEP="0.35f", THREADS="512")),
         ("float64", "float64", coded(Coding.EQUAL, DOT="1", IN_FLIGHT="4", THREADS="256")),
         ("float64", "float64", coded(Coding.PLAIN, DOT="1", TICKETS="1")),
-        ("float64", "float64", coded(Coding.BYTE, DOT="2", IN_FLIGHT="4")),
         ("float64", "float64", coded(Coding.PLAIN, DOT="2", THREADS="512")),
     ]
     for value, x, constants in changed:
@@ -161,13 +152,10 @@ def diagonals() -> Iterator[Defines]:
 
 OTHER_TYPES = [
     ("float16", "float16"),
-    ("float16", "float32"),
     ("bfloat16", "float64"),
-    ("float64", "complex128"),
     ("complex64", "complex64"),
     ("complex128", "complex128"),
     ("complex128", "float64"),
-    ("complex64", "complex128"),
 ]
 """Types of a matrix and of x, beside real ones, that several columns are multiplied in here."""
 
