@@ -382,8 +382,8 @@ SOURCES: dict[str, list[Defines]] = {
     "solve/basis.cu": [
         {"DASP_SCALAR": scalar, "DASP_COMPLEX": complex, "DASP_THREADS": "512", "DASP_MOST": most}
         for scalar, complex, most in (
-            *(("float", "0", "31"), ("double", "0", "31"), ("double", "0", "1500")),
-            *(("Complex<float>", "1", "31"), ("Complex<double>", "1", "31"), ("Complex<double>", "1", "750")),
+            *(("float", "0", "31"), ("double", "0", "1500")),
+            *(("Complex<float>", "1", "31"), ("Complex<double>", "1", "750")),
         )
     ],
     "solve/fused.cu": list(passes()),

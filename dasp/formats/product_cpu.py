@@ -81,7 +81,7 @@ class CpuProduct:
         elif not _is_plain(out, shape, self._dtype) or np.may_share_memory(out, x):
             return None
         alpha, beta = (self._one, self._zero) if scale is None else map(type(self._one), scale)
-        multiply(_read_only(x), out, alpha, beta)
+        multiply(read_only(x), out, alpha, beta)
         result: Vector = out
         return result
 
@@ -96,7 +96,7 @@ class CpuProduct:
                 self.multiply(x[:, k], y[:, k], alpha, beta)
             return
         total = sum_type(y.dtype)
-        read = _read_only(_convert(x, into(self.plan.dtype, x.dtype, total).x))
+        read = read_only(_convert(x, into(self.plan.dtype, x.dtype, total).x))
         result = _convert(y, total)
         multiply = self.multiply_vector if x.ndim == 1 else self._multiply_matrix
         multiply(read, result, total.type(alpha), total.type(beta))
@@ -121,7 +121,7 @@ class CpuProduct:
             sums = result
             if not _in_rows(y):
                 sums = _by_rows(result) if beta != 0 else _rows_for(result)
-            self.multiply_rows(_read_only(_by_rows(mine)), sums, alpha, beta)
+            self.multiply_rows(read_only(_by_rows(mine)), sums, alpha, beta)
             if sums is not result:
                 transpose(sums, result.T)
 
@@ -166,7 +166,7 @@ def _is_plain(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -
     return plain
 
 
-def _read_only(x: Vector) -> Vector:
+def read_only(x: Vector) -> Vector:
     """Return a view that is read-only, whatever x is, so that one compiled form serves all callers."""
     view = x.view()
     view.flags.writeable = False

@@ -601,8 +601,9 @@ def test_bits_do_not_depend_on_threads_or_time(method):
 
 
 @pytest.mark.parametrize("updates", PASSES, ids="; ".join)
-@pytest.mark.parametrize("n", [0, 1, 7, 512, 2600])
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("n", "dtype"), [(0, "c16"), (1, "c8"), (7, "c16"), (512, "c8"), (2600, "c8"), (2600, "c16")]
+)
 @pytest.mark.parametrize("factors", [(0.5, 2.0), (0.5 - 0.25j, 2j)])
 def test_a_pass_does_what_it_says(updates, n, dtype, factors):
     vectors = CpuSpace(np.dtype(dtype)).vectors(n, "x", "y", "z", "w")
@@ -652,10 +653,8 @@ def emulated(monkeypatch):
         (cg, hermitian(7), np.complex128),
         (minres, hermitian(7, -1.1), np.complex128),
         (chebyshev, hermitian(7), np.complex128),
-        (bicgstab, helmholtz(7), np.complex64),
         (bicgstab, helmholtz(7), np.complex128),
         (gmres, helmholtz(7), np.complex64),
-        (gmres, helmholtz(7), np.complex128),
         (lsqr, helmholtz(7), np.complex128),
         (lsmr, helmholtz(7), np.complex128),
     ],

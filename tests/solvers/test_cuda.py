@@ -76,9 +76,7 @@ def made(space: CudaSpace, trace: Trace, blocks_in: int = 0, sums_in: Any = None
 
 
 @pytest.mark.parametrize("updates", PASSES, ids="; ".join)
-@pytest.mark.parametrize(
-    ("n", "dtype"), [(0, "f8"), (1, "f8"), (7, "f4"), (600, "f8"), (3077, "f4"), (3077, "f8")]
-)
+@pytest.mark.parametrize(("n", "dtype"), [(0, "f8"), (1, "f8"), (7, "f4"), (3077, "f4"), (3077, "f8")])
 def test_a_pass_does_what_it_says(updates, n, dtype):
     space = CudaSpace("cuda:0", np.dtype(dtype), EmulatedDevice())
     vectors = space.vectors(n, "x", "y", "z", "w")
@@ -130,7 +128,7 @@ def test_scalars_travel_from_pass_to_pass():
 # ---- methods ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [cg, bicgstab, minres])
+@pytest.mark.parametrize("method", [cg, minres])
 @pytest.mark.parametrize("foreign", ["A", "M"])
 def test_products_that_cannot_be_captured_are_not(monkeypatch, method, foreign):
     noted: list[bool] = []

@@ -26,12 +26,11 @@ SIDE = 101
 enough for two threads."""
 
 TYPES = ("float64", "complex64")
-SOLVERS = ("cg", "bicgstab", "gmres", "minres", "chebyshev", "block_cg", "lobpcg", "lsqr", "lsmr")
-PRECONDITIONERS = ("none", "jacobi", "block_jacobi", "chebyshev", "incomplete", "multigrid")
-UNSYMMETRIC = ("bicgstab", "gmres", "lsqr", "lsmr")
-WITHOUT_M = ("lsqr", "lsmr")
-ITERATIONS = {"gmres": 35, "lobpcg": 3, "block_cg": 6}
-BOUNDS = (1e-3, 8.5)
+SOLVERS = ("cg", "gmres", "minres", "bicgstab", "block_cg", "lsqr")
+PRECONDITIONERS = ("multigrid", "incomplete", "chebyshev", "jacobi", "block_jacobi")
+UNSYMMETRIC = ("bicgstab", "gmres", "lsqr")
+WITHOUT_M = ("lsqr",)
+ITERATIONS = {"gmres": 35, "block_cg": 6}
 
 Case = tuple[str, str, str]
 
@@ -109,13 +108,11 @@ def solve(case: Case) -> bytes:
     symmetric = name not in UNSYMMETRIC
     A, n = planned(kind, symmetric), SIDE * SIDE
     rng = np.random.default_rng(0)
-    shape = (n, 3) if name in ("block_cg", "lobpcg") else (n,)
+    shape = (n, 3) if name == "block_cg" else (n,)
     b = rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if kind.startswith("c") else 0)
     options: dict[str, Any] = {"maxiter": ITERATIONS.get(name, 12), "rtol": 1e-14}
     if name not in WITHOUT_M:
         options["M"] = preconditioner(M, kind, symmetric)
-    if name == "chebyshev" and M == "none":
-        options["bounds"] = BOUNDS
     *found, stats = getattr(solvers, name)(A, b.astype(kind), **options)
     parts = [np.asarray(part).tobytes() for part in found]
     return b"".join([*parts, np.asarray(stats.residuals).tobytes()])

@@ -39,6 +39,8 @@ def widened(plan: Plan) -> Plan:
     pattern = dataclasses.replace(plan.pattern, **kinds)
 
     def wide(array: Any) -> Any:
-        return array.astype(np.int64) if array.dtype == np.int32 else array
+        made = array.astype(np.int64) if array.dtype == np.int32 else array
+        made.flags.writeable = False  # as in every plan, so that one compiled form serves all
+        return made
 
     return dataclasses.replace(plan, pattern=with_arrays(pattern, map(wide, arrays_of(pattern))))

@@ -95,7 +95,7 @@ _Task = tuple[_Work, int, int]
 def _steps(plan: Plan) -> list[_Work]:
     """Return the functions that a product calls; parts without rows have none."""
     pattern, long, medium, short = plan.pattern, plan.pattern.long, plan.pattern.medium, plan.pattern.short
-    values = Values(*map(bits_of_halves, arrays_of(plan.values)))
+    values = Values(*(product_cpu.read_only(bits_of_halves(array)) for array in arrays_of(plan.values)))
     regular, irregular = medium.regular, medium.irregular
     block_costs = TILE * regular.offsets.astype(np.int64) + irregular.offsets[::TILE_ROWS]
     block_costs += TILE_ROWS * ROW_SLOTS * np.arange(len(block_costs))
