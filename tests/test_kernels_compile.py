@@ -228,7 +228,7 @@ def eights() -> Iterator[Defines]:
 def fills() -> Iterator[Defines]:
     """Every index, and codes of every size."""
     for index, size in product(("int", "long long"), ("1", "2", "4", "8")):
-        yield {"DASP_START": "long long", "DASP_COLUMN": index, "DASP_INDEX": index, "DASP_CODE_BYTES": size}
+        yield {"DASP_INDEX": index, "DASP_CODE_BYTES": size}
 
 
 def schedule(rows: int, depth: int, step: int) -> Defines:

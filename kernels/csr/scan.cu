@@ -4,7 +4,8 @@
 // A tile is up to 1024 neighbouring numbers. sums (tiles + 1): of each tile, and then of all before it; come: 0 before.
 //
 // Launch: a block of 256 threads for each tile, of dasp_sum_tiles, whose last block adds up the sums, and then of
-//     dasp_scan_tiles.
+//     dasp_scan_tiles. A thread has four neighbouring numbers.
+// Deterministic: sums of integers.
 
 #include "scan.cuh"
 

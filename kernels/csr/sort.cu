@@ -6,7 +6,9 @@
 //     to (count). come: 0 before the launch.
 //
 // Launch: a block of 1024 threads for each tile, of dasp_count_digits and then of dasp_move_digits, for each six bits of
-//     the keys from the lowest on. The last block of the first adds up what all have counted.
+//     the keys from the lowest on. The last block of the first adds up the counts of all. A warp has 256 neighbouring
+//     elements (sort.cuh).
+// Deterministic: the order that a stable sort gives is the only one.
 
 #include "sort.cuh"
 

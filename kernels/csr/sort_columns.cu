@@ -5,7 +5,9 @@
 //
 // dasp_sort_columns: a block of 256 threads for each 1024 entries, counted from 0; it takes the rows that begin there.
 //     Of a row of more than 1024 entries, every run of 1024 from its beginning is sorted alone.
+//     A warp sorts a row of up to 32 entries, the block a longer one.
 // dasp_merge_columns: the same blocks. Sorted runs of `width` entries, columns (nnz) and order (nnz), merge by two.
+// Deterministic: the rank of an entry among those of its run is its place, whichever thread finds it.
 
 #include "csr.cuh"
 

@@ -3,7 +3,8 @@
 // indptr (m + 1), indices (nnz): of the matrix. order (nnz): numbers of the entries, sorted by column and, in a column,
 // as they stand in the matrix. to_indptr (n + 1), to_indices (nnz): of the transpose.
 //
-// Launch: any number of blocks of 256 threads.
+// Launch: any number of blocks of 256 threads, each of which searches for an entry, or for a column, at a time.
+// Deterministic: every number has one writer.
 
 #include "csr.cuh"
 

@@ -1,7 +1,8 @@
-// A column block of columns: where a warp reads it of X and writes it of Y, as each of its lanes sees it.
+// A column block of X and of Y: where each lane of a warp reads the one and writes the other.
 //
 // LANES lanes, a group, share the COLUMNS columns of a column block: column (i LANES + q) PACK + w is number i PACK + w in
-// lane q of every group, so that a group reads a run of LANES * PACK columns at once.
+// lane q of every group, so that a group reads a run of LANES * PACK columns at once. slices_columns.cu describes the
+// arrays.
 #pragma once
 
 #include "tile.cuh"

@@ -5,7 +5,7 @@
 // y (length): the sum of those entries of each row from `first_row` on; of rows that are cut nothing is written where
 //     there is none. claims (cut + 1), where rows are cut: 0 before; 1 for those with an entry, and at the end if two
 //     segments of a row have some: then y does not hold.
-// Entries of a row at one place are added up in their order.
+// Deterministic: entries of a row at one place are added up in their order, and no two segments of a row write y.
 
 #include "in_order.cuh"
 #include "slices.cuh"

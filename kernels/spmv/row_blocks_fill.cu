@@ -1,17 +1,27 @@
-// A matrix in row blocks, as row_blocks.cu reads it, from CSR: 8 lanes merge the columns of 8 rows.
+// A matrix in row blocks, as row_blocks.cu reads it, from CSR: 8 lanes merge the columns of 8 rows, so that a warp makes
+// 4 row blocks.
 //
 // Each turn takes the least column that any row begins with, and the first entry of every row that begins with it. So
 // entries of one row keep their order, whether their columns rise or not, and equal ones stay apart.
 //
-// Launch: one dimension, blocks of 512 threads, and at least 8 threads for each row block.
+// Launch: one dimension, blocks of 512 threads, and at least 8 threads for each row block, of dasp_sample_offsets (any
+//     number of threads), then of dasp_count_tiles, then of dasp_fill_tiles.
 // indptr (rows + 1), indices (nnz), codes (nnz), or null where values are not stored.
 // places (8 row blocks): the row of each lane of each row block; dasp_count_tiles makes them.
 // starts (row blocks + 1): first tile of each row block, and how many there are; dasp_count_tiles makes them.
 // totals (2): 0 before; blocks that have counted, and then the tiles of all.
 // columns (4 tiles), masks (tiles), values (32 tiles), 0 before: see row_blocks.cu.
+// offsets (count * most): 16 rows of 128 entries, one row after the other.
+// Deterministic: every number has one writer, and the counts are added up by the last block in their order.
 
+#include "../csr/scan.cuh"
 #include "../pack/codes.cuh"
-#include "../pack/pack.cuh"
+
+#ifndef DASP_INDEX
+#error "define DASP_INDEX: the type of rows and columns, int or long long"
+#endif
+
+using Index = DASP_INDEX;
 
 constexpr int THREADS = 512, ROWS = 8;
 constexpr long long NONE = 0x7fffffffffffffffll;  // a column behind all others

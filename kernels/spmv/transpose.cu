@@ -5,7 +5,7 @@
 //     memory, so that both sides are read and written by runs of neighbouring addresses; blocks that follow each other
 //     have the `pieces` of the same rows. A thread has all its loads in flight before its first store.
 // rows_of: element (i, j) at i wide + j, with zeros behind the last column after a copy to rows. columns_of: at
-//     i row + j column. Numbers are copied as DASP_BYTES bytes.
+//     i row + j column. Numbers are copied as DASP_BYTES bytes: every bit is kept.
 
 #include "../warp.cuh"
 

@@ -26,8 +26,8 @@ from dasp.formats.sell.cuda.column_blocks import (
 )
 from dasp.formats.sell.cuda.columns import Kernels
 from dasp.formats.sell.cuda.primitives import CudaPrimitives, primitives
-from dasp.runtime.cuda.device import CudaDevice
-from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.cuda.device import CudaDevice, KernelLauncher
+from dasp.runtime.cuda.launch import Kinds, Signature
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import C_NAMES, Arithmetic, bits_type
 from dasp.runtime.integers import ceil_div
@@ -371,11 +371,10 @@ def _launch(on: CudaDevice, signature: Signature, plan: Plan, entries: Entries, 
     """Launch a kernel that makes row blocks of a plan's entries, `ROWS` threads for each."""
     index, code = plan.pattern.index_dtype, bits_type(plan.values.codes.dtype)
     row_blocks = ceil_div(plan.shape[0], ROWS)
-    constants = {"DASP_START": "long long", "DASP_COLUMN": C_NAMES[index], "DASP_INDEX": C_NAMES[index]}
-    constants |= {"DASP_CODE_BYTES": str(code.itemsize)}
+    constants = {"DASP_INDEX": C_NAMES[index], "DASP_CODE_BYTES": str(code.itemsize)}
+    kinds = Kinds({"Index": index, "Code": code, "Count": COUNT_TYPE}, constants)
     given = dict(zip(("indptr", "indices", "codes"), entries, strict=True)) | more
     given |= {"rows": plan.shape[0], "row_blocks": row_blocks}
     given |= {name: given[name].view(code) for name in ("codes", "values") if given.get(name) is not None}
-    compiled = on.kernel(signature, constants, {"Index": index, "Code": code, "Count": COUNT_TYPE})
-    words = {name: value if type(value) is int else on.word(value) for name, value in given.items()}
-    compiled((ceil_div(row_blocks * ROWS, FILL_THREADS), 1), FILL_THREADS, words)
+    blocks = ceil_div(row_blocks * ROWS, FILL_THREADS)
+    KernelLauncher(on).launch(signature, kinds, blocks, FILL_THREADS, **given)
