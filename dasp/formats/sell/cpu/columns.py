@@ -20,7 +20,6 @@ from dasp.formats.sell.pattern import (
     PAD_8,
     PAD_16,
     PAD_32,
-    delta_views,
     shape_word,
 )
 from dasp.runtime.cpu.compile import jit
@@ -43,12 +42,12 @@ def store_columns(csr: Csr, layout: Layout) -> tuple[Vector, Vector]:
 
     def pack(begin: int, end: int) -> list[Vector]:
         """Return the deltas of some slices in pieces."""
-        room = delta_views(np.empty(4 * WARP * (STEPS_AT_ONCE + MOST_STEPS), np.uint8))
+        room = np.empty(4 * WARP * (STEPS_AT_ONCE + MOST_STEPS), np.uint8)
         block = np.empty(WARP * MOST_STEPS, np.uint32)
         pieces = []
         while begin < end:
             begin, size = _pack_columns(*arrays, block, room, begin, end)
-            pieces.append(room[0][:size].copy())
+            pieces.append(room[:size].copy())
         return pieces
 
     pieces = list(chain.from_iterable(over_ranges(layout.slices, len(csr.indices), pack)))
@@ -81,33 +80,24 @@ def _pack_columns(
     end,
 ):
     """Write bases, widths, and as many deltas as there is room for. Returns the next slice, and bytes."""
-    bytes_of, words_of, doubles_of = room
     size, done, s = 0, 0, begin
     while s < end and done <= STEPS_AT_ONCE:
         last_run = min(first_run[s] + (WARP >> shifts[s]), len(lengths))
+        if full[s] < steps[s]:
+            block[WARP * full[s] : WARP * steps[s]] = np.uint32(PAD_32)
         mine = starts[first_run[s] : last_run], lengths[first_run[s] : last_run]
-        _gather(block, indices, *mine, shifts[s], steps[s], full[s])
+        copy_rows(indices, *mine, shifts[s], full[s], block)
         least = bases[first_steps[s] : first_steps[s] + steps[s]]
         width = _measure(block, least, shifts[s] == 0 and full[s] == steps[s])
         widths[s] = width
-        if width == BITS_8:
-            _subtract(block, least, bytes_of, size)
-        elif width == BITS_16:
-            _subtract(block, least, words_of, size >> 1)
-        elif width == BITS_32:
-            _subtract(block, least, doubles_of, size >> 2)
-        size += WARP * steps[s] * (1 << width >> 1)
+        bytes_of_step = WARP * (1 << width >> 1)
+        for k in range(steps[s]):
+            place = np.uint64(size + k * bytes_of_step)
+            store_deltas(block, np.uint64(WARP * k), np.uint32(least[k]), room, place, width)
+        size += bytes_of_step * steps[s]
         done += steps[s]
         s += 1
     return s, size
-
-
-@_inline
-def _gather(block, indices, starts, lengths, shift, steps, full):
-    """Set the column of every slot of a slice, `PAD_32` for a pad."""
-    if full < steps:
-        block[WARP * full : WARP * steps] = np.uint32(PAD_32)
-    copy_rows(indices, starts, lengths, shift, full, block)
 
 
 @_inline
@@ -123,10 +113,3 @@ def _measure(block, least, may_be_lanes):
     if span < PAD_8:
         return BITS_8
     return BITS_16 if span < PAD_16 else BITS_32
-
-
-@_inline
-def _subtract(block, least, deltas, first):
-    """Write the delta of every slot."""
-    for k in range(len(least)):
-        store_deltas(block, np.uint64(WARP * k), np.uint32(least[k]), deltas, np.uint64(first + WARP * k))

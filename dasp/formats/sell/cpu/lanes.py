@@ -11,6 +11,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dasp.formats.plan import WARP
+from dasp.formats.sell.pattern import BITS_8, BITS_16, BITS_32
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import (
     I32,
@@ -28,7 +29,7 @@ SIDE = 8
 """Rows, and numbers of each, that are transposed at once."""
 
 
-@intrinsic(prefer_literal=True)
+@intrinsic
 def transpose_rows(typing_context, source, starts, lane, after, count, target, slot):
     """Copy numbers of 8 rows to the steps of a slice.
 
@@ -39,15 +40,14 @@ def transpose_rows(typing_context, source, starts, lane, after, count, target, s
     starts : array of integers
     lane : integer
     after, count : integer
-        How many numbers of each row stand before those that are copied, and how many are: 1 to 8, which all
-        are read. A literal 8 asks nothing.
+        How many numbers of each row stand before those that are copied, and how many are: 8 at most, which
+        all are read.
     target : array
         Of the type of `source`, or of narrower integers, which take the lower bits.
     slot : integer
         Where the first number of the first row goes; the others of its step follow, and each step comes 32
         further.
     """
-    whole = isinstance(count, types.IntegerLiteral) and count.literal_value == SIDE
 
     def generate(context, builder, signature, arguments):
         source, starts, lane, after, count, target, slot = arguments
@@ -65,9 +65,6 @@ def transpose_rows(typing_context, source, starts, lane, after, count, target, s
         for step, numbers in enumerate(transpose_block(builder, rows, SIDE, words)):
             at = builder.add(slot, ir.Constant(slot.type, WARP * step))
             place = place_of(context, builder, signature.args[5], target, at, kept)
-            if whole:
-                store(builder, numbers, place)
-                continue
             with builder.if_then(builder.icmp_unsigned("<", ir.Constant(I32, step), count)):
                 store(builder, numbers, place)
         return context.get_dummy_value()
@@ -75,21 +72,21 @@ def transpose_rows(typing_context, source, starts, lane, after, count, target, s
     return types.void(source, starts, lane, after, count, target, slot), generate
 
 
-@intrinsic(prefer_literal=True)
-def copy_some(typing_context, source, first, count, target, slot):
-    """Copy a literal count of numbers; types as `transpose_rows` takes them."""
+@intrinsic
+def copy_some(typing_context, source, first, target, slot):
+    """Copy 8 numbers; types as `transpose_rows` takes them."""
 
     def generate(context, builder, signature, arguments):
-        source, first, _, target, slot = arguments
+        source, first, target, slot = arguments
         from_word, words = _words(context, signature.args[0])
-        to_word, _ = _words(context, signature.args[3])
-        vector, kept = (ir.VectorType(word, words * count.literal_value) for word in (from_word, to_word))
+        to_word, _ = _words(context, signature.args[2])
+        vector, kept = (ir.VectorType(word, words * SIDE) for word in (from_word, to_word))
         place = place_of(context, builder, signature.args[0], source, first, vector)
-        to = place_of(context, builder, signature.args[3], target, slot, kept)
+        to = place_of(context, builder, signature.args[2], target, slot, kept)
         store(builder, resized(builder, load(builder, place), to_word), to)
         return context.get_dummy_value()
 
-    return types.void(source, first, count, target, slot), generate
+    return types.void(source, first, target, slot), generate
 
 
 @intrinsic
@@ -123,7 +120,7 @@ def measure_step(typing_context, block, first):
 
 
 @intrinsic
-def store_deltas(typing_context, block, first, low, deltas, place):
+def store_deltas(typing_context, block, first, low, room, place, width):
     """Write the columns of a step, less the least one; a pad stays every bit set.
 
     Parameters
@@ -132,23 +129,27 @@ def store_deltas(typing_context, block, first, low, deltas, place):
     first : integer
         Where the step begins.
     low : uint32
-    deltas : array of unsigned integers of 1, 2 or 4 bytes
-        They hold every delta, and more.
+    room : array, uint8
     place : integer
-        Where the first one goes.
+        Where the first delta goes, aligned to its bytes.
+    width : integer
+        The `Width` of the deltas, which hold every one and more; nothing is written for `NONE`.
     """
 
     def generate(context, builder, signature, arguments):
-        block, first, low, deltas, place = arguments
-        vector, kind = ir.VectorType(I32, WARP), context.get_data_type(signature.args[3].dtype)
+        block, first, low, room, place, width = arguments
+        vector = ir.VectorType(I32, WARP)
         step = load(builder, place_of(context, builder, signature.args[0], block, first, vector))
         pads = builder.icmp_unsigned("==", step, ir.Constant(vector, [-1] * WARP))
         apart = builder.or_(builder.sub(step, splat(builder, low, WARP)), builder.sext(pads, vector))
-        to = place_of(context, builder, signature.args[3], deltas, place, ir.VectorType(kind, WARP))
-        store(builder, resized(builder, apart, kind), to)
+        for one in (BITS_8, BITS_16, BITS_32):
+            word = ir.IntType(4 << one)
+            to = place_of(context, builder, signature.args[3], room, place, ir.VectorType(word, WARP))
+            with builder.if_then(builder.icmp_unsigned("==", width, ir.Constant(width.type, one))):
+                store(builder, resized(builder, apart, word), to)
         return context.get_dummy_value()
 
-    return types.void(block, first, low, deltas, place), generate
+    return types.void(block, first, low, room, place, width), generate
 
 
 def _words(context: Any, array: Any) -> tuple[ir.IntType, int]:
@@ -175,7 +176,8 @@ def copy_rows(numbers, starts, lengths, shift, full, slots):
     slots : array
         Of the type of `numbers`, or of narrower integers.
     """
-    done = np.uint64(full)
+    done, log = np.uint64(full), np.uint64(shift)
+    lanes = np.uint64(1) << log
     if shift == 0 and full:
         # Blocks reach beyond the last full step; where no number follows, one by one is left.
         last = starts[0]
@@ -186,36 +188,18 @@ def copy_rows(numbers, starts, lengths, shift, full, slots):
         for after in range(np.uint64(0), done, np.uint64(SIDE)):
             for lane in range(np.uint64(0), np.uint64(WARP), np.uint64(SIDE)):
                 slot = np.uint64(WARP) * after + lane
-                if after + np.uint64(SIDE) <= done:
-                    transpose_rows(numbers, starts, lane, after, SIDE, slots, slot)
-                else:
-                    transpose_rows(numbers, starts, lane, after, done - after, slots, slot)
-    elif shift == 1:
-        _copy_full_steps(numbers, starts, shift, full, slots, 2)
-    elif shift == 2:
-        _copy_full_steps(numbers, starts, shift, full, slots, 4)
+                transpose_rows(numbers, starts, lane, after, done - after, slots, slot)
+    elif lanes >= np.uint64(SIDE):
+        for row in range(np.uint64(len(starts) if full else 0)):
+            first, slot = np.uint64(starts[row]), row * lanes
+            for _ in range(full):
+                for k in range(np.uint64(0), lanes, np.uint64(SIDE)):
+                    copy_some(numbers, first + k, slots, slot + k)
+                first, slot = first + lanes, slot + np.uint64(WARP)
     else:
-        _copy_full_steps(numbers, starts, shift, full, slots, 8)
-    _copy_last_steps(numbers, starts, lengths, np.uint64(shift), done, slots)
-
-
-@_inline
-def _copy_full_steps(numbers, starts, shift, full, slots, count):
-    """Copy what stands in full steps, so many numbers of a row at a time, which divide its lanes."""
-    lanes = np.uint64(1) << np.uint64(shift)
-    for row in range(np.uint64(len(starts) if full else 0)):
-        first, slot = np.uint64(starts[row]), row * lanes
-        for _ in range(full):
-            for k in range(np.uint64(0), lanes, np.uint64(count)):
-                copy_some(numbers, first + k, count, slots, slot + k)
-            first, slot = first + lanes, slot + np.uint64(WARP)
-
-
-@_inline
-def _copy_last_steps(numbers, starts, lengths, shift, done, slots):
-    """Copy what stands behind the steps that are done."""
-    mask = (np.uint64(1) << shift) - np.uint64(1)
+        done = np.uint64(0)
     for row in range(np.uint64(len(starts))):
-        first, lane = np.uint64(starts[row]), row << shift
-        for entry in range(done << shift, np.uint64(lengths[row])):
-            slots[np.uint64(WARP) * (entry >> shift) + lane + (entry & mask)] = numbers[first + entry]
+        first, own = np.uint64(starts[row]), row * lanes
+        for entry in range(done << log, np.uint64(lengths[row])):
+            place = np.uint64(WARP) * (entry >> log) + own + (entry & (lanes - np.uint64(1)))
+            slots[place] = numbers[first + entry]

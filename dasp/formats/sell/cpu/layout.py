@@ -11,7 +11,6 @@ from dasp.formats.plan import WARP, narrowest
 from dasp.formats.sell.cpu.windows import cut_runs, sort_rows
 from dasp.formats.sell.layout import Cut, Layout, Runs, Slices, Survey, Tried
 from dasp.formats.sell.pattern import shape_word
-from dasp.runtime.cpu.compile import jit
 from dasp.runtime.integers import ceil_div
 
 Vector = np.ndarray[Any, Any]
@@ -54,12 +53,15 @@ def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
     if not unmoved:
         runs = Runs(np.empty(positions, csr.indptr.dtype), np.empty(positions, np.int32))
         sort_rows(csr.indptr, lengths, window, WARP * cut.steps, rows, *runs)
-    slices = Slices(*cut_runs(runs.lengths, cut.steps))
+    slices = cut_runs(runs.lengths, cut.steps)
     segments = _segments(csr, long_rows, cut, cut.in_order - len(slices.steps))
     if len(segments.rows):
         runs, slices = _segments_first(segments, runs, slices)
-    words = np.zeros((len(slices.steps), 4), np.uint32)
-    _write_headers(*slices, segments.order, words)
+    headers = np.zeros((len(slices.steps), 4), np.uint32)
+    headers[:, 0] = np.cumsum(slices.steps) - slices.steps
+    headers[:, 1] = slices.first_run - len(segments.rows)
+    headers[: len(segments.rows), 1] = segments.order
+    headers[:, 3] = shape_word(slices.steps, slices.full, slices.shift, 0)
     return Layout(
         positions=positions,
         segments=len(segments.rows),
@@ -68,7 +70,7 @@ def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
         full=int(slices.full.sum()),
         segment_steps=int(slices.steps[: len(segments.rows)].sum()),
         rows=rows,
-        headers=words,
+        headers=headers,
         long_rows=long_rows.astype(index),
         segment_offsets=segments.offsets.astype(index),
         segment_rows=segments.rows.astype(index),
@@ -106,17 +108,3 @@ def _segments_first(segments: _Segments, runs: Runs, slices: Slices) -> tuple[Ru
         np.concatenate([ceil_div(lengths, WARP), slices.steps]),
         np.concatenate([lengths // WARP, slices.full]),
     )
-
-
-_compile = jit(nogil=True)
-_shape_word = _compile(shape_word)
-
-
-@_compile
-def _write_headers(first_run, shifts, steps, full, order, words):
-    first_step = 0
-    for s in range(len(steps)):
-        words[s, 0] = first_step
-        words[s, 1] = order[s] if s < len(order) else first_run[s] - len(order)
-        words[s, 3] = _shape_word(steps[s], full[s], shifts[s], 0)
-        first_step += steps[s]

@@ -114,8 +114,13 @@ def _fill(
     """Write the code of every slot of slices, 0 for a pad."""
     bits = bits_type(codes.dtype)  # Numba moves bits of any type, float16 included
     numbers, order = _read_only(codes.view(bits)), None if order is None else _read_only(order)
-    work = partial(_fill_values, *slices, *runs, numbers, order, first_steps, stored.view(bits))
-    over_ranges(len(slices.steps), len(codes), work)
+    room = 0 if order is None else WARP * int(slices.steps.max())
+
+    def fill(begin: int, end: int) -> None:
+        own = np.empty(room, bits), np.empty(WARP, np.int64)
+        _fill_values(*slices, *runs, numbers, order, first_steps, stored.view(bits), *own, begin, end)
+
+    over_ranges(len(slices.steps), len(codes), fill)
 
 
 def _read_only(array: Vector) -> Vector:
@@ -137,11 +142,25 @@ def _scatter(numbers, slots, stored, begin, end):
 
 @_compile
 def _fill_values(
-    first_run, shifts, steps, full, starts, lengths, codes, order, first_steps, values, begin, end
+    first_run,
+    shifts,
+    steps,
+    full,
+    starts,
+    lengths,
+    codes,
+    order,
+    first_steps,
+    values,
+    row_by_row,
+    begins,
+    begin,
+    end,
 ):
-    """Write the code of every slot, 0 for a pad; without `order`, codes stand in the order of entries."""
-    most = steps[begin:end].max() if order is not None and begin < end else 0
-    row_by_row, begins = np.empty(WARP * most, codes.dtype), np.empty(WARP, np.int64)
+    """Write the code of every slot, 0 for a pad; without `order`, codes stand in the order of entries.
+
+    `row_by_row` has room for the codes of a slice in the order of its rows, `begins` for where each begins.
+    """
     for s in range(begin, end):
         slots = values[WARP * first_steps[s] : WARP * (first_steps[s] + steps[s])]
         if full[s] < steps[s]:

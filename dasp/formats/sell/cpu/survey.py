@@ -19,6 +19,9 @@ Vector = np.ndarray[Any, Any]
 SURVEYED_ROWS, SURVEYED_ENTRIES = 256, 1 << 20
 """Rows whose entries are looked at while the cache holds them, and entries counted at once."""
 
+LONGEST = np.int64((1 << 63) - 1)
+"""A length that no row exceeds."""
+
 
 def survey(csr: Csr, cut: Cut, narrow: bool) -> Survey:
     """See `Primitives`."""
@@ -53,7 +56,7 @@ def _survey_rows(indptr, indices, longest, lengths, begin, end):
     a row in a slice is longer than the last one before it.
     """
     falls = long_rows = rises = 0
-    most, last = indices.dtype.type(-1), np.int64(np.iinfo(np.int64).max)
+    most, last = indices.dtype.type(-1), LONGEST
     for first in range(begin, end, SURVEYED_ROWS):
         stop = min(first + SURVEYED_ROWS, end)
         between = 0  # falls from row to row
@@ -86,7 +89,7 @@ def _survey_rows(indptr, indices, longest, lengths, begin, end):
 @_compile
 def never_rises(lengths):
     """Return True if no row is longer than the one before it, rows of a negative length left out."""
-    least = np.int64(np.iinfo(np.int64).max)
+    least = LONGEST
     for length in lengths:
         if length > least:
             return False

@@ -94,9 +94,11 @@ def _are_bytes(data: Vector) -> bool:
     numbers = _wide(data.real)
     bits = numbers.view(f"u{numbers.itemsize}")
     minus_zero = bits.dtype.type(1 << 8 * numbers.itemsize - 1)
+    # Next to numbers of this size stand integers alone, so that a sum with one rounds to an integer.
+    large = numbers.dtype.type(1.5) / np.finfo(numbers.dtype).eps
 
     def are_bytes(begin: int, end: int) -> bool:
-        return bool(_all_bytes(numbers[begin:end], bits[begin:end], minus_zero))
+        return bool(_all_bytes(numbers[begin:end], bits[begin:end], minus_zero, large))
 
     return all(over_ranges(len(data), len(data), are_bytes))
 
@@ -206,11 +208,10 @@ def _keeps_bits(bits, fraction_bits, bias, narrow_bits, narrow_bias, quiets, beg
 
 
 @_compile
-def _all_bytes(data, bits, minus_zero):
+def _all_bytes(data, bits, minus_zero, large):
     """Return True if every value is an integer from -128 to 127 and no zero is negative."""
     real = data.dtype.type
-    # Next to numbers of this size stand integers alone, so that a sum with one rounds to an integer.
-    low, high, large = real(-128), real(127), real(1.5) / np.finfo(data.dtype).eps
+    low, high = real(-128), real(127)
     for begin in range(0, len(data), 1024):
         wrong = np.uint32(0)
         for k in range(np.uint64(begin), np.uint64(min(begin + 1024, len(data)))):

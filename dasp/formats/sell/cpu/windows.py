@@ -18,6 +18,7 @@ from dasp.formats.sell.layout import Cut, Layout, Runs, Slices, Survey, Tried
 from dasp.formats.sell.pattern import MOST_WARPS
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
+from dasp.runtime.integers import ceil_div
 
 Vector = np.ndarray[Any, Any]
 
@@ -42,8 +43,8 @@ def try_windows(
         csr, lengths = csr._replace(indptr=csr.indptr[rows]), np.maximum(lengths[rows], 0)
 
     def statistics(window: int) -> SliceStatistics:
-        in_order, begins = _sort_lengths(lengths, window, WARP * steps)
-        slices = Slices(*cut_runs(in_order, steps))
+        in_order, begins = _lengths_in_order(lengths, window, WARP * steps)
+        slices = cut_runs(in_order, steps)
         runs = Runs(np.empty(begins[-1], csr.indptr.dtype), np.empty(begins[-1], np.int32))
         if any(blocks):
             wanted = _places(slices)[:, None] + np.arange(MOST_WARPS)
@@ -90,22 +91,38 @@ def _places(slices: Slices) -> Vector:
     return places
 
 
+def _lengths_in_order(lengths: Vector, window: int, longest: int) -> tuple[Vector, Vector]:
+    """Return lengths as they stand in slices, and the position at which each window begins and all end."""
+    width = window or max(len(lengths), 1)
+    in_order, begins = np.empty(len(lengths), np.int32), np.empty(ceil_div(len(lengths), width) + 1, np.int64)
+    _sort_lengths(lengths, width, window > 0, in_order, begins, np.zeros(longest + 1, np.int32))
+    return in_order[: begins[-1]], begins
+
+
+def cut_runs(lengths: Vector, steps: int) -> Slices:
+    """Cut runs into slices of at most `steps` steps.
+
+    A slice has as few lanes to a run as let its longest run end within `steps`.
+    """
+    cuts = np.empty((4, len(lengths)), np.int64)
+    return Slices(*cuts[:, : _cut_runs(lengths, steps, cuts)])
+
+
 _compile = jit(nogil=True)
 _inline = jit(nogil=True, forceinline=True)
 
 
 @_compile
-def _sort_lengths(lengths, window, longest):
-    """Return lengths as they stand in slices, and the position at which each window begins and all end."""
-    m = len(lengths)
-    width = window if window > 0 else max(m, 1)
-    begins = np.zeros((m + width - 1) // width + 1, np.int64)
-    in_order, place = np.empty(m, np.int32), 0
-    times_of = np.zeros(longest + 1 if window > 0 else 0, np.int32)
+def _sort_lengths(lengths, width, sorts, in_order, begins, times_of):
+    """Write lengths as they stand in slices, and the position at which each window begins and all end.
+
+    `times_of` counts lengths, and is 0 before and after.
+    """
+    m, place = len(lengths), 0
     for nth in range(len(begins) - 1):
         begins[nth] = place
         begin, end = nth * width, min((nth + 1) * width, m)
-        if window == 0:
+        if not sorts:
             for row in range(begin, end):
                 in_order[place] = lengths[row]
                 place += lengths[row] >= 0
@@ -116,44 +133,30 @@ def _sort_lengths(lengths, window, longest):
                 times_of[lengths[row]] += 1
                 most = max(most, lengths[row])
         for length in range(most, -1, -1):
-            times = times_of[length]
-            if times:
-                times_of[length] = 0
-                in_order[place : place + times] = length
-                place += times
+            for _ in range(times_of[length]):
+                in_order[place] = length
+                place += 1
+            times_of[length] = 0
     begins[-1] = place
-    return in_order[:place], begins
 
 
 @_compile
-def cut_runs(lengths, steps):
-    """Cut runs into slices of at most `steps` steps; return first runs, shifts, steps and full steps.
-
-    A slice has as few lanes to a run as let its longest run end within `steps`.
-    """
-    first_run = np.empty(len(lengths), np.int64)
-    shifts, counts, full = np.empty_like(first_run), np.empty_like(first_run), np.empty_like(first_run)
+def _cut_runs(lengths, steps, cuts):
+    """Write first run, shift, steps and full steps of each slice, and return how many slices there are."""
     slices = run = 0
     while run < len(lengths):
-        shift, end = 0, run + WARP
-        most = least = lengths[run]
-        if end <= len(lengths):
-            for length in lengths[run:end]:
-                most, least = max(most, length), min(least, length)
-        if end > len(lengths) or most > steps:
-            for i in range(run, min(end, len(lengths))):
-                while i < run + (WARP >> shift) and lengths[i] > steps << shift:
-                    shift += 1
-            end = run + (WARP >> shift)
-            most = least = lengths[run]
-            for length in lengths[run : min(end, len(lengths))]:
-                most, least = max(most, length), min(least, length)
-        first_run[slices], shifts[slices] = run, shift
-        counts[slices] = (np.int64(most) + (1 << shift) - 1) >> shift
-        full[slices] = np.int64(least) >> shift if end <= len(lengths) else 0
+        shift, most, least = -1, np.int64(0), np.int64(0)
+        while shift < 0 or most > steps << shift:
+            shift += 1
+            most = least = np.int64(lengths[run])
+            for i in range(np.uint64(run), np.uint64(min(run + (WARP >> shift), len(lengths)))):
+                most, least = max(most, np.int64(lengths[i])), min(least, np.int64(lengths[i]))
+        cuts[0, slices], cuts[1, slices] = run, shift
+        cuts[2, slices] = (most + (1 << shift) - 1) >> shift
+        run += WARP >> shift
+        cuts[3, slices] = least >> shift if run <= len(lengths) else 0
         slices += 1
-        run = end
-    return first_run[:slices], shifts[:slices], counts[:slices], full[:slices]
+    return slices
 
 
 @_inline
