@@ -144,6 +144,23 @@ def test_every_coding_gives_every_bit_back(kind, dtype):
     assert_same(formats.find(plan.format).unpack(plan, cpu)[2], data)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("function", [np.negative, lambda values: values * 2, lambda values: values / 0])
+@pytest.mark.parametrize("kind", VALUES)
+def test_both_devices_map_values_where_they_lie_or_neither_does(kind, function):
+    data = draw_values(kind, 3000, np.float64, np.random.default_rng(6))
+    csr = Csr((600, 9), np.arange(0, 3001, 5), np.tile(np.arange(5), 600), data)
+    plan = SELL.pack(csr, SELL.options(), H200, cpu)
+    made = [SELL.mapped(plan, function, on) for on in (cpu, CudaPrimitives(PackingDevice()))]
+    assert (made[0] is None) == (made[1] is None)
+    assert made[0] is not None or kind not in ("equal", "few")
+    if made[0] is not None:
+        for mine, theirs in zip(*(arrays_of(each.values) for each in made), strict=True):
+            assert_same(mine, theirs)
+        formats.find(plan.format).check(made[0])
+        assert_same(formats.find(plan.format).unpack(made[0], cpu)[2], function(data))
+
+
 @pytest.mark.parametrize("kind", VALUES)
 def test_new_values_are_coded_as_they_need_whatever_the_old_ones_did(kind):
     rng = np.random.default_rng(6)
