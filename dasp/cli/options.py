@@ -31,6 +31,7 @@ COMMANDS = {
     "config": "say which devices and libraries were found, and why not",
     "bench": "plan, verify and time matrices against other libraries",
     "partition": "cut a matrix into files for ranks, balanced by entries or by a graph partitioner",
+    "warmup": "compile what usual calls need, so that later processes find it on disk",
     "tune": "measure what choices depend on, on this machine",
 }
 """A summary of each command, in the order in which `dasp --help` names them."""

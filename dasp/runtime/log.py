@@ -2,15 +2,36 @@
 
 Silent unless the program sets the `logging` module up, or the environment variable `DASP_LOG` names a level
 (`debug`, `info`, `warning`): then lines go to stderr.
+Whoever waits at a terminal or a prompt while code is compiled is told so, once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
+
+SECONDS = 1.0
+"""Of compiling in a process, from which on its user is told."""
+
+_NOTICE = "dasp: compiling for this machine, which takes seconds once; `dasp warmup` compiles beforehand"
 
 logger = logging.getLogger("dasp")
 logger.addHandler(logging.NullHandler())
+
+_compiled_for = 0.0
+
+
+def tell_compiling(seconds: float) -> None:
+    """Count seconds of compiling; once there are too many, say so on stderr if somebody may read it now."""
+    global _compiled_for
+    before, _compiled_for = _compiled_for, _compiled_for + seconds
+    if not before < SECONDS <= _compiled_for:
+        return
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr is closed, or is none
+        if sys.stderr.isatty() or hasattr(sys, "ps1"):
+            print(_NOTICE, file=sys.stderr)
 
 
 def to_stderr(level: str) -> None:

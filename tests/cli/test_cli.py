@@ -535,6 +535,19 @@ def test_a_plan_is_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     np.testing.assert_array_equal(planned @ x, dasp.SpMatrix.from_scipy(planned.to_scipy(), device="cpu") @ x)
 
 
+def test_usual_calls_are_compiled(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dasp.cli.warmup.MODELS", ("poisson2d:12", "powerlaw:300"))
+    status, out, _ = run(capsys, "warmup", "--device", "cpu", "--dtype", "float64")
+    assert status == 0
+    assert [line.rsplit(maxsplit=2)[0] for line in out.splitlines()[1:]] == [
+        "products of float64 with poisson2d:12",
+        "products of float64 with powerlaw:300",
+        "solves of float64",
+    ]
+
+
 @pytest.mark.parametrize(
     ("spec", "rows"), [("poisson2d:12", 144), ("poisson3d:40", 7_400), ("dense:500", 100)]
 )

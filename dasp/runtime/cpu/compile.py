@@ -29,7 +29,7 @@ from numba.core.typing import Signature
 
 from dasp.runtime.cpu.signals import Deferred
 from dasp.runtime.loading import hold_at_fork
-from dasp.runtime.log import logger
+from dasp.runtime.log import logger, tell_compiling
 
 _REMEDY = (
     "a folder that can be written is needed, or every process compiles again, which takes seconds; "
@@ -88,17 +88,30 @@ def _undisturbed(name: str, compile_function: Callable[..., Any]) -> Callable[..
     """Hold signals back while LLVM works: it calls Python, and what a handler raises there is lost."""
 
     def undisturbed(*arguments: object) -> Any:
-        start = time.perf_counter()
+        start, misses = time.perf_counter(), _Cache.saves
         with Deferred():
             found = compile_function(*arguments)
-        logger.debug("compiled %s, or found it on disk, in %.2f s", name, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        if _Cache.saves == misses:
+            logger.debug("found %s compiled in %.2f s", name, seconds)
+        else:
+            logger.debug("compiled %s in %.2f s", name, seconds)
+            tell_compiling(seconds)
         return found
 
     return undisturbed
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]  # Numba's types are skipped
-    """Numba's cache of one function; if it cannot be read or written, code is compiled without an error."""
+    """Numba's cache of one function; if it cannot be read or written, code is compiled without an error.
+
+    Attributes
+    ----------
+    saves : int
+        How much was compiled in this process, and not found.
+    """
+
+    saves = 0
 
     def load_overload(self, sig: Signature, target_context: BaseContext) -> CompileResult | None:
         """Return the code that is kept for a signature, or None."""
@@ -117,6 +130,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # Numba's types are skipped
 
     def save_overload(self, sig: Signature, data: CompileResult) -> None:
         """Keep the code that was compiled for a signature."""
+        _Cache.saves += 1
         try:
             super().save_overload(sig, data)
         except Exception as error:  # a full disk, or a folder that is gone

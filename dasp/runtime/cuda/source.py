@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from dasp.runtime.cpu import threads as _threads
-from dasp.runtime.log import logger
+from dasp.runtime.log import logger, tell_compiling
 
 _PACKAGE = Path(__file__).resolve().parents[2]
+
+COMPILED_SECONDS = 0.1
+"""More than it takes to find a kernel compiled on disk."""
 
 _modules: dict[tuple[object, ...], Any] = {}
 _loading: dict[tuple[object, ...], threading.Lock] = {}
@@ -140,8 +143,10 @@ def _load(cupy: Any, name: str, defines: Mapping[str, str]) -> Any:
         module.compile()
     except cupy.cuda.compiler.CompileException as error:
         raise RuntimeError(f"{name} does not compile with {dict(defines)}: {error}") from error
-    milliseconds = 1e3 * (time.perf_counter() - start)
-    logger.debug("loaded %s in %.0f ms, compiled with %s", name, milliseconds, dict(defines))
+    seconds = time.perf_counter() - start
+    logger.debug("loaded %s in %.0f ms, compiled with %s", name, 1e3 * seconds, dict(defines))
+    if seconds > COMPILED_SECONDS:
+        tell_compiling(seconds)
     return module
 
 
