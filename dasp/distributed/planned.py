@@ -271,15 +271,15 @@ class RankMatrix(RankOperator):
 
     def _find_exchange(
         self, x: ArrayLike, out: Array | None, beta: Number, way: str
-    ) -> tuple[HaloExchange, Array, Array]:
-        """Return the exchange of a product, x, and the array for the product.
+    ) -> tuple[HaloExchange, Array, Array | None]:
+        """Return the exchange of a product, x, and the array for the product if there is one.
 
         The first vector of a type and number of columns must be the same on all ranks, which prepare an
-        exchange for it.
+        exchange for it. Later x alone is checked here, and all else by the interior's product.
         """
         key = way, *_key(x)
         if key in self._exchanges:
-            return self._exchanges[key], *self._check_vectors(x, out, beta, way)
+            return self._exchanges[key], self._check_operand(x, way), out
         x, y = agree(self.comm, lambda: self._check_vectors(x, out, beta, way), _compare)
         key = way, *_key(x)
         if way:
@@ -297,14 +297,18 @@ class RankMatrix(RankOperator):
                 self._exchanges[key] = on_gpu(transport, *arguments, device=self.device)
         return self._exchanges[key], x, y
 
+    def _check_operand(self, x: ArrayLike, way: str) -> Array:
+        """Return x, or raise an error that says what is wrong with it."""
+        operand: Array = self._backend.as_operand(x, self.device)
+        _check.operand(self.local_shape[::-1] if way else self.local_shape, operand)
+        return operand
+
     def _check_vectors(self, x: ArrayLike, out: Array | None, beta: Number, way: str) -> tuple[Array, Array]:
         """Return x, and the array for its product, or raise an error that says what is wrong with them."""
-        local = self.local_shape[::-1] if way else self.local_shape
-        operand: Array = self._backend.as_operand(x, self.device)
-        _check.operand(local, operand)
+        operand = self._check_operand(x, way)
         dtype = _dtypes.arithmetic(self.dtype, operand.dtype).y
         _check.scale("beta", beta, dtype)
-        shape = (local[0], *operand.shape[1:])
+        shape = (self.local_shape[1 if way else 0], *operand.shape[1:])
         if out is not None:
             self._backend.check_out(out, operand, shape, dtype, self.device)
             return operand, out
