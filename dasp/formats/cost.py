@@ -239,7 +239,7 @@ MOST_STEPS = (1 << 12) - 1
 """Steps of a slice that its header can count."""
 
 MOST = 2.0**63
-"""What every number is less than."""
+"""Every number is less than this."""
 
 LEAST = {"least_saving": -MOST, "most_growth": 1.0, "wave_slices": 1.0, "multiprocessors": 1.0}
 """The least number that a field may hold, if that is not 0."""
@@ -298,7 +298,7 @@ def _read(hint: Any, value: object, name: str) -> Any:
 
 
 H200_GPU = Gpu("NVIDIA H200", 132, 64, 62_914_560, 1.98e9, 4.917e12)
-"""What an H200 says of itself: bytes a second are twice 3.201 GHz times 6144 bits."""
+"""The properties that an H200 reports: bytes a second are twice 3.201 GHz times 6144 bits."""
 
 H200 = CostModel(
     name=H200_GPU.name,

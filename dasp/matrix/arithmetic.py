@@ -84,7 +84,7 @@ class Arithmetic(TransposableMatrix):
         Raises
         ------
         TypeError
-            If it is none of the types that matrices may have, or a real one and values are complex.
+            If matrices cannot have it, or if it is real and values are complex.
 
         Examples
         --------

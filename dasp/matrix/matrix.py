@@ -249,7 +249,7 @@ class SpMatrix(Arithmetic):
         Raises
         ------
         dasp.io.MatrixFileError
-            If the file is missing, or is none of a plan.
+            If the file is missing, or holds no plan.
         """
         from dasp import io
 
