@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dasp.cli.timing import Candidate
+from dasp.runtime.types import Array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Baselines:
     missing: list[Missing] = field(default_factory=list)
 
 
-def make_baselines(makers: dict[str, Callable[[Any, Any], Candidate]], csr: Any, x: Any) -> Baselines:
+def make_baselines(makers: dict[str, Callable[[Any, Any], Candidate]], csr: csr_array, x: Array) -> Baselines:
     """Make the candidates that can be made; the others are missing, each with its reason."""
     made = Baselines()
     for name, make in makers.items():
@@ -45,7 +49,7 @@ def _refuse_halves(dtype: np.dtype[Any], name: str) -> None:
         raise RuntimeError(f"{name} has no products of {dtype}")
 
 
-def scipy_candidate(csr: Any, x: NDArray[Any]) -> Candidate:
+def scipy_candidate(csr: csr_array, x: Array) -> Candidate:
     """Return SciPy's `csr @ x`: one thread, a new y at every product; RuntimeError for halves."""
     _refuse_halves(x.dtype, "SciPy")
     held: list[NDArray[Any]] = []
@@ -64,7 +68,7 @@ def _row_loop() -> Callable[..., None]:
     from dasp.runtime.cpu.compile import jit
 
     @jit(parallel=True, nogil=True)
-    def multiply(data: Any, indices: Any, indptr: Any, x: Any, y: Any) -> None:
+    def multiply(data: Array, indices: Array, indptr: Array, x: Array, y: Array) -> None:
         for row in numba.prange(len(y)):
             total = y.dtype.type(0)
             for entry in range(indptr[row], indptr[row + 1]):
@@ -74,7 +78,7 @@ def _row_loop() -> Callable[..., None]:
     return multiply
 
 
-def numba_candidate(csr: Any, x: NDArray[Any]) -> Candidate:
+def numba_candidate(csr: csr_array, x: Array) -> Candidate:
     """Return the plain loop over rows by Numba; RuntimeError for halves."""
     _refuse_halves(x.dtype, "Numba")
     multiply = _row_loop()
@@ -86,7 +90,7 @@ def numba_candidate(csr: Any, x: NDArray[Any]) -> Candidate:
     return Candidate("numba_csr", run, lambda: y, lambda: y.fill(np.nan), cooldown_seconds=0.02)
 
 
-def cupy_candidate(csr: Any, x: Any) -> Candidate:
+def cupy_candidate(csr: csr_array, x: Array) -> Candidate:
     """Return CuPy's `A @ x`, called from Python; RuntimeError for halves."""
     from cupyx.scipy.sparse import csr_matrix
 

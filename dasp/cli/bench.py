@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from dasp.cli.options import FORMATS, Subparsers, add_json_option, add_parser, duration, positive
 
 if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
     from dasp.cli.measure import Operator, TimedDevice
 
 DEFAULT_MATRICES = (
@@ -118,7 +120,7 @@ def planner(device: str, format: str = "auto") -> Callable[[Any], Operator]:
 
     policy = Policy(format=format)
 
-    def plan(csr: Any) -> Operator:
+    def plan(csr: csr_array) -> Operator:
         on_gpu = type(csr).__module__.startswith("cupyx")
         make = SpMatrix.from_cupy if on_gpu else SpMatrix.from_scipy
         planned: Operator = make(csr, device=device, policy=policy)
@@ -129,7 +131,7 @@ def planner(device: str, format: str = "auto") -> Callable[[Any], Operator]:
 
 def measure_matrix(
     name: str,
-    csr: Any,
+    csr: csr_array,
     plan: Callable[[Any], Operator],
     device: TimedDevice,
     *,

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
     from scipy.sparse import csr_array
 
@@ -117,7 +119,7 @@ def styled(draw: Callable[..., None]) -> Callable[..., None]:
     """Run a function that draws under STYLE; RuntimeError if matplotlib is not installed."""
 
     @functools.wraps(draw)
-    def run(*arguments: Any) -> None:
+    def run(*arguments: object) -> None:
         try:
             from matplotlib import rc_context
         except ImportError as error:
@@ -128,7 +130,7 @@ def styled(draw: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Any, list[Any]]:
+def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
     """Return a figure of so many inches with panels side by side, line after line."""
     from matplotlib.figure import Figure
 
@@ -136,13 +138,13 @@ def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> 
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
-def save(figure: Any, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     """Write a figure in the format of the file's suffix; a PDF without its date, so that equal is equal."""
     figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
 
 
 @styled
-def draw_panels(title: str, panels: Sequence[Callable[[Any], None]], path: Path) -> None:
+def draw_panels(title: str, panels: Sequence[Callable[[Axes], None]], path: Path) -> None:
     """Draw panels side by side, each by a function of its axes."""
     figure, places = new_figure(3.6 * len(panels), 3.4, len(panels))
     figure.suptitle(title)
@@ -172,7 +174,7 @@ def plot_matrix(path: str, matrix: csr_array, title: str, shares: Mapping[str, M
     draw_panels(f"{title}: {size}", matrix_panels(matrix, shares), Path(path))
 
 
-def matrix_panels(matrix: csr_array, shares: Mapping[str, Mapping[str, int]]) -> list[Callable[[Any], None]]:
+def matrix_panels(matrix: csr_array, shares: Mapping[str, Mapping[str, int]]) -> list[Callable[[Axes], None]]:
     """Return the functions that draw row lengths, entries and the plan, each into axes."""
     return [
         lambda axes: _draw_lengths(axes, matrix),
@@ -181,7 +183,7 @@ def matrix_panels(matrix: csr_array, shares: Mapping[str, Mapping[str, int]]) ->
     ]
 
 
-def draw_svg(panels: Sequence[Callable[[Any], None]]) -> str:
+def draw_svg(panels: Sequence[Callable[[Axes], None]]) -> str:
     """Draw panels, two side by side, as an `<svg>` element that needs nothing from elsewhere."""
     text = io.StringIO()
 
@@ -198,7 +200,7 @@ def draw_svg(panels: Sequence[Callable[[Any], None]]) -> str:
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
-def _draw_lengths(axes: Any, matrix: csr_array) -> None:
+def _draw_lengths(axes: Axes, matrix: csr_array) -> None:
     import numpy as np
 
     lengths = np.diff(matrix.indptr)
@@ -216,7 +218,7 @@ def _draw_lengths(axes: Any, matrix: csr_array) -> None:
     axes.set_title(f"Row lengths ({np.count_nonzero(lengths == 0):,} empty rows not shown)")
 
 
-def _draw_density(axes: Any, matrix: csr_array) -> None:
+def _draw_density(axes: Axes, matrix: csr_array) -> None:
     import numpy as np
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import EngFormatter, MaxNLocator
@@ -241,7 +243,7 @@ def _draw_density(axes: Any, matrix: csr_array) -> None:
     axes.figure.colorbar(image, ax=axes, label="share of the places of a pixel that hold an entry")
 
 
-def _draw_plan(axes: Any, shares: Mapping[str, Mapping[str, int]]) -> None:
+def _draw_plan(axes: Axes, shares: Mapping[str, Mapping[str, int]]) -> None:
     """Draw a block of bars for each thing that is shared out, a bar a share, with its count beside it."""
     axes.set_title("The plan")
     axes.set_xlabel("share")

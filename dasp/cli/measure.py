@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,10 @@ from dasp.cli.timing import Candidate, Timing
 from dasp.cli.values import fill, random_vector
 from dasp.cli.verify import Reference, Verification, check_rows, reference_product
 from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.types import Array, DTypeLike
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 OURS = "dasp"
 """The timing of `A.matvec(x, out=y)`, which is what is compared."""
@@ -51,10 +55,10 @@ class Operator(Protocol):
     def nbytes(self) -> int:
         """Bytes of the plan."""
 
-    def matvec(self, x: Any, *, out: Any) -> Any:
+    def matvec(self, x: Array, *, out: Array) -> Array:
         """Write A x to `out`."""
 
-    def __matmul__(self, x: Any) -> Any:
+    def __matmul__(self, x: Array) -> Array:
         """Return A x, in a new vector."""
 
 
@@ -95,14 +99,14 @@ class TimedHost:
         """Return the vector itself."""
         return np.ascontiguousarray(values)
 
-    def fetch(self, values: Any) -> NDArray[Any]:
+    def fetch(self, values: Array) -> NDArray[Any]:
         """Return the vector itself."""
         return np.asarray(values)
 
     def synchronize(self) -> None:
         """Do nothing: host products return when they are done."""
 
-    def baselines(self, csr: Any, x: Any) -> Baselines:
+    def baselines(self, csr: csr_array, x: Array) -> Baselines:
         """Return SciPy's product and numba's loop over rows."""
         return make_baselines({"scipy": scipy_candidate, "numba_csr": numba_candidate}, csr, x)
 
@@ -148,7 +152,7 @@ class TimedGpu:
 
         return cupy.asarray(values)
 
-    def fetch(self, values: Any) -> NDArray[Any]:
+    def fetch(self, values: Array) -> NDArray[Any]:
         """Return a copy on the host, after the device has finished."""
         import cupy
 
@@ -161,7 +165,7 @@ class TimedGpu:
 
         cupy.cuda.Device().synchronize()
 
-    def baselines(self, csr: Any, x: Any) -> Baselines:
+    def baselines(self, csr: csr_array, x: Array) -> Baselines:
         """Return CuPy's product."""
         return make_baselines({"cupy": cupy_candidate}, csr, x)
 
@@ -245,7 +249,7 @@ class Comparison:
 
 def compare(
     operator: Operator,
-    csr: Any,
+    csr: csr_array,
     device: TimedDevice,
     make: Callable[[Any], Baselines],
     *,
@@ -295,7 +299,7 @@ def compare(
 
 
 def _our_candidates(
-    operator: Operator, x: Any, rows: int, device: TimedDevice, dtype: np.dtype[Any]
+    operator: Operator, x: Array, rows: int, device: TimedDevice, dtype: np.dtype[Any]
 ) -> list[Candidate]:
     """Return our products: into a given y, and into a new one by a call from Python."""
     y = device.vector(np.full(rows, np.nan, dtype=dtype))
@@ -353,7 +357,11 @@ def best_ms(make: Callable[[], Any], device: TimedDevice, tries: int = PLAN_TRIE
 
 
 def warm_up(
-    plan: Callable[[Any], Operator], device: TimedDevice, dtype: Any = np.float64, *, transpose: bool = False
+    plan: Callable[[Any], Operator],
+    device: TimedDevice,
+    dtype: DTypeLike = np.float64,
+    *,
+    transpose: bool = False,
 ) -> None:
     """Plan and multiply a small matrix with rows of every category, so that compiling is timed nowhere."""
     import scipy.sparse

@@ -28,7 +28,9 @@ from dasp.dense.gemm.launch_cuda import KernelCall, PreparedCalls
 from dasp.dense.gemm.rungs_cuda import ARRAYS, BY_NAME, LAST, OperandLayout, Rung, launches
 from dasp.dense.gemm.settings import TileSizes
 from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.launch import address
 from dasp.runtime.cuda.stream import on_stream
+from dasp.runtime.types import Array
 
 CHECK = (200, 264, 136)
 """m, n, k of the product that checks a set of sizes: whole pieces, no whole tiles."""
@@ -137,15 +139,15 @@ class TileSearch:
         m, n, k = sizes
         return launches(self.rung, self.dtype, OperandLayout(m, n, k, k, n, n, n), setting, 1.0, 0.0)
 
-    def _ready(self, setting: TileSizes, a: Any, b: Any, out: Any) -> Callable[[], None]:
+    def _ready(self, setting: TileSizes, a: Array, b: Array, out: Array) -> Callable[[], None]:
         """Return the product with these sizes, to be run; RuntimeError if they do not compile."""
         steps = self._launches(setting, (*out.shape, a.shape[1]))
         launch = PreparedCalls(steps, self._device, ARRAYS)
         arrays = a, b, out, out, self._cupy.empty(max(steps[0].sums, 1), out.dtype)
         stream = self._cupy.cuda.get_current_stream
-        return lambda: launch(stream().ptr, *(array.data.ptr for array in arrays))
+        return lambda: launch(stream().ptr, *map(address, arrays))
 
-    def _is_right(self, setting: TileSizes, a: Any, b: Any, want: Any, bound: Any) -> bool:
+    def _is_right(self, setting: TileSizes, a: Array, b: Array, want: Array, bound: Array) -> bool:
         out = self._cupy.full(want.shape, self._cupy.nan, a.dtype)
         try:
             self._ready(setting, a, b, out)()
@@ -158,7 +160,7 @@ class TileSearch:
             self._say(f"WRONG: {self.rung.name} {self.dtype} {setting}")
         return right
 
-    def _time(self, setting: TileSizes, a: Any, b: Any, out: Any, samples: int) -> float:
+    def _time(self, setting: TileSizes, a: Array, b: Array, out: Array, samples: int) -> float:
         try:
             run = self._ready(setting, a, b, out)
         except RuntimeError:

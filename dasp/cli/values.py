@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dasp.runtime.dtypes import bits_type
+from dasp.runtime.types import Array, DTypeLike
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 HALF_MOST = 256.0
 """The largest value of a matrix that is not scaled for float16."""
 
 
-def as_float(csr: Any, dtype: Any = np.float64, seed: int = 0) -> Any:
+def as_float(csr: csr_array, dtype: DTypeLike = np.float64, seed: int = 0) -> csr_array:
     """Return the matrix as it is multiplied: CSR, 32-bit indices where they fit, values of `dtype`.
 
     Parameters
@@ -48,7 +52,7 @@ def as_float(csr: Any, dtype: Any = np.float64, seed: int = 0) -> Any:
     return matrix
 
 
-def random_vector(size: int, dtype: Any, seed: int) -> np.ndarray[Any, Any]:
+def random_vector(size: int, dtype: DTypeLike, seed: int) -> np.ndarray[Any, Any]:
     """Return numbers of a type whose parts are drawn from the standard normal distribution."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(size)
@@ -57,7 +61,7 @@ def random_vector(size: int, dtype: Any, seed: int) -> np.ndarray[Any, Any]:
     return x.astype(dtype)
 
 
-def fill(y: Any, number: float) -> None:
+def fill(y: Array, number: float) -> None:
     """Write a number into every element of an array of NumPy or CuPy, by its bits: CuPy fills no bfloat16."""
     bits = bits_type(y.dtype)
     y.view(bits).fill(np.array(number, y.dtype).view(bits)[()])
