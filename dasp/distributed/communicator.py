@@ -354,8 +354,8 @@ class Communicator:
         """Return a number of the place in the calls: the same on all ranks, and another one each time."""
         return self._number << 20 | self._step
 
-    def let_go(self) -> None:
-        """Let this process end without the other ranks, which may be gone: one did not answer."""
+    def abort_at_exit(self) -> None:
+        """End all ranks when this process ends, if its end would wait for one that did not answer."""
 
     def abort(self, reason: str) -> None:
         """End all ranks, as far as the communicator can; for an error that others cannot learn otherwise."""

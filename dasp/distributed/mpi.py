@@ -47,7 +47,7 @@ def _make_key() -> int:
 
 
 def _close(comm: Any, key: int, own: MpiCommunicator) -> None:
-    """Let go of our communicator with the one of MPI, which all its ranks free together."""
+    """Close our communicator with the one of MPI, which all its ranks free together."""
     own.close()
 
 
@@ -114,7 +114,7 @@ class MpiCommunicator(Communicator):
         """
         waited = time.monotonic() - began
         if waited > self.timeout:
-            self.let_go()
+            self.abort_at_exit()
             raise RankError(
                 f"rank {self.rank} of {self.size} waited {self.timeout:g} s for another rank, in vain; it "
                 "has ended, failed, or works on something else; set DASP_RANK_TIMEOUT to wait longer"
@@ -122,8 +122,8 @@ class MpiCommunicator(Communicator):
         if waited > SPIN:
             time.sleep(PAUSE)
 
-    def let_go(self) -> None:
-        """End all ranks with this one: MPI_Finalize would wait for the rank that is gone, for ever."""
+    def abort_at_exit(self) -> None:
+        """End all ranks when this process ends: MPI_Finalize would wait for ever for one that is gone."""
         if not self._aborts:
             self._aborts = True
             atexit.register(self.abort, "a rank did not answer")

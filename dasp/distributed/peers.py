@@ -229,7 +229,7 @@ class PeerTransport:
         if self._closed:
             raise make_freed_error(self.comm)
         if self._limit[GAVE_UP]:
-            self._let_go()
+            self._abort_at_exit()
             raise make_given_up_error(self.comm, np.flatnonzero(self._limit[ENDED:]))
         if self._seconds != self.comm.timeout:
             self._wait_for(self.comm.timeout)
@@ -329,11 +329,11 @@ class PeerTransport:
     def give_up(self) -> None:
         """Let kernels of this rank wait for no other rank any more."""
         self._limit[GAVE_UP] = 1
-        self._let_go()
+        self._abort_at_exit()
 
-    def _let_go(self) -> None:
+    def _abort_at_exit(self) -> None:
         if self._tried:  # a trial in vain leaves the job as it is
-            self.comm.let_go()
+            self.comm.abort_at_exit()
 
     def works(self) -> bool:
         """Return True if messages and sums come as they should on all ranks; all ranks call this."""

@@ -299,7 +299,7 @@ class NcclWatch:
                 return
             self._given_up[0] = 1  # before kernels go on that see it
         self._wake.set()
-        self._comm.let_go()
+        self._comm.abort_at_exit()
 
     def end(self) -> None:
         """End the communicators.

@@ -64,8 +64,8 @@ class Case:
     """A watch, two communicators, and messages of two matrices."""
 
     def __init__(self, timeout: float = 600.0) -> None:
-        self.let_go, self.groups = 0, 0
-        self.comm: Any = SimpleNamespace(rank=2, size=4, timeout=timeout, let_go=self.count)
+        self.abort_at_exit, self.groups = 0, 0
+        self.comm: Any = SimpleNamespace(rank=2, size=4, timeout=timeout, abort_at_exit=self.count)
         self.communicators = Communicator(), Communicator()
         self.given_up, self.told = np.zeros(1, np.uint32), np.zeros((2, 2), np.uint32)
         self.watch = NcclWatch(self.comm, self.communicators, self.given_up, self.together)
@@ -73,7 +73,7 @@ class Case:
             self.watch.add(each)
 
     def count(self) -> None:
-        self.let_go += 1
+        self.abort_at_exit += 1
 
     @contextlib.contextmanager
     def together(self) -> Any:
@@ -104,7 +104,7 @@ def test_messages_are_given_up_when_their_time_is_over() -> None:
     assert case.groups == 1
     case.watch.give_up()
     case.watch.look(1000.0)  # asks nothing of what is being freed
-    assert case.let_go == 1
+    assert case.abort_at_exit == 1
     with pytest.raises(RankError, match=r"rank 2 of 4 has given up waiting for another rank; GPUs send"):
         case.watch.check()
 

@@ -447,7 +447,7 @@ def test_memory_of_matrices_that_are_gone_is_used_again_or_given_back(shared_mem
             holder = Holder()
             kept.append((sharing.room(sizes[turn % 6], holder), holder))
             assert kept[-1][0].nbytes >= sizes[turn % 6]
-            del holder, kept[: int(rng.integers(0, 3))]  # ranks let go at different times
+            del holder, kept[: int(rng.integers(0, 3))]  # ranks drop them at different times
             del kept[:-3]
             if turn % 20 == 19:
                 kept.clear()
@@ -494,16 +494,16 @@ class Waiting(peers.PeerTransport):
     """A transport without a GPU, as far as waiting goes."""
 
     def __init__(self) -> None:
-        self.comm: Any = SimpleNamespace(rank=2, size=4, timeout=600.0, let_go=self.let_go)
+        self.comm: Any = SimpleNamespace(rank=2, size=4, timeout=600.0, abort_at_exit=self.abort_at_exit)
         self._limit, self._seconds, self.ends = np.zeros(2 + 4, np.int32), 0.0, 0
-        self.let_go_of, self._tried, self._closed = 0, True, False
+        self.aborts, self._tried, self._closed = 0, True, False
         self._device = SimpleNamespace(synchronize=self.synchronize)
 
     def synchronize(self) -> None:
         self.ends += 1
 
-    def let_go(self) -> None:
-        self.let_go_of += 1
+    def abort_at_exit(self) -> None:
+        self.aborts += 1
 
 
 def test_kernels_are_told_how_long_to_wait_and_for_whom() -> None:
@@ -520,7 +520,7 @@ def test_kernels_are_told_how_long_to_wait_and_for_whom() -> None:
     waiting._limit[peers.GAVE_UP] = 1  # as a kernel does
     with pytest.raises(RankError, match=r"rank 2 of 4 has given up .* \(ended: 3\); GPUs send"):
         waiting.wait(SimpleNamespace(done=True))
-    assert waiting.let_go_of == 1
+    assert waiting.aborts == 1
 
 
 def test_the_host_waits_no_longer_than_the_timeout() -> None:
@@ -528,7 +528,7 @@ def test_the_host_waits_no_longer_than_the_timeout() -> None:
     waiting.comm.timeout = 0.01
     with pytest.raises(RankError, match=r"rank 2 of 4 waited 0\.01 s for its GPU"):
         waiting.wait(SimpleNamespace(done=False))
-    assert waiting.let_go_of == 1
+    assert waiting.aborts == 1
     with pytest.raises(RankError, match="has given up waiting for another rank; GPUs"):
         waiting.check()
 
@@ -540,7 +540,7 @@ def test_a_trial_in_vain_leaves_the_job_as_it_is() -> None:
     waiting.give_up()
     with pytest.raises(RankError, match="has given up"):
         waiting.check()
-    assert waiting.let_go_of == 0
+    assert waiting.aborts == 0
 
 
 def test_a_fork_leaves_the_gpu_alone_when_it_ends() -> None:
