@@ -25,9 +25,7 @@ from dasp.runtime.arrays import Order
 from dasp.runtime.cpu.host import name_processor
 from dasp.runtime.cpu.signals import as_raised
 from dasp.runtime.dtypes import sum_type
-from dasp.runtime.types import AnyArray, ArrayLike
-
-Vector = np.ndarray[Any, Any]
+from dasp.runtime.types import AnyArray, ArrayLike, Vector
 
 __all__ = ["primitives"]
 

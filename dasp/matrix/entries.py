@@ -10,8 +10,8 @@ import numpy as np
 from scipy.sparse import sparray, spmatrix
 
 from dasp.runtime import check as _check
-from dasp.runtime.arrays import Vector, index, values
-from dasp.runtime.types import ArrayLike
+from dasp.runtime.arrays import index, values
+from dasp.runtime.types import ArrayLike, Vector
 
 
 class Compressed(NamedTuple):

@@ -17,9 +17,8 @@ import numpy.typing as npt
 
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
-from dasp.runtime.types import Array, DeviceArray
+from dasp.runtime.types import Array, DeviceArray, Vector
 
-Vector = np.ndarray[Any, Any]
 Library = Literal["numpy", "cupy"]
 
 _OVERLAP_WORK = 100_000

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 
 from dasp.runtime.dtypes import BFLOAT16
-from dasp.runtime.types import DenseArray
-
-Vector = np.ndarray[Any, Any]
+from dasp.runtime.types import DenseArray, Vector
 
 _SAID_WITH_AN = re.compile(r"[aeio]|u(?!int|func|ser)|ndarray|spmatrix", re.IGNORECASE)
 

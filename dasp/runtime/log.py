@@ -13,7 +13,7 @@ import os
 import sys
 
 SECONDS = 1.0
-"""Of compiling in a process, from which on its user is told."""
+"""Seconds of compiling in a process, after which its user is told."""
 
 _NOTICE = "dasp: compiling for this machine, which takes seconds once; `dasp warmup` compiles beforehand"
 

@@ -10,6 +10,9 @@ import numpy.typing as npt
 Array = np.ndarray[Any, Any]
 """An array of NumPy, or one of CuPy, which has the same methods."""
 
+Vector = np.ndarray[Any, Any]
+"""An array of NumPy alone, most often of one dimension."""
+
 ArrayLike = npt.ArrayLike
 """An array of any library, or a list of numbers."""
 

@@ -5,8 +5,6 @@ NumPy takes several nanoseconds a number; the loops here have no branches, so th
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -15,8 +13,7 @@ from numba.extending import intrinsic
 from dasp.runtime.arrays import order
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.dtypes import BFLOAT16
-
-Vector = np.ndarray[Any, Any]
+from dasp.runtime.types import Vector
 
 
 def widened(x: Vector) -> Vector:

@@ -18,8 +18,7 @@ from numba.extending import intrinsic
 
 from dasp.runtime.arrays import address
 from dasp.runtime.cpu.compile import c_function
-
-Vector = np.ndarray[Any, Any]
+from dasp.runtime.types import Vector
 
 CHUNKS = 4
 """Chunks of a part: few, because each has a start that no prefetcher saw coming."""

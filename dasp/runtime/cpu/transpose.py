@@ -19,11 +19,10 @@ from numba.extending import intrinsic
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.integers import ceil_div
-
-Vector = np.ndarray[Any, Any]
+from dasp.runtime.types import Vector
 
 RUN_BYTES = 64
-"""Of a block's side, at most: a line of the cache."""
+"""Most bytes of a block's side: a line of the cache."""
 
 FEW = 4096
 """Numbers up to which NumPy takes less than the way into compiled code."""

@@ -1,4 +1,4 @@
-"""What a captured graph uses: it is kept until the graph, and all that was made from it, has ended.
+"""Memory of captured graphs: it is kept until the graph, and all that was made from it, has ended.
 
 A graph holds addresses alone. CUDA tells when it has ended.
 

@@ -14,9 +14,7 @@ from dasp.runtime.cuda.driver import allow_shared
 from dasp.runtime.cuda.graph import WHILE_NODES, LoopGraph, in_turn
 from dasp.runtime.cuda.launch import OVERLAPPING, Kinds, Launch, Launches, Signature
 from dasp.runtime.cuda.stream import on_stream
-from dasp.runtime.types import CupyDevice, DeviceArray, KernelFunction, Stream
-
-HostArray = np.ndarray[Any, Any]
+from dasp.runtime.types import CupyDevice, DeviceArray, KernelFunction, Stream, Vector
 
 STATIC_SHARED = 10 << 10
 """Bytes of shared memory left to what a kernel declares beside its dynamic shared memory."""
@@ -96,17 +94,17 @@ class CudaDevice:
         with self._device:
             return self._cupy.asarray(array, dtype)
 
-    def shared_with_host(self, count: int) -> tuple[DeviceArray, HostArray]:
+    def shared_with_host(self, count: int) -> tuple[DeviceArray, Vector]:
         """Return float64 numbers in the host's memory, as kernels write them and as the host reads them."""
         return shared_with_host(self._device, count, np.float64)
 
     # ---- copies ----------------------------------------------------------------------------------------
 
-    def upload(self, target: DeviceArray, source: HostArray) -> None:
+    def upload(self, target: DeviceArray, source: Vector) -> None:
         """Copy from the host."""
         target.set(source)
 
-    def download(self, array: DeviceArray) -> HostArray:
+    def download(self, array: DeviceArray) -> Vector:
         """Return a copy on the host, when all that was launched before is done."""
         nbytes = array.nbytes
         if not 0 < nbytes <= MOST_PINNED or not array.flags.c_contiguous:
@@ -314,7 +312,7 @@ def _repeat_from_host(function: Callable[[], None], numbers: DeviceArray) -> Non
         going = float(numbers[0].get()) == 0
 
 
-def shared_with_host(device: CupyDevice, count: int, dtype: npt.DTypeLike) -> tuple[DeviceArray, HostArray]:
+def shared_with_host(device: CupyDevice, count: int, dtype: npt.DTypeLike) -> tuple[DeviceArray, Vector]:
     """Return numbers in the host's memory, as kernels of a device of CuPy see them and as the host does."""
     import cupy
 
