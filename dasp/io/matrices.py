@@ -18,6 +18,7 @@ import scipy.sparse
 from scipy.sparse import csr_array
 
 from dasp import models
+from dasp.formats.csr.check import check_compressed
 from dasp.formats.plan import Plan
 from dasp.io.archives import Announced, Archive, open_archive, refuse_oversize_archive
 from dasp.io.files import MatrixFileError, one_line_errors, replacing
@@ -290,7 +291,7 @@ def _to_csr(form: str, shape: tuple[int, int], arrays: list[np.ndarray[Any, Any]
     end = int(indptr[-1]) if len(indptr) else 0
     if 0 <= end <= min(len(indices), len(data)):
         data, indices = data[:end], indices[:end]
-    _check.compressed(form.upper(), (lines, places), indptr, indices, data)
+    check_compressed(form.upper(), (lines, places), indptr, indices, data)
     return csr_array(make((data, indices, indptr), shape=shape))
 
 

@@ -10,6 +10,7 @@ import scipy.sparse
 from scipy.sparse import sparray, spmatrix
 
 from dasp.formats import devices
+from dasp.formats.csr.check import check_compressed
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array, csr_from_coo, sort_by_row
 from dasp.matrix.entries import Compressed, Coordinates, take_coordinates, take_sparse
@@ -64,7 +65,7 @@ def from_tuple(A: tuple[Any, ...], shape: tuple[int, int] | None, request: Reque
             indices=_arrays.index("indices", indices),
             indptr=_arrays.index("indptr", indptr),
         )
-        _check.csr(size, *arrays)
+        check_compressed("CSR", size, *arrays)
         return _compress(size, arrays, request)
     if len(A) != 2 or not isinstance(A[1], (tuple, list)) or len(A[1]) != 2:
         raise TypeError(f"A is a tuple of {len(A)}; (data, (row, col)) or (data, indices, indptr) is needed")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import sparray, spmatrix
 
-from dasp.runtime import check as _check
+from dasp.formats.csr.check import check_compressed, check_entries
 from dasp.runtime.arrays import index, values
 from dasp.runtime.types import ArrayLike, Vector
 
@@ -49,7 +49,7 @@ def take_coordinates(
     taken = values("data", data), index("row", rows), index("col", columns)
     dtype = np.result_type(taken[1], taken[2])
     row, column = (positions.astype(dtype, copy=False) for positions in taken[1:])
-    _check.entries(shape, row, column, taken[0])
+    check_entries(shape, row, column, taken[0])
     return Coordinates(row, column, taken[0])
 
 
@@ -100,7 +100,7 @@ def _compressed(
     if 0 <= end <= min(len(indices), len(data)):
         indices, data = indices[:end], data[:end]
     if checks:
-        _check.compressed(kind, shape, indptr, indices, data)
+        check_compressed(kind, shape, indptr, indices, data)
     return Compressed(indptr, indices, data)
 
 
@@ -173,7 +173,7 @@ def _lil(matrix: sparray | spmatrix) -> Compressed:
         raise ValueError(f"A has {m} rows; its lists of columns and of values are not as many or not as long")
     indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     data = values("A.data", data)
-    _check.compressed("LIL", (m, n), indptr, indices, data)
+    check_compressed("LIL", (m, n), indptr, indices, data)
     return Compressed(indptr, indices, data)
 
 

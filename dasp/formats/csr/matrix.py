@@ -8,7 +8,7 @@ from dasp.runtime.types import Array as Array
 
 
 class Csr(NamedTuple):
-    """A matrix as it comes in, checked (`dasp.runtime.check.csr`), on the device where its plan is made.
+    """A matrix as it comes in, checked (`dasp.formats.csr.check`), on the device where its plan is made.
 
     Attributes
     ----------

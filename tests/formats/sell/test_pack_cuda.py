@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dasp import formats
 from dasp.formats.cost import H200
+from dasp.formats.csr.check import check_compressed
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import nbytes
 from dasp.formats.sell import SELL, choose
@@ -22,7 +23,6 @@ from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.formats.sell.layout import Cut
 from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code, shape_fields
 from dasp.models import generate
-from dasp.runtime import check as _check
 from tests.support.gallery import GALLERY, LENGTHS, from_lengths
 from tests.support.pack_device import PackingDevice
 from tests.support.planned import MODELS
@@ -342,7 +342,7 @@ def test_what_is_no_matrix_is_refused_as_on_the_host(changes):
     indptr, indices = (np.array(arrays[name]) for name in ("indptr", "indices"))
     csr = Csr((2, 3), indptr, indices, np.array(arrays["data"]))
     with pytest.raises(ValueError, match=r"indptr|indices") as wanted:
-        _check.compressed("CSR", csr.shape, *csr[1:])
+        check_compressed("CSR", csr.shape, *csr[1:])
     with pytest.raises(ValueError, match=re.escape(str(wanted.value))):
         CudaPrimitives(PackingDevice()).survey(csr, SELL_CUT, True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dasp.formats.csr.check import check_facts
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array
 from dasp.formats.sell.cuda.pack import kernels, kinds
@@ -18,7 +19,6 @@ from dasp.formats.sell.cuda.pack.values import (
     value_statistics,
 )
 from dasp.formats.sell.layout import Cut, Survey
-from dasp.runtime import check as _check
 from dasp.runtime.integers import ceil_div
 
 BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1
@@ -64,10 +64,10 @@ class Found(NamedTuple):
 
 
 def survey(on: Launcher, csr: Csr, cut: Cut, narrow: bool) -> Survey:
-    """See `Primitives`; also holds that the arrays are a matrix, as `dasp.runtime.check.compressed` does."""
+    """See `Primitives`; also holds that the arrays are a matrix, as `check_compressed` does."""
     m, nnz = csr.shape[0], len(csr.indices)
     if csr.indptr.shape != (m + 1,):
-        _check.compressed_facts("CSR", csr.shape, False, 0, (nnz, len(csr.data)), None)
+        check_facts("CSR", csr.shape, False, 0, (nnz, len(csr.data)), None)
     on.compile_usual(csr)
     narrows = bool(narrow and nnz and len(csr.data))
     words = on.device.zeros(FACTS + VALUE_WORDS * narrows, COUNT)
@@ -103,8 +103,8 @@ def survey(on: Launcher, csr: Csr, cut: Cut, narrow: bool) -> Survey:
 
 
 def _hold(csr: Csr, facts: Facts) -> None:
-    """Hold that arrays on the device are a matrix; see `dasp.runtime.check.compressed`."""
+    """Hold that arrays on the device are a matrix; see `check_compressed`."""
     given = len(csr.indices), len(csr.data)
     least = (facts.least_column_not ^ ALL_BITS) - BIAS
     columns = (least, facts.most_column - BIAS) if given[0] else None
-    _check.compressed_facts("CSR", csr.shape, not facts.falls, facts.end - BIAS, given, columns)
+    check_facts("CSR", csr.shape, not facts.falls, facts.end - BIAS, given, columns)
