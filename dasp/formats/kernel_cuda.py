@@ -52,11 +52,8 @@ class VectorKernel(Protocol):
     SIGNATURE: Signature
     """Source, entry point and parameters; the last are those of `VARYING`."""
 
-    def defines(self, plan: Plan, /) -> dict[str, str]:
-        """Return the compile-time constants that the format adds."""
-
-    def own_defines(self, plan: Plan, /) -> dict[str, str]:
-        """Return the constants that a product by vectors of the plan's own type adds."""
+    def defines(self, plan: Plan, kinds: Arithmetic, /) -> dict[str, str]:
+        """Return the compile-time constants that the format adds, for the types of a product."""
 
     def types(self, plan: Plan, /) -> dict[str, np.dtype[Any]]:
         """Return the types that the source names."""
@@ -85,12 +82,8 @@ def numbers(total: np.dtype[Any], alpha: complex, beta: complex) -> tuple[Any, .
 
 def defines(kernel: VectorKernel, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
     """Return the compile-time constants of the kernel for a plan and the types of a product."""
-    constants = kernel.defines(plan)
-    if kinds.sum != np.float64:
-        constants.pop("DASP_MMA", None)  # tensor cores multiply by tiles in float64 alone
-    if kinds.x == kinds.y == plan.dtype:
-        constants |= kernel.own_defines(plan)
-    return constants | {
+    return {
+        **kernel.defines(plan, kinds),
         **kinds.defines,
         "DASP_THREADS": str(kernel.threads(plan)),
         "DASP_TICKETS": str(int(kernel.partials(plan) > 0)),

@@ -93,7 +93,7 @@ class CudaProduct:
     def __init__(self, plan: Plan, device: str) -> None:
         self.__dict__.update(_shared(device, plan.dtype))
         kernel, kinds = self.kernel, self._kinds
-        if "DASP_MMA" in defines(kernel, plan, kinds) and self._capability < TENSOR_CORES:
+        if defines(kernel, plan, kinds).get("DASP_MMA") == "1" and self._capability < TENSOR_CORES:
             raise RuntimeError(
                 f"this GPU is sm_{self._capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
             )

@@ -75,8 +75,9 @@ def test_a_gpu_that_does_not_say_all_has_a_model(silent):
     choice = dataclasses.replace(plan.pattern.choice, model=model)
     plan = dataclasses.replace(plan, pattern=dataclasses.replace(plan.pattern, choice=choice))
     from dasp.formats.sell.cuda import vector
+    from dasp.runtime.dtypes import into
 
-    assert "DASP_IN_FLIGHT" in vector.defines(plan)
+    assert "DASP_IN_FLIGHT" in vector.defines(plan, into(*3 * [plan.dtype]))
 
 
 def test_every_number_says_its_unit_what_it_trades_and_how_it_is_measured():

@@ -30,7 +30,7 @@ from dasp.formats.plan import (
 from dasp.formats.sell.cpu import primitives
 from dasp.matrix import planning
 from dasp.runtime.cuda.launch import Signature
-from dasp.runtime.dtypes import TABLE, real_type
+from dasp.runtime.dtypes import TABLE, Arithmetic, real_type
 from tests.support.gallery import GALLERY
 from tests.support.reference import assert_close, assert_same_entries, entries_of
 
@@ -119,10 +119,7 @@ class Kernel:
         """,
     )
 
-    def defines(self, plan: Plan) -> dict[str, str]:
-        return {}
-
-    def own_defines(self, plan: Plan) -> dict[str, str]:
+    def defines(self, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
         return {}
 
     def types(self, plan: Plan) -> dict[str, np.dtype[Any]]:

@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dasp.runtime.cpu.emitter import I32, LINE, prefetch_run
+from dasp.runtime.cpu.emitter import FIRST_LEVEL, I32, LINE, prefetch_run
 from dasp.runtime.cpu.host import find_features
 
 SQUARE = 8
@@ -27,9 +27,6 @@ SQUARE = 8
 
 AHEAD = 8
 """Rows of packed B between the one in use and the one asked for."""
-
-FIRST_LEVEL = 3
-"""LLVM's number for the cache that prefetches go to."""
 
 UNROLL = 4
 """Values of p in one turn of the micro-kernel's loop."""

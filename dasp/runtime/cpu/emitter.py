@@ -17,6 +17,9 @@ from dasp.runtime.cpu.host import find_features
 LINE = 64
 """Bytes that a cache brings at a time."""
 
+FIRST_LEVEL, SECOND_LEVEL = 3, 2
+"""LLVM's numbers of the caches that `prefetch_run` brings memory to."""
+
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
 

@@ -29,6 +29,7 @@ from dasp.formats.sell.cuda import vector as cuda
 from dasp.formats.sell.pattern import CODE_TYPES, Coding, Width, delta_views, shape_fields
 from dasp.models import examples, generate
 from dasp.runtime.cpu import threads
+from dasp.runtime.dtypes import into
 from dasp.runtime.memory import HUGE_PAGE, new_array
 from tests.support.executors import EXECUTORS, multiply
 from tests.support.gallery import from_lengths, matrices
@@ -45,6 +46,11 @@ def slices_of(matrix: csr_array, *, machine: str = "gpu", **choices: object) -> 
     """The plan of a matrix in slices, with the fields of its pattern and values as its own."""
     plan = plan_of(matrix, Policy(format="sell", **choices), machine=machine)
     return SimpleNamespace(plan=plan, **vars(plan.pattern), **vars(plan.values))
+
+
+def defines_of(matrix: csr_array, policy: Policy) -> dict[str, str]:
+    plan = plan_of(matrix, policy)
+    return cuda.defines(plan, into(*3 * [plan.dtype]))
 
 
 def unpack(part: SimpleNamespace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -769,13 +775,13 @@ def test_products_of_plans_of_which_a_share_stays_in_the_cache(executor, coding,
     x, policy = np.random.default_rng(6).standard_normal(400), Policy(format="sell")
     plain = multiply(executor, matrix, x, policy=policy)
     assert_close(plain, matrix, x)
-    assert "DASP_KEEP" not in cuda.defines(plan_of(matrix, policy))  # it is small
+    assert "DASP_KEEP" not in defines_of(matrix, policy)  # it is small
     monkeypatch.setitem(MODELS, "gpu", replace(H200, kept_plans=(0, 1 << 40)))
-    share = cuda.defines(plan_of(matrix, policy))["DASP_KEEP"]
+    share = defines_of(matrix, policy)["DASP_KEEP"]
     assert share == "1.0f"
     np.testing.assert_array_equal(multiply(executor, matrix, x, policy=policy), plain)
     monkeypatch.setitem(MODELS, "gpu", replace(H200, kept_plans=(0, 1 << 40), kept_bytes=8_000))
-    assert cuda.defines(plan_of(matrix, policy))["DASP_KEEP"] != share
+    assert defines_of(matrix, policy)["DASP_KEEP"] != share
     np.testing.assert_array_equal(multiply(executor, matrix, x, policy=policy), plain)
 
 

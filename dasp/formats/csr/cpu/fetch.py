@@ -8,10 +8,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.emitter import place_of
-
-LINE = 64
-"""Bytes of a line of the cache."""
+from dasp.runtime.cpu.emitter import FIRST_LEVEL, LINE, place_of, prefetch_run
 
 
 @intrinsic
@@ -19,11 +16,9 @@ def _prefetch(typing_context, array, place):
     """Ask for the line of the cache that an array has at a place."""
 
     def generate(context, builder, signature, arguments):
-        (array, place), byte = arguments, ir.IntType(8)
-        where = place_of(context, builder, signature.args[0], array, place, byte)
-        kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), *[ir.IntType(32)] * 3])
-        ask = builder.module.declare_intrinsic("llvm.prefetch", (byte.as_pointer(),), kind)
-        builder.call(ask, [where, *(ir.Constant(ir.IntType(32), number) for number in (0, 3, 1))])
+        array, place = arguments
+        where = place_of(context, builder, signature.args[0], array, place, ir.IntType(8))
+        prefetch_run(builder, where, 0, 1, FIRST_LEVEL)
         return context.get_dummy_value()
 
     return types.void(array, types.uint64), generate

@@ -9,7 +9,7 @@ import numpy as np
 from dasp.formats.kernel_cuda import Scratch
 from dasp.formats.plan import WARP, Plan
 from dasp.runtime.cuda.launch import Signature
-from dasp.runtime.dtypes import C_NAMES
+from dasp.runtime.dtypes import C_NAMES, Arithmetic
 from dasp.runtime.integers import ceil_div
 
 THREADS, SHORT_THREADS = 128, 256
@@ -65,21 +65,14 @@ SIGNATURE = Signature(
 )
 
 
-def traits(plan: Plan) -> tuple[Any, ...]:
-    """Return the facts that decide the constants of the format."""
-    return plan.pattern.index_dtype, plan.pattern.offset_dtype, plan.pattern.mma
-
-
-def defines(plan: Plan) -> dict[str, str]:
-    """Return the compile-time constants that the format adds."""
-    index, offset, mma = traits(plan)
-    integers = {"DASP_INDEX": C_NAMES[index], "DASP_OFFSET": C_NAMES[offset]}
-    return integers | {"DASP_MMA": "1"} if mma else integers
-
-
-def own_defines(plan: Plan) -> dict[str, str]:
-    """Return the constants that a product by vectors of the plan's own type adds: none."""
-    return {}
+def defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
+    """Return the compile-time constants that the format adds; tensor cores are for sums in float64."""
+    pattern = plan.pattern
+    return {
+        "DASP_INDEX": C_NAMES[pattern.index_dtype],
+        "DASP_OFFSET": C_NAMES[pattern.offset_dtype],
+        "DASP_MMA": str(int(pattern.mma and kinds.sum == np.float64)),
+    }
 
 
 def types(plan: Plan) -> dict[str, np.dtype[Any]]:

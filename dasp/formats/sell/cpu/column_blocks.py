@@ -22,12 +22,12 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dasp.formats.plan import WARP
-from dasp.formats.sell.cpu.emitter import FIRST_LEVEL, WORD_LANES
+from dasp.formats.sell.cpu.emitter import WORD_LANES
 from dasp.formats.sell.cpu.rows import RowBuilder, RowEmitter, bytes_of_real
 from dasp.formats.sell.cpu.slices import of_plan
 from dasp.formats.sell.pattern import shape_fields
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.emitter import I64, is_null, prefetch_run
+from dasp.runtime.cpu.emitter import FIRST_LEVEL, I64, is_null, prefetch_run
 from dasp.runtime.cpu.job import SharedFunction
 
 Vector = np.ndarray[Any, Any]

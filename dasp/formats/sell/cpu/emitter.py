@@ -21,7 +21,16 @@ from llvmlite import ir
 from numba import types
 
 from dasp.formats.plan import WARP
-from dasp.runtime.cpu.emitter import HALVES, I32, I64, as_floats, bytes_of, multiply_add, prefetch_run
+from dasp.runtime.cpu.emitter import (
+    HALVES,
+    I32,
+    I64,
+    SECOND_LEVEL,
+    as_floats,
+    bytes_of,
+    multiply_add,
+    prefetch_run,
+)
 
 WORD_LANES = 8
 """Lanes whose deltas, at 8 bits, fill a word of 64."""
@@ -32,12 +41,11 @@ scalars takes fewer shuffles than building one of 64 bytes."""
 
 AHEAD = 32
 """Steps by which values and deltas are asked for before they are read. Hardware prefetchers stop at the
-end of a page, which is 16 steps of float64."""
+end of a page, which is 16 steps of float64.
 
-FIRST_LEVEL, SECOND_LEVEL = 3, 2
-"""LLVM's numbers for caches. A product by a vector has values and deltas brought to the second level: on one
-core of a Zen 4 a dense matrix of 83 MB takes 6.8 milliseconds without asking, 5.1 asking for the first level,
-whose places soon run out, and 3.0 so; what lies in the cache already takes 1 to 3% longer."""
+Values and deltas are brought to the second level: on one core of a Zen 4 a dense matrix of 83 MB takes 6.8
+milliseconds without asking, 5.1 asking for the first level, whose places soon run out, and 3.0 so; a matrix
+that lies in the cache already takes 1 to 3% longer."""
 
 
 class StepEmitter:

@@ -14,8 +14,8 @@ from numba import types
 from numba.core import cgutils
 
 from dasp.formats.plan import WARP
-from dasp.formats.sell.cpu.emitter import FIRST_LEVEL, WORD_LANES, StepEmitter
-from dasp.runtime.cpu.emitter import I32, I64, bytes_of, prefetch_run
+from dasp.formats.sell.cpu.emitter import WORD_LANES, StepEmitter
+from dasp.runtime.cpu.emitter import FIRST_LEVEL, I32, I64, bytes_of, prefetch_run
 
 PLAN_AHEAD = 64
 """Steps by which a group of lanes asks for what it will read of the plan: it reads less than a line of every

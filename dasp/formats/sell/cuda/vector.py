@@ -11,7 +11,7 @@ from dasp.formats.kernel_cuda import Scratch
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda.launch import Signature
-from dasp.runtime.dtypes import C_NAMES
+from dasp.runtime.dtypes import C_NAMES, Arithmetic
 from dasp.runtime.integers import ceil_div, round_up
 
 ARRAYS = """
@@ -76,26 +76,24 @@ SIGNATURE = Signature(
 )
 
 
-def traits(plan: Plan) -> tuple[Any, ...]:
-    """Return the facts that decide the constants of the format.
+def defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
+    """Return the compile-time constants that the format adds.
 
-    After the index and the coding come the share of the plan that is to stay in the L2, the steps in flight
-    and a lane's registers.
+    Registers are bounded where x and y have the matrix's own type.
     """
-    pattern, coding, steps = plan.pattern, plan.values.coding, in_flight(plan)
-    registers = _most_registers(plan, steps)
-    return pattern.index_dtype, coding, kept_share(plan), steps, registers
-
-
-def defines(plan: Plan) -> dict[str, str]:
-    """Return the compile-time constants that the format adds."""
-    index, coding, kept, steps, _ = traits(plan)
-    return ({"DASP_KEEP": f"{kept}f"} if kept else {}) | {
-        "DASP_INDEX": C_NAMES[index],
+    steps, kept = in_flight(plan), kept_share(plan)
+    registers = _most_registers(plan, steps) if kinds.x == kinds.y == plan.dtype else 0
+    constants = {
+        "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
         "DASP_OFFSET": "int",
-        "DASP_CODING": str(int(coding)),
+        "DASP_CODING": str(int(plan.values.coding)),
         "DASP_IN_FLIGHT": str(steps),
     }
+    if kept:
+        constants["DASP_KEEP"] = f"{kept}f"
+    if registers:
+        constants["DASP_REGISTERS"] = str(registers)
+    return constants
 
 
 def types(plan: Plan) -> dict[str, np.dtype[Any]]:
@@ -152,12 +150,6 @@ def in_flight(plan: Plan) -> int:
     usual_waves = ceil_div(slices, slices_at_once(plan, usual))
     pays = waves < usual_waves and (wide or waves * turns(fewer) < usual_waves * turns(usual))
     return fewer if pays else usual
-
-
-def own_defines(plan: Plan) -> dict[str, str]:
-    """Return the constants that a product by vectors of the plan's own type adds."""
-    registers = traits(plan)[-1]
-    return {"DASP_REGISTERS": str(registers)} if registers else {}
 
 
 def _most_registers(plan: Plan, in_flight: int) -> int:
