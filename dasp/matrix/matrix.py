@@ -85,6 +85,8 @@ class SpMatrix(Arithmetic):
             A = planning.pack(*convert.to_csr(A, shape, request), request)
         elif policy is not None or shape is not None:
             raise TypeError("policy or shape is given with a plan, which has its own; leave them out")
+        else:
+            planning.freeze(A)  # arrays that were pickled are writable
         self._begin(request.device, A, Shared())
 
     @classmethod

@@ -105,6 +105,13 @@ def pack(csr: Csr, order: Array | None, request: Request) -> Plan:
         return make_plan(there, request.policy, model, primitives, order)
 
 
+def freeze(plan: Plan) -> None:
+    """Make the NumPy arrays of a plan read-only, so that one compiled form serves every plan."""
+    for array in arrays_of(plan):
+        if isinstance(array, np.ndarray):
+            array.flags.writeable = False
+
+
 def make_plan(
     csr: Csr,
     policy: Policy,
@@ -140,9 +147,7 @@ def make_plan(
     plan = packs.pack(csr, policy.options(packs), model, primitives)
     if order is not None:
         plan = dataclasses.replace(plan, order=order if plan.order is None else order[plan.order])
-    if isinstance(csr.data, np.ndarray):
-        for array in arrays_of(plan):
-            array.flags.writeable = False
+    freeze(plan)
     if logger.isEnabledFor(logging.INFO):
         parts = *csr.shape, plan.nnz, packs.name, model.name, plan.nbytes
         logger.info("planned %s x %s with %s entries as %s for %s: %s bytes", *parts)

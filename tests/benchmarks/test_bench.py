@@ -343,6 +343,7 @@ def test_a_right_matrix_is_timed_beside_its_baselines(host):
     )
 
 
+@pytest.mark.slow
 def test_the_product_with_the_transpose_is_timed_beside_its_baselines(host):
     found = measure("example.T", matrix(), host, samples=3, transpose=True)
     assert found.verified.passed
@@ -755,6 +756,7 @@ def test_the_collection_is_measured_into_its_file(tmp_path, suitesparse, monkeyp
     assert "make it first" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_squares_come_with_their_columns_unsorted_and_sorted(tmp_path, suitesparse, documents, monkeypatch):
     monkeypatch.setattr(HostDevice, "bandwidth", 1e10)
     made = [suitesparse.load_square(f"poisson2d:9{which}", 0) for which in ("^2", "^2 sorted")]

@@ -20,6 +20,7 @@ def known_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostDevice, "bandwidth", 1e10)
 
 
+@pytest.mark.slow
 def test_every_solver_is_verified_and_timed(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["solvers", *QUICK, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]

@@ -424,7 +424,6 @@ DASP = Policy.dasp(segment=64)
 @pytest.mark.parametrize(
     ("value", "x"),
     [
-        ("float16", "float16"),
         ("bfloat16", "complex64"),
         ("complex128", "complex128"),
     ],

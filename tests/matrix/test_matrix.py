@@ -323,6 +323,12 @@ def test_copies_multiply_alike(again, planned, x):
     assert repr(other) == repr(planned)
 
 
+def test_arrays_of_a_pickled_matrix_are_read_only(planned):
+    """Compiled code that takes writable arrays is other code: a product would compile anew."""
+    other = pickle.loads(pickle.dumps(planned))
+    assert not any(array.flags.writeable for array in arrays_of(other.plan))
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 @pytest.mark.parametrize("one_stream", [True, False])
 def test_several_threads_use_one_matrix(device, one_stream):

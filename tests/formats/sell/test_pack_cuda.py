@@ -146,7 +146,7 @@ def test_windows_of_many_tiles(window):
 def test_keys_of_several_digits(longest, window):
     """With long rows, and without; all rows in one launch, and some in passes."""
     rng = np.random.default_rng(8)
-    lengths = np.minimum(rng.pareto(0.8, 9000) * 3, longest).astype(int)
+    lengths = np.minimum(rng.pareto(0.8, window or 3000) * 3, longest).astype(int)
     plans(csr_of(from_lengths(lengths, 100_000)), window=window, steps=32)
 
 
