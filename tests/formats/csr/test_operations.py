@@ -53,6 +53,14 @@ def test_long_rows_are_merged(length):
         assert_same(on.sort_columns(csr)[1], want.astype(np.int32))
 
 
+def test_columns_too_far_apart_for_digits_are_sorted():
+    columns = np.array([1 << 40, 3, 1 << 40, 0, 7, 5, 1 << 33])
+    csr = Csr((3, (1 << 40) + 1), np.array([0, 4, 4, 7]), columns, np.ones(7))
+    got, order = cpu.sort_columns(csr)
+    assert_same(order, np.array([3, 1, 0, 2, 5, 4, 6], np.int32))
+    assert_same(got.indices, columns[order])
+
+
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 @pytest.mark.parametrize("count", [0, 1, 1023, 1024, 1025, 30_000])
 def test_prefix_sums(count, kind):

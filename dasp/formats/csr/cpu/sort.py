@@ -1,7 +1,7 @@
 """Rows sorted by column, on the CPU; `dasp.formats.csr.protocols.Operations` says what is returned.
 
 A short row is sorted in vector registers (dasp.formats.csr.cpu.networks), a longer one by the digits of its
-columns, the last one first. Columns that are too far apart for digits, NumPy sorts.
+columns, the last one first. NumPy sorts columns of more digits.
 """
 
 from __future__ import annotations
@@ -30,10 +30,16 @@ HALF = np.uint64(DIGIT_BITS * MOST_DIGITS)
 def sort_columns(csr: Csr) -> tuple[Csr, Vector]:
     """See `Operations`."""
     (m, n), entries = csr.shape, len(csr.indices)
+    if n >> DIGIT_BITS * MOST_DIGITS:
+        rows = np.repeat(np.arange(m), np.diff(csr.indptr))
+        by_column = np.lexsort((csr.indices, rows)).astype(narrowest(entries), copy=False)
+        return csr._replace(indices=csr.indices[by_column]), by_column
     columns, order = new_array(entries, csr.indices.dtype), new_array(entries, narrowest(entries))
 
     def sort(begin: int, end: int) -> None:
-        _sort_rows(csr.indptr, csr.indices, n, columns, order, begin, end)
+        longest = int(np.diff(csr.indptr[begin : end + 1]).max(initial=0))
+        words, places = np.empty((2, longest), np.uint64), np.empty((MOST_DIGITS, DIGITS), np.uint64)
+        _sort_rows(csr.indptr, csr.indices, n, columns, order, *words, places, begin, end)
 
     over_ranges(m, entries, sort)
     return csr._replace(indices=columns), order
@@ -44,13 +50,9 @@ _inline = jit(nogil=True, forceinline=True)
 
 
 @_compile
-def _sort_rows(indptr, indices, n, columns, order, begin, end):
+def _sort_rows(indptr, indices, n, columns, order, words, spare, places, begin, end):
     """Sort the columns of some rows, and the numbers of the entries with them."""
-    longest, last = np.int64(0), np.uint64(indptr[end])
-    for row in range(begin, end):
-        longest = max(longest, np.int64(indptr[row + 1]) - np.int64(indptr[row]))
-    words, spare = np.empty(longest, np.uint64), np.empty(longest, np.uint64)
-    places = np.empty((MOST_DIGITS, DIGITS), np.uint64)
+    last = np.uint64(indptr[end])
     for row in range(begin, end):
         first, stop = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
         # Vectors reach beyond their row: what they write there is written again when the next rows come.
@@ -71,8 +73,6 @@ def _sort_in_registers(indices, first, count, n, columns, order):
         sort_run(indices, first, count, columns, order, 2)
     elif count <= np.uint64(LANES * 4) and n <= 1 << KEY_BITS - 6:
         sort_run(indices, first, count, columns, order, 4)
-    elif count <= np.uint64(LANES * 5) and n <= 1 << KEY_BITS - 7:
-        sort_run(indices, first, count, columns, order, 5)
     elif count <= np.uint64(LANES * 8) and n <= 1 << KEY_BITS - 7:
         sort_run(indices, first, count, columns, order, 8)
     elif count <= np.uint64(LANES * 16) and n <= 1 << KEY_BITS - 8:
@@ -101,12 +101,6 @@ def _sort_by_digits(indices, first, stop, columns, order, words, spare, places):
     for entry in range(first, stop):
         least, most = min(least, indices[entry]), max(most, indices[entry])
     apart = np.uint64(most - least)
-    if (apart | count) >> HALF:
-        came = np.argsort(indices[first:stop], kind="mergesort")
-        for k in range(count):
-            entry = first + np.uint64(came[k])
-            columns[first + k], order[first + k] = indices[entry], entry
-        return
     digits = 0
     while apart >> np.uint64(DIGIT_BITS * digits):
         digits += 1
