@@ -1,4 +1,4 @@
-"""Verify and time sparse matrices, dense products, codes, solvers, ranks, or the machine itself."""
+"""Verify and time sparse matrices, dense products, codes, solvers, or ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ SUMMARIES = {
     "gemm": "verify and time every kernel of dense products against cuBLAS or NumPy's BLAS",
     "gf256": "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
     "solvers": "solve systems by every method, against SciPy, CuPy, JAX and PyAMG, planning counted",
-    "peak": "measure this machine's arithmetic and copy bandwidth",
     "scaling": "multiply and solve over ranks: weak and strong scaling",
 }
 """What each benchmark does."""
@@ -42,8 +41,6 @@ def build_parser() -> argparse.ArgumentParser:
     _add_gemm(added["gemm"])
     _add_gf256(added["gf256"])
     _add_solvers(added["solvers"])
-    _add_device_options(added["peak"], "what to measure", threads=None)
-    added["peak"].set_defaults(run=_run_peak)
     _add_scaling(added["scaling"])
     return parser
 
@@ -275,13 +272,6 @@ def _run_solvers(args: argparse.Namespace) -> int:
             samples=args.repeat,
         ),
     )
-
-
-def _run_peak(args: argparse.Namespace) -> int:
-    from benchmarks.bench import peak
-
-    print(peak.report(args.device, args.threads))
-    return 0
 
 
 def measure_and_report(args: argparse.Namespace, subject_on: Callable[[BenchDevice], Subject]) -> int:

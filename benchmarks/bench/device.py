@@ -45,7 +45,7 @@ class HostDevice(measure.TimedHost):
 
     def peak_gigaflops(self, dtype: str) -> float:
         """Return the multiply-adds in registers, measured."""
-        from benchmarks.bench.peak_cpu import cpu_gigaflops
+        from benchmarks.bench.peak import cpu_gigaflops
 
         return cpu_gigaflops(dtype, self.threads)
 

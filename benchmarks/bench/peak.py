@@ -1,45 +1,112 @@
-"""The machine's measured peak, so that every kernel can be shown as a fraction of it."""
+"""The arithmetic peak of a machine: measured on a CPU, from the data sheet's rates and the clock on a GPU."""
 
 from __future__ import annotations
 
-from benchmarks.bench import peak_cpu as peak
-from dasp.cli.roofline import cuda_copy_bandwidth, host_copy_bandwidth
-from dasp.runtime.cpu.threads import get_num_threads
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+
+from dasp.dense.gemm.micro_kernel import TileEmitter, host_tile
+from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.emitter import intrinsic
+
+# Multiply-adds per clock and multiprocessor: float32, float64 (tensor cores), float16 (tensor cores, dense).
+# NVIDIA's architecture white papers: A100 (2020), H100 (2022).
+MULTIPLY_ADDS = {
+    (8, 0): {"float32": 64, "float64": 64, "float16": 1024, "bfloat16": 1024},
+    (9, 0): {"float32": 128, "float64": 128, "float16": 2048, "bfloat16": 2048},
+}
+SECONDS = 0.05  # one sample of the CPU's peak
 
 
-def report(device: str, threads: int | None) -> str:
-    """Return the tables of a device: `cpu`, `cuda`, or `auto` for both where there is a GPU."""
-    parts = [report_cpu(threads or get_num_threads())]
-    if device != "cpu":
-        parts.append(report_cuda(required=device == "cuda"))
-    return "\n".join(filter(None, parts))
+@intrinsic(prefer_literal=True)
+def _multiply_add_chains(
+    context: Any, lanes: Any, chains: Any, count: Any, factor: Any, term: Any, target: Any
+) -> Any:
+    """`count` times sum = sum * factor + term in each of `chains` independent vectors of `lanes` elements."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, _, count, factor, term, target = arguments
+        emitter = TileEmitter(builder, signature.args[3], int(lanes.literal_value))
+        x, y = emitter.splat(factor), emitter.splat(term)
+        before, head = builder.block, builder.append_basic_block("head")
+        body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
+        builder.branch(head)
+        builder.position_at_end(head)
+        turn = builder.phi(count.type)
+        sums = [builder.phi(emitter.vector) for _ in range(int(chains.literal_value))]
+        turn.add_incoming(ir.Constant(count.type, 0), before)
+        for total in sums:
+            total.add_incoming(y, before)
+        builder.cbranch(builder.icmp_signed("<", turn, count), body, after)
+        builder.position_at_end(body)
+        for total in sums:
+            total.add_incoming(builder.call(emitter.fma, [total, x, y]), body)
+        turn.add_incoming(builder.add(turn, ir.Constant(count.type, 1)), body)
+        builder.branch(head)
+        builder.position_at_end(after)
+        for i, total in enumerate(sums):
+            emitter.store(total, emitter.offset(target, None, 0, i * emitter.lanes * emitter.size))
+        return context.get_dummy_value()
+
+    return types.void(lanes, chains, types.intp, factor, factor, types.intp), generate
 
 
-def report_cpu(threads: int) -> str:
-    """Return the CPU's table: multiply-adds in registers, copies beyond the caches, on one thread and all."""
-    lines = [f"{'CPU':<28}{'1 thread':>12}{f'{threads} threads':>14}"]
-    for dtype in ("float32", "float64"):
-        one, every = (peak.cpu_gigaflops(dtype, count) for count in (1, threads))
-        lines.append(f"{f'{dtype} GFLOP/s':<28}{one:>12.1f}{every:>14.1f}")
-    one, every = (host_copy_bandwidth(count) / 1e9 for count in (1, threads))
-    lines.append(f"{'copy GB/s, read + written':<28}{one:>12.1f}{every:>14.1f}")
-    return "\n".join(lines)
+@functools.cache
+def _chains(lanes: int, chains: int) -> Callable[..., None]:
+    @jit(cache=False, nogil=True)
+    def run(count: int, factor: float, term: float, target: int) -> None:
+        _multiply_add_chains(lanes, chains, count, factor, term, target)
+
+    compiled: Callable[..., None] = run
+    return compiled
 
 
-def report_cuda(required: bool) -> str:
-    """Return the GPU's table; empty where there is none and it was not asked for."""
-    from dasp.runtime.cuda.gpus import available
+def cpu_gigaflops(dtype: str, threads: int = 1, samples: int = 5) -> float:
+    """Measure the CPU's peak: 10^9 operations per second by fused multiply-adds (two each) in registers.
 
-    works, reason = available()
-    if not works:
-        if required:
-            raise RuntimeError(f"no GPU works here: {reason}; pass --device cpu")
-        return ""
-    lines = ["GPU, at its highest clock"]
-    for dtype in ("float32", "float64", "float16"):
-        lines.append(f"{f'{dtype} GFLOP/s':<28}{cuda_peak(dtype):>12.0f}")
-    lines.append(f"{'copy GB/s, read + written':<28}{cuda_copy_bandwidth() / 1e9:>12.0f}")
-    return "\n".join(lines)
+    Parameters
+    ----------
+    dtype : "float32" or "float64"
+    threads : int
+        Threads that compute at once.
+    samples : int
+        The best of so many samples of 50 ms counts.
+    """
+    kind = np.dtype(dtype)
+    tile = host_tile(kind.itemsize)
+    chains = 12  # enough to cover the latency of two pipelines, few enough for 16 registers
+    run = _chains(tile.lanes, chains)
+    targets = np.zeros((threads, chains * tile.lanes), kind)
+    factor, term = kind.type(0.5), kind.type(1)
+
+    def once(count: int) -> float:
+        def task(row: int) -> None:
+            run(count, factor, term, targets[row].ctypes.data)
+
+        start = time.perf_counter()
+        _threads.run([functools.partial(task, row) for row in range(threads)])
+        return time.perf_counter() - start
+
+    once(1)
+    count = 100_000
+    while (taken := once(count)) < SECONDS / 4:
+        count *= 4
+    count = int(count * SECONDS / taken) + 1
+    best = min(once(count) for _ in range(samples))
+    return 2.0 * count * chains * tile.lanes * threads / best / 1e9
+
+
+def gpu_gigaflops(dtype: str, capability: tuple[int, int], multiprocessors: int, clock_hertz: float) -> float:
+    """Return a GPU's peak in 10^9 operations a second at a clock; NaN where its rates are unknown."""
+    rate = MULTIPLY_ADDS.get(capability, {}).get(dtype)
+    return float("nan") if rate is None else 2.0 * rate * multiprocessors * clock_hertz / 1e9
 
 
 def cuda_peak(dtype: str) -> float:
@@ -51,4 +118,4 @@ def cuda_peak(dtype: str) -> float:
     facts = device.attributes
     capability = int(digits[:-1]), int(digits[-1])
     clock = 1e3 * float(facts["ClockRate"])
-    return peak.gpu_gigaflops(dtype, capability, int(facts["MultiProcessorCount"]), clock)
+    return gpu_gigaflops(dtype, capability, int(facts["MultiProcessorCount"]), clock)

@@ -8,14 +8,12 @@ import types
 import numpy as np
 import pytest
 
-from benchmarks.bench import command, gemm_report
+from benchmarks.bench import command, gemm_report, peak
 from benchmarks.bench import gemm as bench
 from benchmarks.bench import gf256 as bench_codes
-from benchmarks.bench import peak as bench_peak
-from benchmarks.bench import peak_cpu as peak
 from benchmarks.bench.device import HostDevice
 from benchmarks.bench.figures import draw_bars, draw_ladder
-from benchmarks.bench.peak_cpu import gpu_gigaflops
+from benchmarks.bench.peak import gpu_gigaflops
 from dasp.cli.main import main
 from dasp.dense import kernels
 
@@ -189,14 +187,6 @@ def test_bench_gf256_verifies_and_times_every_kernel(tmp_path, capsys, quick, mo
     lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
     assert ["log_exp", "WRONG"] in lines
     assert ["doubling", "WRONG"] not in lines
-
-
-def test_bench_peak_prints_a_table(capsys, monkeypatch):
-    monkeypatch.setattr(bench_peak, "host_copy_bandwidth", lambda threads: 1e9 * threads)
-    assert command.main(["peak", "--device", "cpu", "--threads", "2"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["CPU", "float32", "float64", "copy"]
-    assert lines[3].split()[-2:] == ["1.0", "2.0"]
 
 
 def test_the_search_says_what_it_needs(capsys, tmp_path):
