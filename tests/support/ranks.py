@@ -9,9 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
+import scipy.sparse as sp
 
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.protocols import RankError
+from tests.support import reference
 
 SECONDS = 60.0
 
@@ -87,3 +90,36 @@ def run_ranks(size: int, work: Callable[[ThreadCommunicator], Any], *, leave: bo
         raise first or failed[0]
     assert leave or not any(box.qsize() for box in shared["boxes"].values()), "a message that nobody took"
     return results
+
+
+def rows_of(matrix: Any, starts: Any, rank: int) -> sp.csr_array:
+    """A rank's rows, every entry kept."""
+    first, end = starts[rank], starts[rank + 1]
+    low, high = matrix.indptr[first], matrix.indptr[end]
+    indptr = matrix.indptr[first : end + 1] - low
+    return sp.csr_array(
+        (matrix.data[low:high], matrix.indices[low:high], indptr), shape=(end - first, matrix.shape[1])
+    )
+
+
+def assert_within(got: Any, matrix: Any, x: Any, alpha: float = 1.0) -> None:
+    """Hold every row to the bound of `SpMatrix.matvec` over ranks: one rounding more than on one."""
+    for k in range(x.shape[1] if x.ndim == 2 else 1):
+        mine, y = (x[:, k], got[:, k]) if x.ndim == 2 else (x, got)
+        want, size = reference.product(matrix, mine, alpha)
+        lengths = np.diff(matrix.indptr)
+        bound = reference.gamma(lengths + 3, y.dtype) * size
+        bound += (lengths + 3) * np.finfo(y.dtype).smallest_subnormal
+        assert y.shape == want.shape
+        assert (abs(y - want) <= bound).all()
+
+
+def everywhere(size: int, work: Any, kind: Any, words: str) -> None:
+    """Hold that every rank raises the same."""
+
+    def run(comm: Any) -> str:
+        with pytest.raises(kind, match=words) as caught:
+            work(comm)
+        return str(caught.value)
+
+    assert len(set(run_ranks(size, run))) == 1
