@@ -168,6 +168,11 @@ class BlockConjugateGradients(Solve):
         """Return a reason if the true residuals of all columns are small enough."""
         return f"{self.describe(s['true'], s)}, small enough" if self._all_small() else None
 
+    def relative(self, norm: float, s: Mapping[str, float]) -> float:
+        """Return the largest norm of a residual over that of its column of B."""
+        shares = self._norms[self._sizes > 0] / self._sizes[self._sizes > 0]
+        return float(shares.max(initial=0.0))
+
     def describe(self, norm: float, s: Mapping[str, float]) -> str:
         """Return the largest norm of a residual in words."""
         return f"{self.noun} is {norm:.3g}"

@@ -47,7 +47,7 @@ class Solve:
         `true`, which is finite if the true residual is.
     space : Space
     from_zero : bool
-        Whether x is zero at first.
+        True if x is zero at first.
     words : mapping of int to str
         Why the method cannot go on, by its own codes.
     restarts : frozenset of int
@@ -55,7 +55,7 @@ class Solve:
     factor : float
         Norms are larger than those of the caller's problem by this factor.
     rescaled : bool
-        Whether the problem was multiplied by powers of two.
+        True if the problem was multiplied by powers of two.
     """
 
     loop: Loop
@@ -91,11 +91,15 @@ class Solve:
         """Return the norm of the true residual, for the caller's problem."""
         return math.sqrt(s["true"]) / self.factor if s["true"] >= 0 else math.nan
 
+    def relative(self, norm: float, s: Mapping[str, float]) -> float:
+        """Return the norm of a residual over that of b, NaN if that is no divisor."""
+        size = math.sqrt(s["bb"]) / self.factor if s["bb"] > 0 else 0.0
+        return norm / size if 0 < size < math.inf else math.nan
+
     def describe(self, norm: float, s: Mapping[str, float]) -> str:
         """Return the norm of a residual in words, and its share of that of b."""
-        size = math.sqrt(s["bb"]) / self.factor if s["bb"] > 0 else 0.0
-        share = f", {norm / size:.2g} of norm(b)" if 0 < size < math.inf else ""
-        return f"{self.noun} is {norm:.3g}{share}"
+        share = self.relative(norm, s)
+        return f"{self.noun} is {norm:.3g}" + (f", {share:.2g} of norm(b)" if share >= 0 else "")
 
     def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return why x is an answer, or None if it is none."""
@@ -131,7 +135,7 @@ def drive(solve: Solve, limits: Limits) -> Stats:
             continue
         if s["bb"] == 0:
             solve.clear_x()
-            return Stats(True, made, [0.0], 0.0, "b is zero, and so is x", 0.0, 0)
+            return Stats(True, made, [0.0], 0.0, "b is zero, and so is x", 0.0, 0, relative=0.0)
         norm, claim = solve.norm(s), solve.claim(s, given)
         if lost and claim is None and solve.rescaled and name == "x":  # x0 is too large to be of use
             residuals.clear()
@@ -150,7 +154,8 @@ def drive(solve: Solve, limits: Limits) -> Stats:
             continue
         else:
             info, reason = _explain_stuck(solve, made, norm, s)
-        return Stats(info == 0, made, residuals, norm, reason, 0.0, info)
+        relative = solve.relative(norm, s)
+        return Stats(info == 0, made, residuals, norm, reason, 0.0, info, relative=relative)
 
 
 def iterate(solve: Solve, limits: Limits, made: int, residuals: list[float]) -> tuple[Report, int]:

@@ -6,6 +6,7 @@ and Duersch et al. (2018), doi:10.1137/17M1129830, found to be needed.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -41,6 +42,7 @@ def lobpcg(
     atol: float = 0.0,
     maxiter: int | None = None,
     M: Matrix | None = None,
+    Y: Array | None = None,
 ) -> tuple[np.ndarray[Any, Any], Array, Stats]:
     """Find the k largest or least eigenvalues of a symmetric or Hermitian matrix, and their vectors.
 
@@ -60,6 +62,10 @@ def lobpcg(
         Iterations at most, of k products each; 200 by default.
     M : matrix or linear operator, shape (n, n), optional
         Approximates the inverse of A, for the least eigenvalues.
+    Y : array, shape (n, m), optional
+        Constraints: x is sought among the vectors that are orthogonal to the columns of Y, such as
+        eigenvectors that are known. `A x - lambda x` counts as far as it is orthogonal to them too. k is at
+        most (n - m) / 3 then. NumPy, or CuPy for a matrix on a GPU.
 
     Returns
     -------
@@ -77,7 +83,7 @@ def lobpcg(
 
     Notes
     -----
-    Memory: 8 k vectors of length n.
+    Memory: 8 k vectors of length n, and m.
 
     References
     ----------
@@ -98,23 +104,33 @@ def lobpcg(
     n = int(A.shape[0])
     limits = make_limits(n, rtol, atol, 200 if maxiter is None else maxiter, None, None, False)
     X = vectors_of("X", X, n)
-    if not 1 <= X.shape[1] <= n // 3:
+    Y = X[:, :0] if Y is None else vectors_of("Y", Y, n)
+    if Y.dtype.kind == "c" and dtype.kind != "c":
+        raise TypeError(f"Y has dtype {Y.dtype}; A, X and M are real, so a real dtype is needed")
+    most = max(0, n - Y.shape[1]) // 3
+    if not 1 <= X.shape[1] <= most:
+        beside = f" and Y {Y.shape[1]} columns" if Y.shape[1] else ""
         raise ValueError(
-            f"X has shape {X.shape}; A has {n} rows, so ({n}, k) is needed, with 1 <= k <= {n // 3}"
+            f"X has shape {X.shape}; A has {n} rows{beside}, so ({n}, k) is needed, with 1 <= k <= {most}"
             + ("; numpy.linalg.eigh takes so small a matrix" if n < 3 else "")
         )
     space, operator = space_for(device, dtype), as_operator(A, device)
     preconditioner = None if M is None else as_operator(M, device, "M")
     solver = _Lobpcg(space, operator, preconditioner, largest)
-    found = new_block(space, *X.shape)
-    found[...] = space.asarray(X)
+    m, k = Y.shape[1], X.shape[1]
+    basis = new_block(space, n, m + 3 * k)
+    found = basis[:, m : m + k]
     try:
         with np.errstate(all="ignore"):
-            multiply_columns(found, column_scales(space, found)[0])
-            rank = int(orthonormalize(space, found, 0, X.shape[1]).sum())
-        if rank < X.shape[1]:
-            raise ValueError(f"X has {X.shape[1]} columns of rank {rank}; independent ones are needed")
-        values, found, stats = solver.solve(found, limits.rtol, limits.atol, limits.maxiter)
+            for block, start in ((basis[:, :m], Y), (found, X)):
+                block[...] = space.asarray(start)
+                multiply_columns(block, column_scales(space, block)[0])
+            if m:
+                orthonormalize(space, basis, 0, m)
+            rank = int(orthonormalize(space, basis, m, m + k).sum())
+        if rank < k:
+            raise ValueError(f"X has {k} columns of rank {rank}; independent ones are needed")
+        values, found, stats = solver.solve(basis, m, k, limits.rtol, limits.atol, limits.maxiter)
     except Breakdown as error:
         values = np.full(X.shape[1], np.nan)
         stats = Stats(False, 0, [], float("nan"), str(error), 0.0, BREAKDOWN)
@@ -163,15 +179,14 @@ class _Lobpcg:
         return self.sign * values[:k], vectors[:, :k]
 
     def solve(
-        self, start: Array, rtol: float, atol: float, most: int
+        self, basis: Array, m: int, k: int, rtol: float, atol: float, most: int
     ) -> tuple[np.ndarray[Any, Any], Array, Stats]:
-        """Iterate, from orthonormal columns."""
-        space, (n, k) = self.space, start.shape
+        """Iterate; a basis has m orthonormal columns of constraints, k to begin with, and room for 2 k."""
+        space = self.space
         residuals: list[float] = []
-        S, AS = (new_block(space, n, 3 * k) for _ in range(2))
+        Y, S, AS = basis[:, :m], basis[:, m:], new_block(space, len(basis), 3 * k)
         X, R, P = S[:, :k], S[:, k : 2 * k], S[:, 2 * k :]
         AX, used = AS[:, :k], np.ones(3 * k, np.bool_)
-        X[...] = start
         with np.errstate(all="ignore"):
             self.multiply_scaled(X, AX)
             self.scale = scale_for(space.largest(AX), squares_of(space))
@@ -181,39 +196,47 @@ class _Lobpcg:
             space.set_product(X, X, C)
             space.set_product(AX, AX, C)
             for made in range(most + 1):
-                lengths = self._residuals(X, AX, values, R)
+                lengths = self._residuals(X, AX, values, R, Y)
                 wanted = max(rtol * self.norm, atol)
                 if (lengths <= wanted).all():  # of products that were combined, which may have drifted
                     self.multiply_scaled(X, AX)
-                    lengths = self._residuals(X, AX, values, R)
+                    lengths = self._residuals(X, AX, values, R, Y)
                 residuals.append(float(lengths.max()) / self.scale)
                 if (lengths <= wanted).all():
-                    return values / self.scale, X.copy(), self._done(made, residuals)
+                    return values / self.scale, X.copy(), self._report(made, residuals, converged=True)
                 if made == most or not np.isfinite(lengths).all():
                     break
                 if self.preconditioner is not None:
                     self.preconditioner.multiply_block(R.copy(), R)
                 for block in range(1, 3):
                     first, last = block * k, (block + 1) * k
-                    used[first:last] = orthonormalize(space, S, first, last)
+                    used[first:last] = orthonormalize(space, basis, m + first, m + last)
                 self.multiply_scaled(S, AS)
                 values, C = self.ritz(S, AS, k, used)
                 space.set_product(P, S[:, k:], C[k:])
                 space.set_product(X, X, C[:k], plus=P)
                 space.set_product(AX, AS, C)
-        words = f"{made} iterations were made: the largest residual is {residuals[-1]:.3g}"
-        failed = Stats(False, made, residuals, residuals[-1], words, 0.0, max(1, made))
-        return values / self.scale, X.copy(), failed
+        return values / self.scale, X.copy(), self._report(made, residuals, converged=False)
 
-    def _residuals(self, X: Array, AX: Array, values: np.ndarray[Any, Any], R: Array) -> np.ndarray[Any, Any]:
-        """Set R to A X - X diag(values), and return the norms of its columns."""
+    def _residuals(
+        self, X: Array, AX: Array, values: np.ndarray[Any, Any], R: Array, Y: Array
+    ) -> np.ndarray[Any, Any]:
+        """Set R to what of A X - X diag(values) is orthogonal to Y; return the norms of its columns."""
         self.space.set_product(R, X, np.diag(-values), plus=AX)
+        if Y.shape[1]:
+            self.space.set_product(R, Y, -self.space.gram(Y, R), plus=R)
         return norms(self.space, R)
 
-    @staticmethod
-    def _done(made: int, residuals: list[float]) -> Stats:
-        words = f"the largest residual is {residuals[-1]:.3g}, small enough, after {made} iterations"
-        return Stats(True, made, residuals, residuals[-1], words, 0.0, 0)
+    def _report(self, made: int, residuals: list[float], *, converged: bool) -> Stats:
+        residual, size = residuals[-1], self.norm / self.scale
+        words = f"the largest residual is {residual:.3g}"
+        reason = (
+            f"{words}, small enough, after {made} iterations"
+            if converged
+            else f"{made} iterations were made: {words}"
+        )
+        info, relative = 0 if converged else max(1, made), residual / size if size > 0 else math.nan
+        return Stats(converged, made, residuals, residual, reason, 0.0, info, relative=relative)
 
 
 def _on(

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, repr=False)
@@ -12,7 +18,7 @@ class Stats:
     Attributes
     ----------
     converged : bool
-        Whether the true residual is small enough; it was computed from x, not carried along.
+        True if the true residual is small enough; it was computed from x, not carried along.
     iterations : int
         Those made, over all restarts.
     residuals : list of float
@@ -26,7 +32,10 @@ class Stats:
     info : int
         SciPy's: 0 if converged, the iterations if they were used up, negative if the method cannot go on.
     choice : str
-        What `dasp.solve` chose, and why; empty for other solvers.
+        The choice of `dasp.solve`, and why; empty for other solvers.
+    relative : float
+        `residual` over norm(b); of `block_cg` the largest over the columns, of `lobpcg` the largest residual
+        over the estimate of norm(A). NaN where that is 0 or unknown.
     """
 
     converged: bool
@@ -37,10 +46,51 @@ class Stats:
     seconds: float
     info: int
     choice: str = ""
+    relative: float = math.nan
 
     def __repr__(self) -> str:
         kind = "converged" if self.converged else "not converged"
         return f"<{kind} in {self.seconds:.3g} s: {self.reason}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        rows = {
+            "converged": "yes" if self.converged else "no",
+            "iterations": f"{self.iterations:,}",
+            "residual": f"{self.residual:.3g}",
+            "relative residual": f"{self.relative:.3g}",
+            "seconds": f"{self.seconds:.3g}",
+            "reason": self.reason,
+            "choice": self.choice,
+        }
+        cells = (f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items() if text)
+        return f"<table>{''.join(cells)}</table>"
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the norms of the residual on a logarithmic axis.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Where to draw; a new figure by default.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        RuntimeError
+            If matplotlib is not installed.
+        """
+        try:
+            from matplotlib import pyplot
+        except ImportError as error:
+            raise RuntimeError("matplotlib is not installed; pip install matplotlib") from error
+        axes: Axes = pyplot.subplots()[1] if ax is None else ax
+        axes.semilogy(range(len(self.residuals)), self.residuals)
+        axes.set(xlabel="check", ylabel="norm of the residual")
+        return axes
 
     def timed(self, seconds: float) -> Stats:
         """Return it with the time that was needed."""

@@ -25,7 +25,7 @@ SQUARES = (1e-200, 1e200)
 COMPLEX_SQUARES = (1e-140, 1e140)
 """The same where quotients of complex numbers take squares of squares."""
 
-EMPTY = Stats(True, 0, [0.0], 0.0, "A has no rows: x is empty", 0.0, 0)
+EMPTY = Stats(True, 0, [0.0], 0.0, "A has no rows: x is empty", 0.0, 0, relative=0.0)
 """How a solve goes for a matrix of no rows."""
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 from hypothesis import given, settings
@@ -278,6 +279,38 @@ def test_lobpcg_stops_on_the_laplacian_of_a_graph(preconditioned):
     norm = np.linalg.norm(A.toarray(), 2)
     assert np.linalg.norm(A @ V - V * values, axis=0).max() <= 1e-7 * norm
     np.testing.assert_allclose(values, np.linalg.eigvalsh(A.toarray())[:3], atol=1e-7 * norm)
+
+
+@pytest.mark.parametrize("kind", ["any", "complex", "eigenvectors"])
+def test_lobpcg_with_constraints(kind):
+    """The pairs are those of the projected matrix; eigenvectors that are known are not found again."""
+    rng = np.random.default_rng(0)
+    A, X, Y = poisson(9), rng.standard_normal((81, 2)), rng.standard_normal((81, 3))
+    if kind == "complex":
+        A, Y = A.astype(np.complex128), Y + 1j * rng.standard_normal((81, 3))
+    if kind == "eigenvectors":
+        Y = np.linalg.eigh(A.toarray())[1][:, :3] @ rng.standard_normal((3, 3))
+    Q = np.linalg.qr(Y)[0]
+    outside = scipy.linalg.null_space(Q.conj().T)
+    want = np.linalg.eigvalsh(outside.conj().T @ A @ outside)
+    for largest, ends in ((False, want[:2]), (True, want[:-3:-1])):
+        values, V, stats = lobpcg(A, X, Y=Y, largest=largest, rtol=1e-8, maxiter=400)
+        assert stats.converged, stats.reason
+        np.testing.assert_allclose(values, ends, rtol=1e-10)
+        np.testing.assert_allclose(Q.conj().T @ V, 0, atol=1e-12)
+        left = A @ V - V * values
+        left -= Q @ (Q.conj().T @ left)
+        assert np.linalg.norm(left, axis=0).max() <= 1.001e-8 * 8
+
+
+def test_lobpcg_refuses_wrong_constraints():
+    A, X = poisson(3), np.random.default_rng(0).standard_normal((9, 2))
+    with pytest.raises(ValueError, match=r"9 rows and Y 4 columns, so \(9, k\) is needed, with 1 <= k <= 1"):
+        lobpcg(A, X, Y=np.eye(9)[:, :4])
+    with pytest.raises(ValueError, match="Y has shape"):
+        lobpcg(A, X, Y=np.ones((8, 1)))
+    with pytest.raises(TypeError, match="Y has dtype complex128"):
+        lobpcg(A, X, Y=1j * X[:, :1])
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf])

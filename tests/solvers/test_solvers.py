@@ -6,6 +6,7 @@ import re
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 import dasp
 from dasp.runtime.cpu import threads as _threads
-from dasp.solvers import Workspace, bicgstab, cg, gmres, lsmr, lsqr, minres
+from dasp.solvers import Workspace, bicgstab, block_cg, cg, gmres, lsmr, lsqr, minres
 from dasp.solvers.cpu.space import CpuSpace
 
 SQUARE: list[Callable[..., Any]] = [cg, bicgstab, minres, gmres]
@@ -675,6 +676,27 @@ def test_a_method_is_told_where_it_is():
     with pytest.raises(AttributeError, match=r"dasp\.solvers\.cg is meant"):
         dasp.cg  # noqa: B018
     assert not hasattr(dasp, "solver")
+
+
+def test_stats_have_the_relative_residual_a_table_and_a_plot():
+    A, b = poisson(8), np.arange(64.0)
+    for method in (cg, minres, bicgstab, gmres, lsqr):
+        x, stats = method(A, b, rtol=1e-6)
+        assert stats.relative == pytest.approx(np.linalg.norm(b - A @ x) / np.linalg.norm(b), rel=1e-3)
+    assert cg(A, 0 * b)[1].relative == 0
+    B = np.stack([b, 1e-3 * b[::-1], 0 * b], axis=1)
+    X, stats = block_cg(A, B, rtol=1e-6)
+    shares = np.linalg.norm(B - A @ X, axis=0)[:2] / np.linalg.norm(B, axis=0)[:2]
+    assert stats.relative == pytest.approx(shares.max(), rel=1e-3)
+    html = replace(stats, reason="a < b")._repr_html_()
+    assert "<th>relative residual</th>" in html
+    assert "a &lt; b" in html
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    axes = stats.plot()
+    assert stats.plot(axes) is axes
+    assert axes.get_yscale() == "log"
+    np.testing.assert_array_equal(axes.lines[1].get_ydata(), stats.residuals)
 
 
 def test_stats_are_one_line_with_the_relative_residual():
