@@ -12,7 +12,7 @@ from dasp.formats.plan import WARP, Plan
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import Arithmetic, real_type
 from dasp.runtime.integers import ceil_div
-from dasp.runtime.types import DeviceArray
+from dasp.runtime.types import DeviceArray, KernelFunction
 
 VARYING = "x", "y", "alpha", "beta"
 """Arguments that come with each product."""
@@ -106,14 +106,14 @@ def compile_product(
     kinds: Arithmetic,
     signature: Signature | None = None,
     more: Mapping[str, str] = MappingProxyType({}),
-) -> Any:
+) -> KernelFunction:
     """Return the kernel of a product for the current GPU, or another of its source with more constants."""
     signature = signature or kernel.SIGNATURE
     constants = {**defines(kernel, plan, kinds), **more}
     return signature.load(constants)
 
 
-def compile_settling() -> Any:
+def compile_settling() -> KernelFunction:
     """Return the kernel that waits for those before it, for the current GPU."""
     return SETTLE.load({})
 

@@ -12,6 +12,7 @@ from dasp.runtime.cpu.emitter import LINE
 from dasp.runtime.cpu.halves import store_rounded, widened
 from dasp.runtime.cpu.transpose import transpose
 from dasp.runtime.dtypes import into, sum_type
+from dasp.runtime.types import Number
 
 Vector = np.ndarray[Any, Any]
 
@@ -43,11 +44,11 @@ class CpuProduct:
         self._dtype = plan.dtype if sum_type(plan.dtype) == plan.dtype else None
         self._one, self._zero = plan.dtype.type(1), plan.dtype.type(0)
 
-    def multiply_vector(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+    def multiply_vector(self, x: Vector, y: Vector, alpha: Number, beta: Number) -> None:
         """Set y = alpha A x + beta y, for contiguous vectors, x read-only, of types of sums that fit."""
         raise NotImplementedError
 
-    def multiply_rows(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+    def multiply_rows(self, x: Vector, y: Vector, alpha: Number, beta: Number) -> None:
         """Set Y = alpha A X + beta Y, for 2 columns and more, each row in one run, of types of sums that fit.
 
         X is read-only, and neither has a negative stride.
@@ -107,7 +108,7 @@ class CpuProduct:
         if result is not y:
             y[...] = result
 
-    def _multiply_matrix(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+    def _multiply_matrix(self, x: Vector, y: Vector, alpha: Number, beta: Number) -> None:
         """Multiply several columns at once; a few at a time of those that lie by columns are transposed."""
         if _in_rows(x) and _in_rows(y):
             self.multiply_rows(x, y, alpha, beta)
@@ -158,7 +159,7 @@ def _convert(array: Vector, kind: np.dtype[Any]) -> Vector:
     return np.array(array, kind, order="K")
 
 
-def _is_plain(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> bool:
+def _is_plain(array: object, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> bool:
     """Return True if this is a writable NumPy array, aligned and contiguous, of this shape and type."""
     plain: bool = (
         type(array) is np.ndarray and array.dtype is dtype and array.shape == shape and array.flags.carray

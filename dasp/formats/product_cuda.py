@@ -34,6 +34,7 @@ from dasp.runtime.cuda.launch import OVERLAPPING, Launch
 from dasp.runtime.cuda.stream import PER_THREAD_STREAM, THIS_THREAD, on_stream
 from dasp.runtime.dtypes import BFLOAT16, Arithmetic, into, real_type
 from dasp.runtime.integers import round_up
+from dasp.runtime.types import CupyDevice, DeviceArray
 
 OVERLAPPING_DRIVER = 12_030
 """CUDA version of the driver from which the start of a product may overlap the end of the kernel before it,
@@ -75,7 +76,7 @@ class CudaProduct:
 
     _cupy: Any
     _number: int
-    _device: Any
+    _device: CupyDevice
     _capability: int
     _overlaps: bool
     _several: bool
@@ -136,7 +137,7 @@ class CudaProduct:
         with self._here():
             self._current_stream().synchronize()
 
-    def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Any | None:
+    def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> DeviceArray | None:
         """Return A x, in `out` if that is given, if nothing has to be converted or refused; else None.
 
         Few instructions, because the kernels of many matrices take no longer than what the host does here.
@@ -187,11 +188,11 @@ class CudaProduct:
             self._quick = self._new_launch(self._kinds, Scratch(None, None), plain=True)
         return launch
 
-    def _is_here(self, vector: Any) -> bool:
+    def _is_here(self, vector: DeviceArray) -> bool:
         """Return True if a vector lies on the matrix's device and that is the current one."""
         return bool(vector.data.device_id == self._number == self._current_device())
 
-    def multiply(self, x: Any, y: Any, alpha: complex, beta: complex) -> None:
+    def multiply(self, x: DeviceArray, y: DeviceArray, alpha: complex, beta: complex) -> None:
         """Set y = alpha A x + beta y on CuPy's current stream; y is not read if beta is 0.
 
         Parameters
@@ -217,14 +218,14 @@ class CudaProduct:
             if captured and (vector is not x or result is not y):
                 keep((vector, result), captured_in(stream)[1])
 
-    def _plain_vector(self, vector: Any, dtype: np.dtype[Any]) -> Any:
+    def _plain_vector(self, vector: DeviceArray, dtype: np.dtype[Any]) -> DeviceArray:
         """Return a vector of a type, contiguous and aligned as kernels load it: itself or a copy."""
         plain = self._cupy.ascontiguousarray(vector, dtype)
         if plain.data.ptr % dtype.itemsize == 0:
             return plain
         return plain.view(real_type(dtype)).copy().view(dtype)  # CuPy's kernels load whole numbers, too
 
-    def _multiply_columns(self, x: Any, y: Any, alpha: complex, beta: complex) -> None:
+    def _multiply_columns(self, x: DeviceArray, y: DeviceArray, alpha: complex, beta: complex) -> None:
         """Multiply by one column after the other."""
         for j in range(x.shape[1]):
             self.multiply(x[:, j], y[:, j], alpha, beta)
@@ -254,7 +255,7 @@ class CudaProduct:
                 self._settled = Launch(compile_settling(), SETTLE, {}, {}, blocks=1, threads=1, overlaps=True)
             self._settled(stream)
 
-    def diagonal(self, k: int) -> Any | None:
+    def diagonal(self, k: int) -> DeviceArray | None:
         """Return None: the matrix must be unpacked for a diagonal, unless the format knows better."""
         return None
 
@@ -266,7 +267,7 @@ class CudaProduct:
 
     def _launch_on(self, stream: int, kinds: Arithmetic) -> Launch:
         """Return a launch with scratch that nothing running at the time shares."""
-        place: Any = 0
+        place: int | tuple[int, int] = 0
         if self._segments:
             if self._is_capturing(stream):
                 return self._captured_launch(stream, kinds)

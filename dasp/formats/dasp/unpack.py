@@ -8,7 +8,7 @@ import numpy as np
 
 from dasp.formats.dasp.pattern import HALF_WARP, TILE_COLUMNS, TILE_ROWS, ShortPart
 from dasp.formats.format import BasicPrimitives
-from dasp.formats.plan import Part, Plan, csr_of_slots, nbytes, slots_of_entries
+from dasp.formats.plan import Array, Part, Plan, csr_of_slots, nbytes, slots_of_entries
 
 Vector = np.ndarray[Any, Any]
 
@@ -72,7 +72,7 @@ def summary(plan: Plan) -> list[Part]:
     regular, irregular = pattern.medium.regular, pattern.medium.irregular
     short_rows = plan.shape[0] - len(long.rows) - pattern.medium.count - len(empty)
 
-    def part(name: str, rows: int, entries: int, slots: int, *arrays: Any) -> Part:
+    def part(name: str, rows: int, entries: int, slots: int, *arrays: Array) -> Part:
         return Part(name, rows, entries, slots, nbytes(*arrays))
 
     tiles, tails = len(regular.columns), len(irregular.columns)

@@ -7,7 +7,6 @@ first half of such a run with the one half a run further, then of each half like
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -49,7 +48,7 @@ def sort_run(typing_context, numbers, first, count, ordered, order, vectors):
     def generate(context, builder, signature, arguments):
         first, count = arguments[1:3]
 
-        def vector(argument: int, k: int) -> Any:
+        def vector(argument: int, k: int) -> ir.Value:
             kind = signature.args[argument]
             at = builder.add(first, ir.Constant(first.type, LANES * k))
             of = ir.VectorType(ir.IntType(kind.dtype.bitwidth), LANES)
@@ -79,7 +78,7 @@ def _all(number: int) -> ir.Constant:
     return ir.Constant(_VECTOR, [number] * LANES)
 
 
-def _sorted(builder: ir.IRBuilder, vectors: list[Any]) -> list[Any]:
+def _sorted(builder: ir.IRBuilder, vectors: list[ir.Value]) -> list[ir.Value]:
     """Return vectors with their numbers in order.
 
     Those that are missing from a power of two would hold the largest numbers, and take no part.
@@ -95,7 +94,7 @@ def _sorted(builder: ir.IRBuilder, vectors: list[Any]) -> list[Any]:
     return vectors
 
 
-def _compared(builder: ir.IRBuilder, vectors: list[Any], differ: int) -> list[Any]:
+def _compared(builder: ir.IRBuilder, vectors: list[ir.Value], differ: int) -> list[ir.Value]:
     """Return vectors where the lesser of two numbers whose places differ in these bits comes first."""
     across, inside = differ // LANES, differ % LANES
     high, found = 1 << inside.bit_length() >> 1, list(vectors)
@@ -114,6 +113,6 @@ def _compared(builder: ir.IRBuilder, vectors: list[Any], differ: int) -> list[An
     return found
 
 
-def _shuffled(builder: ir.IRBuilder, one: Any, other: Any, lanes: Iterable[int]) -> Any:
+def _shuffled(builder: ir.IRBuilder, one: ir.Value, other: ir.Value, lanes: Iterable[int]) -> ir.Value:
     """Return some lanes of two vectors."""
     return builder.shuffle_vector(one, other, ir.Constant(_VECTOR, list(lanes)))

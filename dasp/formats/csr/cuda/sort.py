@@ -23,7 +23,7 @@ from dasp.runtime.integers import ceil_div, narrowest
 
 
 def sort(
-    on: KernelLauncher, keys: Array, bits: int, to: Any, place: np.dtype[Any], elements: Array | None = None
+    on: KernelLauncher, keys: Array, bits: int, to: Array, place: np.dtype[Any], elements: Array | None = None
 ) -> None:
     """Write the numbers of elements in the order of their keys, equal keys in the order of the elements.
 
@@ -33,7 +33,7 @@ def sort(
     keys : Array, int32 or int64
         Of the element of each number, not negative, of at most so many `bits`.
     bits : int
-    to : Array or address, shape (count,)
+    to : Array, shape (count,)
         Of type `place`.
     place : numpy.dtype
         int32 or int64.

@@ -30,6 +30,7 @@ from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import scaled, store_long
 from dasp.runtime.cpu.halves import bits_of_halves
+from dasp.runtime.types import Number
 
 Vector = np.ndarray[Any, Any]
 
@@ -52,7 +53,7 @@ class DaspCpuProduct(product_cpu.CpuProduct):
         self._long_rows = long.rows, long.segment_offsets
         self._shares: dict[int, list[list[tuple[Any, ...]]]] = {}
 
-    def multiply_vector(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+    def multiply_vector(self, x: Vector, y: Vector, alpha: Number, beta: Number) -> None:
         """Set y = alpha A x + beta y, for contiguous vectors, x read-only, of types of sums that fit."""
         scale = x, y, alpha, beta
         partials = np.empty(self._segments, y.dtype)
@@ -111,7 +112,9 @@ def _steps(plan: Plan) -> list[_Work]:
     def even(count: int, cost: int) -> Vector:
         return cost * np.arange(count + 1)
 
-    def of_short(function: Callable[..., None], section: Any, count: int, split: int, width: int) -> _Work:
+    def of_short(
+        function: Callable[..., None], section: tuple[Vector, ...], count: int, split: int, width: int
+    ) -> _Work:
         """Return the step of tile rows of `width` slots: they hold a row, or one of `split` and another."""
         results = 1 + (split < width)
         return _Work(function, section, even(count, width + results * ROW_SLOTS))

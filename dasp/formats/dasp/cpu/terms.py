@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -11,7 +9,7 @@ from numba.extending import intrinsic
 from dasp.runtime.cpu.emitter import HALVES, I32, as_floats, data_of, multiply_add
 
 
-def parts_at(builder: ir.IRBuilder, kind: Any, place: ir.Value, real: ir.Type) -> list[ir.Value]:
+def parts_at(builder: ir.IRBuilder, kind: types.Type, place: ir.Value, real: ir.Type) -> list[ir.Value]:
     """Return the parts of the number at a pointer: one, or two of a complex one, as numbers of type `real`.
 
     Parameters

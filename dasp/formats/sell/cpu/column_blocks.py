@@ -24,7 +24,7 @@ from numba.extending import intrinsic
 from dasp.formats.plan import WARP
 from dasp.formats.sell.cpu.emitter import WORD_LANES
 from dasp.formats.sell.cpu.rows import RowBuilder, RowEmitter, bytes_of_real
-from dasp.formats.sell.cpu.slices import of_plan
+from dasp.formats.sell.cpu.slices import Dtype, of_plan
 from dasp.formats.sell.pattern import shape_fields
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import FIRST_LEVEL, I64, is_null, prefetch_run
@@ -325,7 +325,7 @@ def _function_of(columns: int) -> Callable[..., None]:
 
 @functools.cache
 def product_of_columns(
-    columns: int, values: Any, table: Any, index: Any, x: Any, total: Any
+    columns: int, values: Dtype | None, table: Dtype, index: Dtype, x: Dtype, total: Dtype
 ) -> SharedFunction:
     """Compile the product by so many columns for these types; see `product_of_slices`."""
     arguments = of_plan(values, table, index) | {"counts": np.int64, "done": int}

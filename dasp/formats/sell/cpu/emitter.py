@@ -15,8 +15,6 @@ Numba's disk cache watches only the file of the outermost function: after a chan
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 from numba import types
 
@@ -68,7 +66,13 @@ class StepEmitter:
     """
 
     def __init__(
-        self, builder: ir.IRBuilder, bits: int, coded: Any, real: ir.Type, parts: int, *pointers: ir.Value
+        self,
+        builder: ir.IRBuilder,
+        bits: int,
+        coded: types.Type,
+        real: ir.Type,
+        parts: int,
+        *pointers: ir.Value,
     ) -> None:
         self.builder, self.bits, self.coded, self.real, self.parts = builder, bits, coded, real, parts
         self.data = dict(zip(("deltas", "bases", "values", "table", "x"), pointers, strict=True))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.base import BaseContext
 from numba.extending import intrinsic
 
 from dasp.formats.plan import WARP
@@ -152,7 +151,7 @@ def store_deltas(typing_context, block, first, low, room, place, width):
     return types.void(block, first, low, room, place, width), generate
 
 
-def _words(context: Any, array: Any) -> tuple[ir.IntType, int]:
+def _words(context: BaseContext, array: types.Array) -> tuple[ir.IntType, int]:
     """Return integers of an array's numbers, and how many make a number."""
     size: int = context.get_abi_sizeof(context.get_data_type(array.dtype))
     return ir.IntType(8 * min(size, 8)), max(size // 8, 1)

@@ -18,6 +18,7 @@ from dasp.runtime.cpu.halves import bits_of_halves
 from dasp.runtime.cpu.job import CHUNKS, Job
 from dasp.runtime.cpu.team import multiply_alone, team
 from dasp.runtime.dtypes import TABLE, sum_type
+from dasp.runtime.types import Number
 
 Vector = np.ndarray[Any, Any]
 
@@ -64,7 +65,7 @@ class SellCpuProduct(product_cpu.CpuProduct):
         """Return the k-th diagonal in the type of sums; None if an entry of it occurs twice."""
         return diagonal(self.plan, k)
 
-    def multiply_vector(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+    def multiply_vector(self, x: Vector, y: Vector, alpha: Number, beta: Number) -> None:
         """Set y = alpha A x + beta y, for contiguous vectors, x read-only, of types of sums that fit."""
         if self._is_tiny:
             # Without the team, for the sake of matrices whose product takes a few microseconds.
@@ -78,7 +79,7 @@ class SellCpuProduct(product_cpu.CpuProduct):
         shared.multiply(parts, job, self._seconds, partials, x, y, alpha, beta)
         self._store_long(partials[:, None], 0, y[:, None], alpha, beta)
 
-    def multiply_rows(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+    def multiply_rows(self, x: Vector, y: Vector, alpha: Number, beta: Number) -> None:
         """Set Y = alpha A X + beta Y; see `dasp.formats.product_cpu.CpuProduct.multiply_rows`."""
         spans = span_of(x), span_of(y)
         for block in cut_columns(y.shape[1], y.itemsize):
@@ -89,8 +90,8 @@ class SellCpuProduct(product_cpu.CpuProduct):
         block: ColumnRange,
         arrays: tuple[Vector, Vector],
         spans: tuple[Vector, Vector],
-        alpha: Any,
-        beta: Any,
+        alpha: Number,
+        beta: Number,
     ) -> None:
         """Multiply by a block of X's columns, and leave those that are done."""
         (x, y), shared = arrays, team()
@@ -106,7 +107,7 @@ class SellCpuProduct(product_cpu.CpuProduct):
             columns = y[:, block.begin : block.begin + block.columns]
             self._store_long(partials, block.done, columns, alpha, beta)
 
-    def _store_long(self, partials: Vector, done: int, y: Vector, alpha: Any, beta: Any) -> None:
+    def _store_long(self, partials: Vector, done: int, y: Vector, alpha: Number, beta: Number) -> None:
         """Set the rows that come in segments."""
         pattern = self._pattern
         if pattern.segments:

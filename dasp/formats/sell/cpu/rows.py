@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -42,7 +41,7 @@ class RowEmitter(StepEmitter):
         self,
         builder: ir.IRBuilder,
         bits: int,
-        coded: Any,
+        coded: types.Type,
         real: ir.Type,
         parts: int,
         columns_at_once: int,

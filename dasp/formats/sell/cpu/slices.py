@@ -24,6 +24,7 @@ from dasp.runtime.cpu.emitter import (
 )
 from dasp.runtime.cpu.job import SharedFunction
 
+Dtype = np.dtype[Any]
 _shape_fields = jit()(shape_fields)
 
 
@@ -67,12 +68,12 @@ def _sum_slice(
     ), generate
 
 
-def _parts(pointer: Any) -> int:
+def _parts(pointer: types.CPointer) -> int:
     """Return the parts of the numbers that a pointer of Numba's points to."""
     return 2 if isinstance(pointer.dtype, types.Complex) else 1
 
 
-def _real(pointer: Any) -> Any:
+def _real(pointer: types.CPointer) -> types.Type:
     """Return the type of these parts."""
     return getattr(pointer.dtype, "underlying_float", pointer.dtype)
 
@@ -243,7 +244,9 @@ def _multiply_slices(
 
 
 @functools.cache
-def product_of_slices(values: Any, table: Any, index: Any, x: Any, total: Any) -> SharedFunction:
+def product_of_slices(
+    values: Dtype | None, table: Dtype, index: Dtype, x: Dtype, total: Dtype
+) -> SharedFunction:
     """Compile the product for these types, or find it on disk.
 
     Parameters
@@ -257,7 +260,7 @@ def product_of_slices(values: Any, table: Any, index: Any, x: Any, total: Any) -
     return SharedFunction(_multiply_slices, arguments, total, x)
 
 
-def of_plan(values: Any, table: Any, index: Any) -> dict[str, Any]:
+def of_plan(values: Dtype | None, table: Dtype, index: Dtype) -> dict[str, Any]:
     """Return the types of a plan's arrays, by the names that products have for them."""
     pattern = {"headers": np.uint32, "bases": index, "deltas": np.uint8}
     return pattern | {"values": values, "table": table, "rows": index}

@@ -9,6 +9,9 @@ import numpy as np
 
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.pattern import shape_fields
+from dasp.runtime.types import DeviceArray
+
+HostArray = np.ndarray[Any, Any]
 
 SAMPLE = 32
 """Slices that are looked at."""
@@ -20,7 +23,7 @@ FAR = 1.0
 """Sectors for each entry where every entry reads its own; 1 / SECTOR where a step reads a run of columns."""
 
 
-def read_sectors(plan: Plan, on_host: Callable[[Any], np.ndarray[Any, Any]] = np.asarray) -> float:
+def read_sectors(plan: Plan, on_host: Callable[[DeviceArray], HostArray] = np.asarray) -> float:
     """Return the sectors of a vector of float64 that a step reads for each of its entries, 1 / 32 to 1.
 
     Parameters
@@ -43,7 +46,7 @@ def read_sectors(plan: Plan, on_host: Callable[[Any], np.ndarray[Any, Any]] = np
     return sum(len(np.unique(columns // SECTOR)) for columns in steps) / entries if entries else FAR
 
 
-def _columns(plan: Plan, header: Any, on_host: Callable[[Any], np.ndarray[Any, Any]]) -> Any:
+def _columns(plan: Plan, header: HostArray, on_host: Callable[[DeviceArray], HostArray]) -> HostArray:
     """Return the columns of a slice, of shape (steps, 32); those of pads are negative."""
     first, _, block, word = (int(number) for number in header)
     steps, _, _, width = shape_fields(word)
