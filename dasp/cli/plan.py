@@ -31,7 +31,7 @@ def add_command(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Plan, save and say what was written."""
-    from dasp.io.matrices import load_matrix, save_plan
+    from dasp.io import load_matrix, save_plan
 
     policy = policy_from(arguments)
     matrix = load_matrix(arguments.matrix, seed=seed_from(arguments))

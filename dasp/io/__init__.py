@@ -1,5 +1,7 @@
 """Matrices in from files, names and models; plans saved and loaded."""
 
-from dasp.io.matrices import MatrixFileError, load_matrix, load_plan, save_plan
+from dasp.io.files import MatrixFileError
+from dasp.io.matrices import load_matrix
+from dasp.io.plans import load_plan, save_plan
 
 __all__ = ["MatrixFileError", "load_matrix", "load_plan", "save_plan"]

@@ -37,8 +37,7 @@ from dasp import Policy
 from dasp.formats import find, names
 from dasp.formats.plan import PAD, Plan
 from dasp.formats.sell.pattern import PAD_8, Coding, Width, shape_fields
-from dasp.io import market
-from dasp.io.matrices import MatrixFileError, load_matrix, load_plan, save_plan
+from dasp.io import MatrixFileError, load_matrix, load_plan, market, save_plan
 from dasp.io.plans import pack_plan, unpack_plan
 from dasp.models import examples, generate
 from dasp.runtime.dtypes import TABLE
@@ -1137,7 +1136,7 @@ def test_a_failed_save_leaves_the_older_file_alone(
 
 FULL_DISK = """
 import resource, signal, sys
-from dasp.io.matrices import MatrixFileError, save_plan
+from dasp.io import MatrixFileError, save_plan
 from dasp import SpMatrix
 from dasp.models import generate
 
