@@ -4,7 +4,8 @@
 // blocks_before (thread blocks): blocks of deltas of the slices before those of each.
 // indices (nnz): columns, rising inside a row. deltas: of each slice in its width, 0, 8, 16 or 32 bits, every bit set in
 // a pad. headers get the first block of each slice's deltas.
-// Launch: a warp for each slice; blocks of 256 threads.
+// Launch: a warp for each slice, whose lane l takes the l-th slot of each step; blocks of 256 threads.
+// Deterministic: each delta and each header is written once, and depends on integers alone.
 
 #include "slices.cuh"
 

@@ -13,6 +13,8 @@
 //     block of a candidate, when `come` (candidates), 0 before, is full, follows the chain.
 // dasp_cut_headers: the same blocks, for one candidate; `segments` slices with `steps_before` steps come first.
 //     placed (positions) or null: gets the rows in their order.
+// In both a warp cuts 128 positions, each lane on the chain that enters at its number.
+// Deterministic: integers are added, in any order; which block is the last one changes nothing.
 
 #include "cut.cuh"
 

@@ -1,6 +1,7 @@
 // Values from the codes that hold every bit of them.
 //
-// Launch: one dimension, any number of blocks of 256 threads.
+// Launch: one dimension, any number of blocks of 256 threads; a thread takes values a grid apart.
+// Deterministic: each value is written once, from its code alone.
 // codes (count): as DASP_CODING says, not read if all values are equal. table: the values that codes stand for.
 // data (count): the values as bits.
 

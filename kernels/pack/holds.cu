@@ -1,7 +1,8 @@
 // Whether a coding without a dictionary holds values.
 //
 // data (count): values as bits. misfit (1), 0 before: becomes 1 if a value loses a bit in the coding.
-// Launch: one dimension, any number of blocks of 256 threads.
+// Launch: one dimension, any number of blocks of 256 threads; a thread takes values a grid apart.
+// Deterministic: a bit is set by any of those that lose one.
 
 #include "coding.cuh"
 

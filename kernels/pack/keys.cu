@@ -1,6 +1,7 @@
 // Keys of rows and of segments, by which csr/sort.cu puts them in order.
 //
-// Launch: any number of blocks of 256 threads.
+// Launch: any number of blocks of 256 threads; a thread takes rows, or segments, a grid apart.
+// Deterministic: each key is written once.
 
 #include "order.cuh"
 

@@ -2,7 +2,8 @@
 //
 // Arrays of a pattern: see packed.cuh. data: values as bits, in the order in which the entries came in; order (nnz) or
 // null: which of these is the i-th entry. table: see coding.cuh. stored (32 steps): codes by slots, 0 in a pad.
-// Launch: a warp for each slice; blocks of 256 threads.
+// Launch: a warp for each slice, whose lane l takes the l-th slot of each step; blocks of 256 threads.
+// Deterministic: each code is written once, from its value alone.
 
 #include "coding.cuh"
 #include "packed.cuh"

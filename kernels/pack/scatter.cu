@@ -1,6 +1,7 @@
 // Numbers into slots, all bits of them.
 //
-// Launch: one dimension, any number of blocks of 256 threads.
+// Launch: one dimension, any number of blocks of 256 threads; a thread takes numbers a grid apart.
+// Deterministic: no slot comes twice.
 // data (count): numbers as their bits. slots (count) or null: where the i-th goes, else to place i of `to`.
 
 #include "values.cuh"

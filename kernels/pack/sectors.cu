@@ -2,16 +2,18 @@
 //
 // A place is up to 16 slices from slice floor(i (slices - 16) / 23) on, i = 0 .. 23; blocks of `by_slice`, of `few` and
 // of `many` slices, where these are not 0, follow each other inside it. A sector is 2^`sector_shift` columns.
-// Launch: any number of thread blocks of 512 threads along x, which share the places, and candidates along y: all run at
-// once. rows, unmoved, before, totals: as in cut.cu. sampled (candidates, NUMBERS): 0
-//     before; the steps of the slices that are looked at, and the sectors of each kind of block.
+// Launch: any number of thread blocks of 512 threads along x, which share the places, and candidates along y. A warp takes
+//     a slice.
+// rows, unmoved, before, totals: as in cut.cu. sampled (candidates, NUMBERS): 0 before; the steps of the slices that are
+//     looked at, and the sectors of each kind of block.
 // segment_starts, segment_lengths (segments): runs that are slices of one row each, before the others.
 // Where the sectors of a block lie close enough together, each has a bit in shared memory; else they are hashed. All
 //     blocks of a place, or of a kind, are counted at once where the bits of all of them find room.
 // shared_slots: words of 4 bytes of dynamic shared memory, for a tile at least.
-// slots_...: most of the hash table for a block of each kind, a power of two, at least twice its entries. tables (candidates,
-//     thread blocks along x, table_slots): for those that do not fit into shared memory, not read if all sectors have
-//     bits. The counts do not depend on the order of insertions.
+// slots_...: most of the hash table for a block of each kind, a power of two, at least twice its entries.
+// tables (candidates, thread blocks along x, table_slots): for those that do not fit into shared memory, not read if all
+//     sectors have bits.
+// Deterministic: integers are counted, and the counts do not depend on the order of insertions.
 
 #include "cut.cuh"
 

@@ -4,6 +4,8 @@
 // long row that each is a piece of. starts (segments): its first entry; lengths: its entries; headers: as in cut.cu,
 // with the number of the segment as first position. All in the order of numbers; to_...: in another order.
 //
+// Deterministic: places follow from sums of integers, and each is written once.
+//
 // dasp_list_long: a block of 256 threads for each tile of 2048 rows. long_tiles (LONG_TILE_COUNTS, tiles): see survey.cu.
 // dasp_place_segments: one block of 1024 threads. order (segments): the number of the segment at each place.
 

@@ -5,7 +5,8 @@
 // stored (32 steps): codes by slots, 0 in a pad; not read or written where all values are equal.
 // bases (steps): the least column of every step. headers get the width of the deltas from it.
 // sizes (thread blocks): blocks of deltas of the slices of each.
-// Launch: a warp for each slice; blocks of 256 threads.
+// Launch: a warp for each slice, whose lane l takes the l-th slot of each step; blocks of 256 threads.
+// Deterministic: each code, base and header is written once; sizes are sums of integers.
 
 #include "coding.cuh"
 #include "slices.cuh"

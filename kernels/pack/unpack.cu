@@ -4,7 +4,9 @@
 // Arrays of a pattern: see packed.cuh. lengths (m): 0 before; the entries of each row.
 // codes (32 steps) and to_codes (nnz), or null where there are none. to_indices (nnz).
 //
-// dasp_count_entries, dasp_fill_entries, dasp_clear_pads: a warp for each slice; blocks of 256 threads.
+// dasp_count_entries, dasp_fill_entries, dasp_clear_pads: a warp for each slice, whose lane l takes the l-th slot of each
+//     step; blocks of 256 threads.
+// Deterministic: entries keep the order of their slots; lengths of long rows are sums of integers, in any order.
 
 #include "codes.cuh"
 #include "packed.cuh"

@@ -6,6 +6,7 @@
 // longest: entries of the longest row in a slice; bits: of longest + 1. Rows of more than `most` entries are left out or,
 //     in a sample, taken to be empty. left_out: whether rows are left out; long_tiles: how many, see survey.cu.
 // rows (count): the order, the rows that are left out at no place.
+// Deterministic: the sort is stable.
 
 #include "order.cuh"
 

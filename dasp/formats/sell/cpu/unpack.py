@@ -113,18 +113,25 @@ def _slices(pattern: Pattern) -> tuple[Any, ...]:
 
 
 def _start_rows(pattern: Pattern, m: int) -> tuple[Vector, Vector, Vector, bool]:
-    """Return where each row begins, with the number of entries; where each position and segment does; the
-    entries of those; and whether pads lie between any of them."""
-    positions, segments = pattern.positions, pattern.segments
-    counts = np.empty(
-        positions + segments, np.int64
-    )  # of each position; then of the segments by their numbers
-    gaps = over_ranges(
-        len(pattern.headers), pattern.entries, partial(_count_entries, _slices(pattern), counts)
-    )
-    starts, cursors = np.empty(m + 1, np.int64), np.empty_like(counts)
-    rows = pattern.rows, pattern.long_rows, pattern.segment_offsets
-    _sum_rows(positions, *rows, counts, starts, cursors)
+    """Return where rows and where positions and segments begin, the entries of these, and if any has gaps.
+
+    Behind the begins of rows stands the number of all entries. Segments follow the positions, by their
+    numbers. A gap is a pad between two entries.
+    """
+    positions, segments, long_rows = pattern.positions, pattern.segments, pattern.long_rows
+    counts = np.empty(positions + segments, np.int64)
+    work = partial(_count_entries, _slices(pattern), counts)
+    gaps = over_ranges(len(pattern.headers), pattern.entries, work)
+    lengths, pieces = np.zeros(m, np.int64), counts[positions:]
+    rows = pattern.rows if len(pattern.rows) else slice(positions)
+    lengths[rows] = counts[:positions]
+    if segments:
+        lengths[long_rows] = np.add.reduceat(pieces, pattern.segment_offsets[:-1])
+    starts, cursors = np.concatenate([[0], np.cumsum(lengths)]), np.empty_like(counts)
+    cursors[:positions] = starts[:-1][rows]
+    if segments:
+        of, before = pattern.segment_rows, np.cumsum(pieces) - pieces
+        cursors[positions:] = starts[long_rows[of]] + before - before[pattern.segment_offsets[of]]
     return starts, cursors, counts, any(gaps)
 
 
@@ -280,30 +287,6 @@ def _is_there(stored, at, wanted, base):
     for lane in range(np.uint64(WARP)):
         hits |= np.int64(np.int64(stored[np.uint64(at) + lane]) == wanted[lane] - base)
     return hits != 0
-
-
-@_compile
-def _sum_rows(positions, rows, long_rows, segment_offsets, counts, starts, cursors):
-    """Set where each row begins, and from where each position and each segment goes on."""
-    for position in range(positions):
-        starts[rows[position] if len(rows) else position] = counts[position]
-    for r in range(len(long_rows)):
-        starts[long_rows[r]] = counts[
-            positions + segment_offsets[r] : positions + segment_offsets[r + 1]
-        ].sum()
-    total = 0
-    for row in range(len(starts) - 1):
-        count = starts[row]
-        starts[row] = total
-        total += count
-    starts[-1] = total
-    for position in range(positions):
-        cursors[position] = starts[rows[position] if len(rows) else position]
-    for r in range(len(long_rows)):
-        place = starts[long_rows[r]]
-        for piece in range(positions + segment_offsets[r], positions + segment_offsets[r + 1]):
-            cursors[piece] = place
-            place += counts[piece]
 
 
 @_compile
