@@ -382,6 +382,43 @@ def test_a_child_forked_during_the_first_product_of_another_thread_can_multiply(
     assert (done.stdout.strip(), done.stderr) == ("0", "")
 
 
+HELD_LOCKS = """
+import os, threading
+import numpy as np
+import dasp
+A = dasp.SpMatrix(dasp.models.generate("poisson2d:12"), device="cpu")
+M = dasp.preconditioners.jacobi(A)
+b = np.ones(A.shape[0])
+A.T @ b, M @ b
+B, N = A.copy(), dasp.preconditioners.jacobi(A)
+held, done = threading.Event(), threading.Event()
+def hold():
+    with B._lock.get(), B._shared.lock.get(), N._lock.get():
+        held.set()
+        done.wait()
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    import faulthandler
+    faulthandler.dump_traceback_later(100, exit=True)
+    same = np.array_equal(B.T @ b, A.T @ b) and np.array_equal(N @ b, M @ b)
+    os._exit(0 if same else 3)
+print(os.waitpid(child, 0)[1])
+done.set()
+thread.join()
+print(np.array_equal(B.T @ b, A.T @ b))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_uses_what_another_thread_had_locked_at_the_fork() -> None:
+    kept = os.environ.get("NUMBA_CACHE_DIR")
+    done = start(ROOT, ROOT, "-W", "ignore", "-c", HELD_LOCKS, NUMBA_CACHE_DIR=kept)
+    assert (done.stdout.split(), done.stderr) == (["0", "True"], "")
+
+
 def test_the_log_goes_where_it_is_asked_to(tmp_path: Path) -> None:
     cache = os.environ.get("NUMBA_CACHE_DIR", str(tmp_path))
     program = "import dasp; dasp.SpMatrix.from_dense([[1.0]], device='cpu')"

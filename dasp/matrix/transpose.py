@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, Self
@@ -21,6 +20,7 @@ from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.dtypes import bits_type
+from dasp.runtime.loading import ProcessLock
 from dasp.runtime.types import Array, ArrayLike
 
 
@@ -29,7 +29,7 @@ class Shared:
 
     Attributes
     ----------
-    lock : threading.Lock
+    lock : ProcessLock
     slots : object or None
         The slot of every entry, as `Format.slots` returns it.
     transpose : SpMatrix or None
@@ -37,7 +37,7 @@ class Shared:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = ProcessLock()
         self.slots: Any = None
         self.transpose: Any = None
 
@@ -53,14 +53,14 @@ class TransposableMatrix(PlannedMatrix):
     _shared: Shared
     _writes: int
     _derived: dict[str, Callable[[], Self | None]]
-    _lock: threading.RLock
+    _lock: ProcessLock
 
     def _begin(self, device: str, plan: Plan, shared: Shared, like: Product | None = None) -> None:
         """Take a plan to a device; `like` is the product of another matrix with the same pattern."""
         self._device, self._backend = device, devices.find(device)
         self._product = self._backend.product(plan, device, like)
         self._shared, self._writes, self._key = shared, 0, _foreign.new_key(self)
-        self._derived, self._lock = {}, threading.RLock()
+        self._derived, self._lock = {}, ProcessLock()
 
     def _share(self, plan: Plan) -> Self:
         """Return a matrix of a plan with the same pattern."""
@@ -138,7 +138,7 @@ class TransposableMatrix(PlannedMatrix):
         array([1., 2., 3.])
         """
         if isinstance(out, TransposableMatrix) and out._shared is self._shared:
-            with out._lock:
+            with out._lock.get():
                 if not out._derived and out._product.take_values(data, self._shared.slots):
                     out._writes += 1
                     return out
@@ -156,7 +156,7 @@ class TransposableMatrix(PlannedMatrix):
                 )
             if out is not None:
                 self._check_out(out, values.dtype)
-                with out._lock:
+                with out._lock.get():
                     out._write(values)
                     out._propagate(values, {id(out)})
                 return out
@@ -186,7 +186,7 @@ class TransposableMatrix(PlannedMatrix):
 
     def _slots(self) -> Any:
         """Return the slot of every entry on the device, found once for a pattern."""
-        with self._shared.lock:
+        with self._shared.lock.get():
             if self._shared.slots is None:
                 self._shared.slots = planning.find_slots(self.plan, self.device)
         return self._shared.slots
@@ -202,7 +202,7 @@ class TransposableMatrix(PlannedMatrix):
         found = None if kept is None else kept()
         if found is not None:
             return found
-        with self._lock:
+        with self._lock.get():
             kept = self._derived.get(name)
             found = None if kept is None else kept()
             if found is None:
@@ -248,7 +248,7 @@ class TransposableMatrix(PlannedMatrix):
 
     def _make_transpose(self) -> Self:
         """Fill the pattern's transpose with these values, or plan one; this matrix if it is equal."""
-        with self._shared.lock:
+        with self._shared.lock.get():
             known: Self | None = self._shared.transpose
             if known is not None:
                 return known.with_values(self._values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from dasp.matrix.planning import find_device
 from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import is_cupy, library, namespace, operand, to_host
+from dasp.runtime.loading import ProcessLock
 from dasp.runtime.types import Array
 from dasp.solvers.arguments import space_for
 from dasp.solvers.operator import Matrix, as_operator, device_of, multiply_by_column
@@ -77,7 +77,7 @@ class Preconditioner:
         self._bound: dict[tuple[Any, ...], Callable[[], None]] = {}
         # What was prepared for a system belongs to that, and so do its vectors.
         self._lent: WeakValueDictionary[tuple[Any, ...], Callable[[], None]] = WeakValueDictionary()
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     def __repr__(self) -> str:
         n, kind = self.shape[0], type(self)
@@ -130,7 +130,7 @@ class Preconditioner:
         if kind == "c" and self.dtype.kind != "c":
             raise TypeError(f"A is complex and M computes in {self.dtype}; make another M of A")
         numbers = self._read(A)
-        with self._lock:
+        with self._lock.get():
             if not self._load(numbers):
                 self._own, self.generation = None, self.generation + 1
                 self._bound.clear()
@@ -183,7 +183,7 @@ class Preconditioner:
         if out is not None and out.dtype.kind in ("biufV" if kind.kind == "c" else "biu"):
             what = "is complex" if kind.kind == "c" else "has fractions"
             raise TypeError(f"out has dtype {out.dtype}; M r {what}, so {kind} is needed")
-        with self._lock:
+        with self._lock.get():
             if out is not None and (program := self._in_place(r, out)):
                 key = _places(r, out)
                 if key not in self._bound and len(self._bound) >= BOUND:
@@ -224,7 +224,7 @@ class Preconditioner:
         ----------
         r, out : array, shape (n,), on the device
         """
-        with self._lock:
+        with self._lock.get():
             program = self._in_place(r, out)
         me = weakref.proxy(self)
         return program or (lambda: me.matvec(r, out=out))

@@ -1,4 +1,4 @@
-"""Modules that are loaded when they are first used, and the locks that a fork waits for.
+"""Modules that are loaded when they are first used, and locks that fork with the process.
 
 A child has the thread that forked and none of the others. A lock that another thread held, that of a module
 half loaded among them, stays locked there for ever. So a fork takes the locks first.
@@ -19,6 +19,8 @@ from typing import Any
 _loading = threading.RLock()
 _locks: list[tuple[Callable[[], object], Callable[[], object]]] = [(_loading.acquire, _loading.release)]
 _taken: list[Callable[[], object]] = []
+_forks = 0
+"""How often a process forked on the way from the first one to this one."""
 
 
 def load(name: str) -> Any:
@@ -32,6 +34,21 @@ def hold_at_fork(acquire: Callable[[], object], release: Callable[[], object]) -
     _locks.append((acquire, release))
 
 
+class ProcessLock:
+    """A lock that threads of one process may take again and again, and that is open in a forked child.
+
+    There nobody would give it back if another thread had it when the process forked. Such a thread's work is
+    undone in the child, so what the lock guards must be whole until the work is done.
+    """
+
+    def __init__(self) -> None:
+        self._locks: dict[int, threading.RLock] = {}
+
+    def get(self) -> threading.RLock:
+        """Return this process's lock, for `with`."""
+        return self._locks.setdefault(_forks, threading.RLock())
+
+
 def _take() -> None:
     for acquire, release in _locks:  # what is loaded while the first is waited for may name more
         acquire()
@@ -43,5 +60,11 @@ def _give_back() -> None:
         _taken.pop()()
 
 
+def _begin_child() -> None:
+    global _forks
+    _forks += 1
+    _give_back()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_take, after_in_parent=_give_back, after_in_child=_give_back)
+    os.register_at_fork(before=_take, after_in_parent=_give_back, after_in_child=_begin_child)
