@@ -11,19 +11,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from dasp.matrix.matrix import SpMatrix
 from dasp.multigrid.hierarchy import Setup, check_finite, coarsen, cycle_type, levels_of, set_up
 from dasp.multigrid.smoothers import CycleOptions, Level, check_options
 from dasp.preconditioners.base import PlannedPart, Preconditioner, host_matrix, place
 from dasp.runtime.dtypes import real_type
+from dasp.runtime.types import DTypeLike
 from dasp.solvers.operator import DeviceOperator
 
 COARSE_SWEEPS = 8
 """Times that the last level is smoothed, forwards and backwards, where it has more rows."""
 
 
-def entry_type(matrix: Any, dtype: np.dtype[Any]) -> np.dtype[Any]:
+def entry_type(matrix: csr_array, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type in which a matrix is kept that multiplies vectors of another: a real one stays real."""
     return dtype if matrix.dtype.kind == "c" else real_type(dtype)
 
@@ -53,7 +55,7 @@ class Multigrid(Preconditioner):
         P, R = ([next(operators) for _ in between] for _ in range(2))
         self._assemble(options, levels, P, R, next(operators, None))
 
-    def _plan(self, matrix: Any) -> PlannedPart:
+    def _plan(self, matrix: csr_array) -> PlannedPart:
         return PlannedPart(matrix, entry_type(matrix, self.dtype), self.device)
 
     def _read(self, A: Any) -> Setup:
@@ -129,7 +131,7 @@ class Multigrid(Preconditioner):
         level.smooth(from_zero=False, forward=False)
 
 
-def _matrices(setup: Setup) -> list[Any]:
+def _matrices(setup: Setup) -> list[csr_array]:
     """Return the matrices of all levels, then all P, all R, and the dense one if there is one."""
     between = [one for one in setup.levels if one.P is not None]
     dense = [] if setup.dense is None else [setup.dense]
@@ -149,7 +151,7 @@ def multigrid(
     sweeps: int = 1,
     degree: int = 2,
     device: str = "auto",
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
 ) -> Preconditioner:
     """Return a multigrid cycle over a PyAMG hierarchy.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array, csr_matrix
 
+from dasp.matrix.matrix import SpMatrix
 from dasp.multigrid.smoothers import CycleOptions, dense_smoother
 from dasp.preconditioners.base import (
     TYPES,
@@ -16,6 +18,7 @@ from dasp.preconditioners.base import (
     wide_type,
 )
 from dasp.runtime import check as _check
+from dasp.runtime.types import DTypeLike
 
 DENSE_ROWS = 320
 """Rows of a level up to which a V-cycle from it down is kept as one dense matrix."""
@@ -42,7 +45,7 @@ def levels_of(ml: Any) -> list[Any]:
     return list(levels)
 
 
-def make_hierarchy(csr: Any) -> Any:
+def make_hierarchy(csr: csr_array) -> Any:
     """Return the hierarchy that PyAMG makes of a SciPy matrix by smoothed aggregation.
 
     Raises
@@ -54,8 +57,6 @@ def make_hierarchy(csr: Any) -> Any:
         import pyamg
     except ImportError as error:
         raise RuntimeError("multigrid was asked for and PyAMG is not installed; pip install pyamg") from error
-    from scipy.sparse import csr_matrix
-
     # PyAMG draws vectors by the old generator; equal matrices shall have equal hierarchies.
     state = np.random.get_state()  # noqa: NPY002
     np.random.seed(0)  # noqa: NPY002
@@ -71,7 +72,7 @@ def _is_complex(levels: list[Any]) -> bool:
     return any(np.dtype(matrix.dtype).kind == "c" for matrix in matrices if matrix is not None)
 
 
-def cycle_type(levels: list[Any], dtype: Any) -> np.dtype[Any]:
+def cycle_type(levels: list[Any], dtype: DTypeLike | None) -> np.dtype[Any]:
     """Return the type in which a cycle computes: the one given, else double precision.
 
     Raises
@@ -99,12 +100,12 @@ class LevelMatrices(NamedTuple):
         Of the diagonal of A; 0 for a row of zeros.
     """
 
-    A: Any
-    P: Any
-    R: Any
+    A: csr_array
+    P: csr_array | None
+    R: csr_array | None
     inverse: np.ndarray[Any, Any]
 
-    def radius(self, options: CycleOptions, planned: Any = None) -> float:
+    def radius(self, options: CycleOptions, planned: SpMatrix | None = None) -> float:
         """Return the largest eigenvalue of diag(inverse) A, by products with A as it is or planned."""
         if options.smoother == "gauss-seidel":
             return 0.0  # which needs none
@@ -114,12 +115,12 @@ class LevelMatrices(NamedTuple):
 class HostLevel(NamedTuple):
     """A level as a hierarchy of PyAMG has it."""
 
-    A: Any
-    P: Any
-    R: Any
+    A: csr_array
+    P: csr_array | None
+    R: csr_array | None
 
 
-def coarsen(A: Any, transfers: list[tuple[Any, Any]]) -> list[HostLevel]:
+def coarsen(A: csr_array, transfers: list[tuple[csr_array, csr_array]]) -> list[HostLevel]:
     """Return the levels of a matrix: between two of them P and R, and on the coarser one R A P."""
     levels = []
     for P, R in transfers:
@@ -142,8 +143,8 @@ class Setup(NamedTuple):
     """
 
     levels: list[LevelMatrices]
-    dense: Any
-    transfers: list[tuple[Any, Any]]
+    dense: csr_array | None
+    transfers: list[tuple[csr_array, csr_array]]
 
     @property
     def rows(self) -> list[int]:
@@ -173,11 +174,11 @@ def set_up(hierarchy: list[Any], options: CycleOptions) -> Setup:
     return Setup(levels[:first], as_csr(_dense_cycle(levels[first:], last, options)), transfers)
 
 
-def _describe(A: Any, P: Any, R: Any, *, coarse: bool) -> LevelMatrices:
+def _describe(A: csr_array, P: csr_array | None, R: csr_array | None, *, coarse: bool) -> LevelMatrices:
     return LevelMatrices(A, P, R, level_inverse_diagonal(A, coarse=coarse))
 
 
-def _dense_cycle(levels: list[LevelMatrices], last: Any, options: CycleOptions) -> np.ndarray[Any, Any]:
+def _dense_cycle(levels: list[LevelMatrices], last: csr_array, options: CycleOptions) -> np.ndarray[Any, Any]:
     """Return the matrix of a V-cycle over some levels and the last one, of which it takes the
     pseudo-inverse."""
     inner = np.linalg.pinv(last.toarray().astype(wide_type(last)))
@@ -189,7 +190,7 @@ def _dense_cycle(levels: list[LevelMatrices], last: Any, options: CycleOptions) 
     return np.asarray(inner)
 
 
-def level_inverse_diagonal(A: Any, *, coarse: bool) -> np.ndarray[Any, Any]:
+def level_inverse_diagonal(A: csr_array, *, coarse: bool) -> np.ndarray[Any, Any]:
     """Return 1 / a_ii; on a coarse level 0 for a row of zeros, which smoothers pass by.
 
     Aggregates with fewer unknowns than modes leave such rows.
@@ -224,8 +225,6 @@ def check_finite(hierarchy: list[Any]) -> None:
                 )
 
 
-def as_csr(matrix: Any) -> Any:
+def as_csr(matrix: Any) -> csr_array:
     """Return a matrix of a hierarchy as CSR with sorted indices and no duplicates."""
-    from scipy.sparse import csr_array
-
     return canonical(csr_array(matrix))

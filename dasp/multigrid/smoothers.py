@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from dasp.preconditioners.base import MOST_STEPS, cast
 from dasp.preconditioners.chebyshev import UPPER, coefficients
@@ -76,7 +77,7 @@ class Level:
         space: Space,
         options: CycleOptions,
         vectors: Vectors | None,
-        csr: Any = None,
+        csr: csr_array | None = None,
     ) -> None:
         """Take A and what `load` takes."""
         self.space, self.A, self._options = space, A, options
@@ -98,11 +99,11 @@ class Level:
             self._begin_again = fuse("r = b - q", "step = first d*r", "x = x + step")
             self._extend = fuse("r = r - q", "step = last step + rest d*r", "x = x + step")
 
-    def load(self, inverse: np.ndarray[Any, Any], radius: float, csr: Any = None) -> None:
+    def load(self, inverse: np.ndarray[Any, Any], radius: float, csr: csr_array | None = None) -> None:
         """Take 1 / a_ii, and the largest eigenvalue of its product with A; `csr` is A, for sweeps."""
         scaled = inverse / self._options.scale(radius)
         self.vectors["d"][...] = self.space.asarray(cast(scaled, self.space.dtype, diagonal=True))
-        if self._options.smoother == "gauss-seidel":
+        if csr is not None and self._options.smoother == "gauss-seidel":
             self._csr = csr.indptr, csr.indices, cast(csr.data, self.space.dtype)
 
     def multiply(self, x: str, y: str) -> None:

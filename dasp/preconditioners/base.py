@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import DTypeLike
+from scipy.sparse import csr_array, issparse
 
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import find_device
@@ -80,8 +81,8 @@ class Preconditioner:
         self._lock = ProcessLock()
 
     def __repr__(self) -> str:
-        n, kind = self.shape[0], type(self)
-        return f"<{kind.__module__.rpartition('.')[2]} {n} x {n}, {self.dtype}, on {self.device}>"
+        n, name = self.shape[0], type(self).__module__.removesuffix(".cycle").rpartition(".")[2]
+        return f"<{name} {n} x {n}, {self.dtype}, on {self.device}>"
 
     def apply(self) -> None:
         """Set `x` from `b`, in passes and products; runs once for each program on a GPU."""
@@ -303,7 +304,7 @@ def _places(*arrays: Any) -> tuple[Any, ...]:
     return tuple((int(one.data.ptr), one.strides, one.dtype) for one in arrays)
 
 
-def host_matrix(A: Any) -> Any:
+def host_matrix(A: Any) -> csr_array:
     """Return a matrix as a SciPy CSR array on the host.
 
     Raises
@@ -313,15 +314,13 @@ def host_matrix(A: Any) -> Any:
     ValueError
         If A is not square.
     """
-    import scipy.sparse
-
     if hasattr(A, "to_scipy"):
         A = A.to_scipy()
     elif type(A).__module__.startswith("cupyx.scipy.sparse"):
         A = A.get()
-    if not (scipy.sparse.issparse(A) or isinstance(A, np.ndarray)):
+    if not (issparse(A) or isinstance(A, np.ndarray)):
         raise TypeError(f"A is {_check.kind_of(A)}; a matrix whose entries can be read is needed")
-    A = scipy.sparse.csr_array(A)
+    A = csr_array(A)
     if A.shape[0] != A.shape[1]:
         raise ValueError(f"A has shape {A.shape}; a square matrix is needed")
     return canonical(A)
@@ -340,7 +339,7 @@ def wide_type(matrix: Any) -> type[np.inexact[Any]]:
     return np.complex128 if matrix.dtype.kind == "c" else np.float64
 
 
-def canonical(A: Any) -> Any:
+def canonical(A: csr_array) -> csr_array:
     """Return a CSR array with sorted indices and no duplicates: itself, or a copy."""
     if not A.has_canonical_format:
         A = A.copy()
@@ -348,7 +347,9 @@ def canonical(A: Any) -> Any:
     return A
 
 
-def cast(numbers: np.ndarray[Any, Any], dtype: np.dtype[Any], *, diagonal: bool = False) -> Any:
+def cast(
+    numbers: np.ndarray[Any, Any], dtype: np.dtype[Any], *, diagonal: bool = False
+) -> np.ndarray[Any, Any]:
     """Return numbers of the host in a type.
 
     Raises
@@ -369,10 +370,8 @@ def cast(numbers: np.ndarray[Any, Any], dtype: np.dtype[Any], *, diagonal: bool 
     return there
 
 
-def cast_matrix(matrix: Any, dtype: np.dtype[Any]) -> Any:
+def cast_matrix(matrix: csr_array, dtype: np.dtype[Any]) -> csr_array:
     """Return a SciPy matrix in CSR as another of the same pattern, its values cast; errors as of `cast`."""
-    from scipy.sparse import csr_array
-
     return csr_array((cast(matrix.data, dtype), matrix.indices, matrix.indptr), matrix.shape)
 
 
@@ -386,17 +385,17 @@ class PlannedPart:
         Of that matrix.
     """
 
-    def __init__(self, matrix: Any, dtype: np.dtype[Any], device: str) -> None:
+    def __init__(self, matrix: csr_array, dtype: np.dtype[Any], device: str) -> None:
         """Plan a SciPy matrix in CSR, its values cast to a type."""
         self._dtype, self._device = dtype, device
         self._take(cast_matrix(matrix, dtype), None)
 
-    def _take(self, typed: Any, policy: Policy | None) -> None:
+    def _take(self, typed: csr_array, policy: Policy | None) -> None:
         self._pattern = typed.indptr, typed.indices
         self.matrix = SpMatrix.from_scipy(typed, device=self._device, policy=policy)
         self.operator = as_operator(self.matrix, self._device)
 
-    def load(self, matrix: Any) -> bool:
+    def load(self, matrix: csr_array) -> bool:
         """Take the values of another one. Return True if they could be written in place."""
         typed, policy = cast_matrix(matrix, self._dtype), None
         if all(map(np.array_equal, self._pattern, (typed.indptr, typed.indices))):
@@ -439,7 +438,7 @@ def inverse_diagonal(diagonal: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return inverse
 
 
-def spectral_radius(A: Any, scale: np.ndarray[Any, Any], steps: int = 8) -> float:
+def spectral_radius(A: SpMatrix | csr_array, scale: np.ndarray[Any, Any], steps: int = 8) -> float:
     """Estimate the largest absolute eigenvalue of diag(scale) A, from below, by Arnoldi's method.
 
     Parameters

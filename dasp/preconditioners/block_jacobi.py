@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.sparse import coo_array, csr_array
 
 from dasp.preconditioners.base import (
     PlannedPart,
@@ -24,7 +25,7 @@ class BlockJacobi(Preconditioner):
 
     costly: ClassVar[bool] = False
 
-    def __init__(self, inverses: Any, block: int, dtype: np.dtype[Any], device: str) -> None:
+    def __init__(self, inverses: csr_array, block: int, dtype: np.dtype[Any], device: str) -> None:
         super().__init__(inverses.shape[0], dtype, device, ())
         self._inverses, self._block = inverses, block
         self._planned = PlannedPart(inverses, dtype, device)
@@ -33,11 +34,11 @@ class BlockJacobi(Preconditioner):
         """Multiply."""
         self.space.apply(self._planned.operator, self.vectors["b"], self.vectors["x"])
 
-    def _read(self, A: Matrix) -> Any:
+    def _read(self, A: Matrix) -> csr_array:
         """Return the inverses of the blocks, one matrix in CSR."""
         return _inverses(host_matrix(A), self._block)
 
-    def _load(self, numbers: Any) -> bool:
+    def _load(self, numbers: csr_array) -> bool:
         """Take the inverses."""
         self._inverses = numbers
         return self._planned.load(numbers)
@@ -86,10 +87,8 @@ def block_jacobi(A: Matrix, *, block: int, device: str | None = None) -> Precond
     return BlockJacobi(inverses, block, computing_type(matrix), place(A, device))._follow(A)
 
 
-def _inverses(matrix: Any, block: int) -> Any:
+def _inverses(matrix: csr_array, block: int) -> csr_array:
     """Return the block diagonal matrix of the inverses, as CSR."""
-    import scipy.sparse
-
     n = matrix.shape[0]
     count = ceil_div(n, block)
     dense = np.zeros((count, block, block), wide_type(matrix))
@@ -115,5 +114,5 @@ def _inverses(matrix: Any, block: int) -> Any:
     at_column = np.tile(where, (1, block)).ravel()
     values = inverse.reshape(-1)
     inside = (at_row < n) & (at_column < n)
-    whole = scipy.sparse.coo_array((values[inside], (at_row[inside], at_column[inside])), shape=(n, n))
+    whole = coo_array((values[inside], (at_row[inside], at_column[inside])), shape=(n, n))
     return whole.tocsr()

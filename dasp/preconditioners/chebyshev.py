@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from dasp.matrix.matrix import SpMatrix
 from dasp.preconditioners.base import (
@@ -82,7 +83,7 @@ class Polynomial(Preconditioner):
 class _Numbers(NamedTuple):
     """A matrix for a polynomial: on the host, and planned if it is; 1 / a_ii, and the upper end."""
 
-    matrix: Any
+    matrix: csr_array
     planned: SpMatrix | None
     inverse: np.ndarray[Any, Any]
     high: float

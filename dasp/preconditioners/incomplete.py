@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array, tril, triu
 
 from dasp.preconditioners.base import (
     MOST_STEPS,
@@ -30,7 +31,7 @@ from dasp.solvers.space import Triangle
 
 Vector = np.ndarray[Any, Any]
 
-Factorize = Callable[[Any, np.dtype[Any]], "_Factors"]
+Factorize = Callable[[csr_array, np.dtype[Any]], "_Factors"]
 """Takes a SciPy matrix in CSR and the type in which M computes."""
 
 
@@ -75,7 +76,7 @@ def _levels(indptr, indices, forward):  # type: ignore[no-untyped-def]
     return level
 
 
-def _triangle(strict: Any, inverse: Vector, forward: bool) -> Triangle:
+def _triangle(strict: csr_array, inverse: Vector, forward: bool) -> Triangle:
     indptr, indices = strict.indptr.astype(np.int32), strict.indices.astype(np.int32)
     level = _levels(indptr, indices, forward)
     rows = np.argsort(level, kind="stable").astype(np.int32)
@@ -86,8 +87,8 @@ def _triangle(strict: Any, inverse: Vector, forward: bool) -> Triangle:
 class _Factors(NamedTuple):
     """The strict triangles of incomplete factors, in CSR, and the inverse of the pivots."""
 
-    lower: Any
-    upper: Any
+    lower: csr_array
+    upper: csr_array
     inverse: Vector
 
 
@@ -265,7 +266,7 @@ def _factored(A: Matrix, factorize: Factorize, sweeps: int | None, device: str |
     return Incomplete(factors, factorize, dtype, where)._follow(A)
 
 
-def _factorize_lu(matrix: Any, dtype: np.dtype[Any]) -> _Factors:
+def _factorize_lu(matrix: csr_array, dtype: np.dtype[Any]) -> _Factors:
     """Return the incomplete LU factors of a matrix whose inverse pivots are finite in a type."""
     factors, pivots, failed = _factorize_in_place(matrix)
     if failed >= 0:
@@ -275,7 +276,7 @@ def _factorize_lu(matrix: Any, dtype: np.dtype[Any]) -> _Factors:
     return _split(factors, pivots, dtype)
 
 
-def _factorize_cholesky(matrix: Any, dtype: np.dtype[Any]) -> _Factors:
+def _factorize_cholesky(matrix: csr_array, dtype: np.dtype[Any]) -> _Factors:
     """Return the incomplete Cholesky factors of a matrix, as LU factors with positive pivots."""
     difference = abs(matrix - matrix.conj().T)
     if difference.nnz and difference.max() > 1e-12 * abs(matrix).max():
@@ -290,17 +291,15 @@ def _factorize_cholesky(matrix: Any, dtype: np.dtype[Any]) -> _Factors:
     return _split(factors, pivots, dtype)
 
 
-def _factorize_in_place(matrix: Any) -> tuple[Any, Vector, int]:
+def _factorize_in_place(matrix: csr_array) -> tuple[csr_array, Vector, int]:
     """Return the factors of a matrix in one, the pivots, and the first row without one or -1."""
     factors, diagonal = matrix.astype(wide_type(matrix)), np.zeros(matrix.shape[0], np.int64)
     failed = int(_factorize(factors.indptr, factors.indices, factors.data, diagonal))
     return factors, factors.data[diagonal] if failed < 0 else np.zeros(0), failed
 
 
-def _split(factors: Any, pivots: Vector, dtype: np.dtype[Any]) -> _Factors:
+def _split(factors: csr_array, pivots: Vector, dtype: np.dtype[Any]) -> _Factors:
     """Return the strict triangles of factors, and the inverse pivots."""
-    from scipy.sparse import tril, triu
-
     with np.errstate(all="ignore"):
         inverse = 1.0 / pivots
         bad = np.flatnonzero(~np.isfinite(inverse.astype(dtype)))

@@ -16,6 +16,7 @@ from dasp.preconditioners.base import (
     place,
 )
 from dasp.runtime.arrays import to_host
+from dasp.runtime.types import Array
 from dasp.solvers.operator import Matrix
 
 
@@ -30,7 +31,7 @@ class Jacobi(Preconditioner):
         self._divide = self.vectors.fuse("x = d*b")
 
     @property
-    def diagonal_of_inverse(self) -> Any:
+    def diagonal_of_inverse(self) -> Array:
         """The diagonal that r is multiplied by, on the device: solvers may do that in passes of their own."""
         return self.vectors["d"]
 

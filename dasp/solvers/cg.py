@@ -73,7 +73,7 @@ def cg(
     x : array, of the shape, kind and place of b
         float32 if A and b are, else float64; complex64 or complex128 if A, b or M is complex.
     stats : Stats
-        Whether it converged, in how many iterations, and in words why it stopped.
+        If it converged, in how many iterations, and in words why it stopped.
 
     Raises
     ------

@@ -35,7 +35,7 @@ class DeviceOperator(Protocol):
     device : str
         `cpu` or `cuda:N`.
     captures : bool
-        Whether `multiply` can be captured in a CUDA graph: it allocates nothing and never waits.
+        True if `multiply` can be captured in a CUDA graph: it allocates nothing and never waits.
     """
 
     shape: tuple[int, int]

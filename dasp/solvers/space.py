@@ -160,7 +160,7 @@ class Space(Protocol):
     dtype : numpy.dtype
     device : str
     traced : bool
-        Whether iterations are written down once and then run where the host does not look.
+        True if iterations are written down once and then run where the host does not look.
     """
 
     dtype: np.dtype[Any]

@@ -600,13 +600,6 @@ def test_a_hierarchy_with_nan_is_refused():
         multigrid(ml, device="cpu")
 
 
-def test_a_matrix_is_told_how_a_hierarchy_is_made():
-    with pytest.raises(TypeError, match=r"pyamg\.smoothed_aggregation_solver\(A\)"):
-        multigrid(poisson(5))
-    with pytest.raises(TypeError, match=r"pyamg\.smoothed_aggregation_solver\(A\.to_scipy\(\)\)"):
-        multigrid(dasp.SpMatrix.from_scipy(poisson(5), device="cpu"))
-
-
 @pytest.mark.parametrize("size", [1e-200, 1e200])
 def test_numbers_that_a_type_does_not_hold_are_refused(size):
     """M in single precision would be infinite, or zero."""

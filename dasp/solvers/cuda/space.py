@@ -152,7 +152,7 @@ class CudaSpace:
         return []
 
     def triangular(self, triangle: Triangle) -> CudaTriangle:
-        """Return what records a solve with a triangle: a launch for each level."""
+        """Return a solve with a triangle: a launch for each level."""
         return CudaTriangle(self, triangle)
 
     def arnoldi(self, vectors: CudaVectors, names: list[str]) -> CudaArnoldi:

@@ -78,7 +78,7 @@ class Multiplication:
     Attributes
     ----------
     costly : bool
-        Whether it takes as long as several products with a matrix.
+        True if it takes as long as several products with a matrix.
     sums : array or None
         Those that make them up, if it does.
     """
@@ -239,7 +239,7 @@ class PassSpace(Protocol):
     trace : Trace
         On which passes and products are written down.
     captures : bool
-        Whether all products written down can be captured in a graph.
+        True if all products written down can be captured in a graph.
     """
 
     dtype: np.dtype[Any]
