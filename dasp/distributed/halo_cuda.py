@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dasp.distributed.halo import HaloPattern
 from dasp.distributed.protocols import Transport
+from dasp.runtime.cuda import gpus
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.stream import Branch
 from dasp.runtime.dtypes import C_NAMES
 from dasp.runtime.integers import ceil_div
-from dasp.runtime.types import DeviceArray, Number
+from dasp.runtime.types import CupyDevice, DeviceArray, Number
 from dasp.solvers.cuda.passes import THREADS
 
 if TYPE_CHECKING:
@@ -125,11 +126,11 @@ def _prepare(
     return Launch(kernel, signature, {"Scalar": dtype}, fixed, varying, blocks=blocks, threads=THREADS)
 
 
-def find_cupy_device(name: str) -> Any:
+def find_cupy_device(name: str) -> CupyDevice:
     """Return CuPy's device of a name such as `cuda:1`."""
     import cupy
 
-    return cupy.cuda.Device(int(name.partition(":")[2] or 0))
+    return cupy.cuda.Device(gpus.number(name))
 
 
 class _DeviceHalo:

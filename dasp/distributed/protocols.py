@@ -7,12 +7,10 @@ in a CUDA graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.types import Array, DeviceArray, Event
-
-T = TypeVar("T")
 
 Span = tuple[int, int, int]
 """A rank, and the first and one past the last of the rows that are for it or from it."""

@@ -11,6 +11,7 @@ import numpy as np
 from dasp.distributed.communicator import Communicator, find_largest
 from dasp.distributed.protocols import Transport
 from dasp.distributed.transport import find_transport
+from dasp.runtime.cuda import gpus
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.graph import PriorityGraph, in_turn
 from dasp.runtime.cuda.stream import Branch, on_stream
@@ -194,5 +195,5 @@ def make_space(comm: Communicator, device: str, dtype: np.dtype[Any]) -> RanksCu
     transport = find_transport(comm, device)
     on = transport.solver_device
     if not isinstance(on, RanksDevice):
-        on = transport.solver_device = RanksDevice(int(device.partition(":")[2] or 0), transport)
+        on = transport.solver_device = RanksDevice(gpus.number(device), transport)
     return RanksCudaSpace(comm, device, dtype, on, transport)
