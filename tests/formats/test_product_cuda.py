@@ -368,8 +368,9 @@ def test_columns_that_overlap_are_refused(gpu, policy):
     assert not gpu.launches
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("k", "beta"), [(1, 0.0), (7, 0.0), (33, 0.0), (5, 0.5)])
+@pytest.mark.parametrize(
+    ("k", "beta", "dtype"), [(1, 0.0, "f8"), (7, 0.0, "f4"), (33, 0.0, "f8"), (5, 0.5, "f8"), (5, 0.5, "f4")]
+)
 def test_columns_that_are_turned_have_the_same_bits(gpu, dtype, k, beta, monkeypatch):
     matrix = from_lengths([40, 3, 12] + [5] * 60 + [0, 0], 70).astype(dtype)
     x, y = (np.random.default_rng(n).standard_normal((k, n)).astype(dtype) for n in (70, matrix.shape[0]))
@@ -495,13 +496,13 @@ def numbers(rng, shape, dtype):
 @pytest.mark.parametrize(
     ("dtype", "names", "counts"),
     [
-        ("float64", list(PLANS), (2, 3, 5, 8, 11, 17, 33)),
-        ("float32", list(PLANS), (2, 3, 5, 8, 11, 17, 33)),
-        ("complex64", ["cut", "short rows"], (3, 8)),
-        ("float16", ["cut", "rows of 9"], (3, 16)),
+        ("float64", list(PLANS), (2, 11, 33)),
+        ("float32", list(PLANS), (5, 8)),
+        ("complex64", ["cut", "short rows"], (3,)),
+        ("float16", ["cut", "rows of 9"], (3,)),
     ],
 )
-@pytest.mark.parametrize("seed", range(22))
+@pytest.mark.parametrize("seed", range(16))
 def test_columns_keep_to_the_memory_that_they_were_given(gpu, dtype, names, counts, seed, monkeypatch):
     """The emulator holds them to what is allocated; beside a part of it nothing is used, or written."""
     rng, dtype = np.random.default_rng(seed), np.dtype(dtype)
