@@ -27,7 +27,7 @@ HEADINGS = "part", "rows", "entries", "slots", "fill", "bytes"
 def _refuse_assignment(name: str) -> property:
     """Return an attribute that only says, when it is assigned, how values are written."""
 
-    def refuse(matrix: Arithmetic, value: object) -> NoReturn:
+    def refuse(matrix: ArithmeticMatrix, value: object) -> NoReturn:
         raise AttributeError(
             f"A.{name} was assigned; a plan keeps its pattern, and values go in by "
             "A.with_values(values, out=A)",
@@ -38,7 +38,7 @@ def _refuse_assignment(name: str) -> property:
     return property(fset=refuse)
 
 
-class Arithmetic(TransposableMatrix):
+class ArithmeticMatrix(TransposableMatrix):
     """A matrix with SciPy's conversions, scalings, sums and names, and refusals in words."""
 
     # ---- to other forms ------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ class Arithmetic(TransposableMatrix):
     def __eq__(self, other: object) -> bool:
         """Return True if this is the same object; refused for numbers, arrays and sparse matrices."""
         is_array = hasattr(other, "__array__") or hasattr(other, "tocsr")
-        if isinstance(other, Complex) or (is_array and not isinstance(other, Arithmetic)):
+        if isinstance(other, Complex) or (is_array and not isinstance(other, ArithmeticMatrix)):
             raise TypeError(
                 f"A was compared with {_check.kind_of(other)}; a plan has no single entries; use A.tocsr()"
             )

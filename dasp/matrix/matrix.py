@@ -10,7 +10,7 @@ from scipy.sparse import sparray, spmatrix
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array, Plan
 from dasp.matrix import convert, planning
-from dasp.matrix.arithmetic import Arithmetic
+from dasp.matrix.arithmetic import ArithmeticMatrix
 from dasp.matrix.planning import Request, find_device
 from dasp.matrix.policy import Policy
 from dasp.matrix.transpose import Shared
@@ -18,7 +18,7 @@ from dasp.runtime import foreign as _foreign
 from dasp.runtime.types import ArrayLike
 
 
-class SpMatrix(Arithmetic):
+class SpMatrix(ArithmeticMatrix):
     """A sparse matrix, planned for fast products with vectors on one device.
 
     `SpMatrix(A)` takes what SciPy's `csr_array` takes, and more; `from_scipy`, `from_cupy`, `from_dense` and

@@ -12,7 +12,7 @@ from dasp import formats
 from dasp.formats.devices import Device, Product
 from dasp.formats.plan import Plan
 from dasp.matrix import planning
-from dasp.matrix.operator import Operator
+from dasp.matrix.linear_map import LinearMap
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
@@ -20,7 +20,7 @@ from dasp.runtime import foreign as _foreign
 from dasp.runtime.types import Array, ArrayLike, DenseArray, DTypeLike, Number
 
 
-class PlannedMatrix(Operator):
+class PlannedMatrix(LinearMap):
     """A matrix that multiplies by its plan, for `dasp.SpMatrix`."""
 
     _device: str

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from dasp.formats import devices
-from dasp.matrix.operator import Operator
+from dasp.matrix.linear_map import LinearMap
 from dasp.matrix.planned import PlannedMatrix
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.types import ArrayLike, DenseArray, Number
 
 
-class Shifted(Operator):
+class Shifted(LinearMap):
     """The operator A + sigma I, which multiplies by the plan of A.
 
     Attributes

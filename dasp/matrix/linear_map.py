@@ -13,7 +13,7 @@ from dasp.runtime import foreign as _foreign
 from dasp.runtime.types import ArrayLike, DenseArray, Number
 
 
-class Operator(ABC):
+class LinearMap(ABC):
     """A linear map with a product, a transpose and the names that SciPy's operators have."""
 
     # NumPy must not take `x @ A` for an array product of its own, nor SciPy for a sparse one.
