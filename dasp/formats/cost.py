@@ -46,7 +46,7 @@ class Gpu(NamedTuple):
         That a multiprocessor holds at once.
     l2_bytes : int
     clock : float
-        Cycles of a multiprocessor in a second; 0 if it is not told.
+        Cycles of a multiprocessor in a second; 0 if the driver does not say.
     bandwidth : float
         Bytes of memory traffic in a second, from the memory's clock and the width of its bus; 0 likewise.
     """
@@ -192,8 +192,8 @@ class CostModel:
         known, base = H200_GPU, H200
         busy = gpu.multiprocessors / known.multiprocessors
         room = gpu.l2_bytes / known.l2_bytes
-        told = gpu.clock > 0 and gpu.bandwidth > 0
-        speed = _bytes_a_cycle(gpu) / _bytes_a_cycle(known) if told else 1.0
+        is_known = gpu.clock > 0 and gpu.bandwidth > 0
+        speed = _bytes_a_cycle(gpu) / _bytes_a_cycle(known) if is_known else 1.0
         smallest, largest = base.kept_plans
         near, far = (Gathers(*(speed * cost for cost in gathers)) for gathers in (base.near, base.far))
         return dataclasses.replace(

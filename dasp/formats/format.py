@@ -16,7 +16,7 @@ from dasp.formats.plan import Array, Part, Plan
 
 
 class BasicPrimitives(Protocol):
-    """What every format is packed and refilled with on one device; a format may add its own."""
+    """Primitives for packing and refilling every format on one device; a format may add its own."""
 
     @property
     def operations(self) -> Operations:

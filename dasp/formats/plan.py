@@ -47,7 +47,8 @@ class Plan:
     pattern : object
         The format's: which entry lies in which slot, and what was chosen for this matrix.
     values : object
-        The format's: the numbers. Other values for the same pattern make another plan that shares it.
+        The format's: the numbers. Other values for the same pattern make another plan that shares it. The
+        arrays of a pattern never change; those of values do if new numbers are written in their place.
     order : Array, shape (nnz,), int32 or int64, or None
         Which of the entries that came in is each entry of the packed matrix, row by row; None if they came
         so. Kept so that other values can come in the same order.

@@ -1,4 +1,4 @@
-"""What is chosen for a matrix: pure functions of statistics, options and cost model, on the host.
+"""Choices for a matrix: pure functions of statistics, options and cost model, on the host.
 
 Statistics are integers, so that every device that counts them chooses the same.
 
@@ -19,7 +19,7 @@ from dasp.formats.sell.pattern import MOST_CODES, Coding, code_type, may_code
 from dasp.runtime.integers import ceil_div, round_up
 
 SECTOR_BYTES = 32
-"""What a gather moves at the least: a sector of a GPU's cache."""
+"""Bytes that a gather moves at the least: a sector of a GPU's cache."""
 
 SAMPLES = 24
 """Places at which sectors of x are counted, in the order of the slices."""
@@ -59,7 +59,7 @@ chosen then cost at most a hundredth more (benchmarks/lab_book.md)."""
 
 
 class ValueStatistics(NamedTuple):
-    """What is known of the values of a matrix.
+    """Facts of the values of a matrix.
 
     Attributes
     ----------
@@ -67,12 +67,12 @@ class ValueStatistics(NamedTuple):
     distinct : int
         Different bit patterns; `MOST_CODES` + 1 where there are more than a dictionary holds.
     are_bytes : bool
-        Whether every value is an integer from -128 to 127, and no zero is negative.
+        True if every value is an integer from -128 to 127, and no zero is negative.
     are_halves, are_singles : bool
-        Whether every value keeps all of its bits as float16, and as float32 (complex64). May be False where
-        `distinct` is at most `MOST_CODES`, and the second where the first is True: nobody asks then.
+        True if every value keeps all of its bits as float16, and as float32 (complex64). May be False where
+        `distinct` is at most `MOST_CODES`, and the second where the first is True: they decide nothing then.
     are_real : bool
-        Of complex values, whether every imaginary part is 0, and no -0; likewise. Complex values that are
+        True if the imaginary part of every complex value is 0, and not -0; likewise. Complex values that are
         bytes or halves are real as well.
     """
 
@@ -85,7 +85,7 @@ class ValueStatistics(NamedTuple):
 
 
 class SliceStatistics(NamedTuple):
-    """What is known of rows in slices.
+    """Numbers of rows in slices.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class SliceStatistics(NamedTuple):
         Steps of the slices in which sectors were counted.
     by_slice, by_few, by_many : int
         Distinct sectors of x in the sampled slices: of each slice, of each block of `FEW_WARPS`
-        and of `MANY_WARPS` slices, added up. 0 where nobody asked.
+        and of `MANY_WARPS` slices, added up. 0 if they were not counted.
     """
 
     slices: int
@@ -112,7 +112,7 @@ class SliceStatistics(NamedTuple):
         return WARP * self.steps
 
     def scaled(self, rows: int, of: int) -> SliceStatistics:
-        """Return what so many rows have if `of` rows have this."""
+        """Return the numbers of so many rows if `of` rows have these."""
         slices, steps, full = (count * rows // of for count in self[:3])
         return SliceStatistics(slices, steps, full, *self[3:])
 
@@ -141,7 +141,7 @@ def drawn_tile(nth: int, count: int, tiles: int) -> int:
 
 
 def is_like(sample: SliceStatistics, steps: int) -> bool:
-    """Whether a sample of rows has told how many steps the slices of all rows have."""
+    """Return True if a sample of rows has shown how many steps the slices of all rows have."""
     return UNLIKE * abs(sample.steps - steps) <= steps
 
 
@@ -228,7 +228,7 @@ def choose_long_steps(
 def most_saved(
     rows: int, entries: int, longest: int, steps: int, dtype: np.dtype[Any], model: CostModel
 ) -> float:
-    """Return what a sort of the rows can save at most, whatever their lengths are, in units of cost.
+    """Return the most that a sort of the rows can save, whatever their lengths are, in units of cost.
 
     Slices of rows as they are have at most the pads of rows that are all as long as the longest, and no
     order has fewer slots than entries. What gathers cost is not asked: a sort seldom makes them cheaper.
@@ -269,17 +269,17 @@ def windows_to_try(
 
 
 def _most_of_slot(dtype: np.dtype[Any], model: CostModel) -> float:
-    """Return what a slot costs at most."""
+    """Return the most that a slot costs."""
     return _slot_cost(dtype.itemsize, model) + max(model.near.pad, model.far.pad)
 
 
 def _scattered(rows: int, dtype: np.dtype[Any], model: CostModel) -> float:
-    """Return what a sort over all rows costs beside numbers of rows."""
+    """Return the cost of a sort over all rows beside that of the numbers of rows."""
     return model.scattered_row * rows if rows * dtype.itemsize > model.scattered_bytes else 0.0
 
 
 def gathers_of(x_bytes: int, model: CostModel) -> Gathers:
-    """Return what reading an x of so many bytes costs."""
+    """Return the cost of reading an x of so many bytes."""
     return model.near if x_bytes <= model.near_bytes else model.far
 
 
@@ -326,7 +326,7 @@ def choose_window(
 
 
 def may_share(slices: SliceStatistics, model: CostModel) -> bool:
-    """Whether sectors must be counted to choose the slices of a block."""
+    """Return True if sectors must be counted to choose the slices of a block."""
     enough = SAMPLES * MANY_WARPS
     return model.kind == "gpu" and slices.slices >= enough and slices.slots >= (LEAST_SLOTS * slices.slices)
 
@@ -350,7 +350,7 @@ def choose_warps(
     ----------
     slices : SliceStatistics
     even : bool
-        Whether all slices have one row a lane.
+        True if all slices have one row a lane.
     dtype : dtype
         Of the matrix, and of y.
     code_bytes : int

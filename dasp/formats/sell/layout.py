@@ -1,4 +1,4 @@
-"""What packing hands from step to step: runs of entries, and the slices that they are cut into."""
+"""Records that packing hands from step to step: runs of entries, and the slices made of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dasp.formats.plan import Array
 from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
 
 Detail = Any
-"""What a device keeps of a step for those that follow, as it likes."""
+"""Results of a step that a device keeps for later steps, as it likes."""
 
 Slots = Any
 """Where the entries of a pattern go, as a device likes, with `nbytes`: their slots, or where rows begin."""
@@ -35,22 +35,22 @@ class Cut(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What is known of a matrix before its rows are ordered.
+    """The facts of a matrix before its rows are ordered.
 
     Attributes
     ----------
     columns_rise : bool
-        Whether no row has a column after a larger one.
+        True if no row has a column after a larger one.
     most_column : int
         Largest column, -1 if there are no entries.
     values : ValueStatistics or None
-        None if nobody asked.
+        None if they were not counted.
     long_rows : int
         Rows too long for a slice.
     longest : int
         Entries of the longest of the other rows, 0 if there are none.
     rises : bool
-        Whether some other row is longer than the last one before it, long rows left out.
+        True if some other row is longer than the last one before it, long rows left out.
     detail : Detail
     """
 
@@ -64,7 +64,7 @@ class Survey(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """What sort windows would give, and what the device keeps of trying them."""
+    """The slices that sort windows would give, and the detail of trying them."""
 
     statistics: dict[int, SliceStatistics]
     detail: Detail

@@ -1,4 +1,4 @@
-"""What a user may choose of the slices."""
+"""The choices that a user has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Options:
         Rows among which rows are sorted by length, less than 2^32; 0 keeps the caller's order, m or more
         sorts all.
     narrow : bool
-        Whether values may be stored in fewer bits where each keeps all of its own.
+        True if values may be stored in fewer bits where each keeps all of its own.
     warps : int or None
         Slices to a block of threads on a GPU, 1 to 16.
     mma : bool

@@ -91,7 +91,7 @@ CODE_TYPES: dict[Coding, np.dtype[Any]] = {
 """The type of a coded value, where it is not the matrix's."""
 
 REAL_PARTS = Coding.BYTE, Coding.HALF, Coding.REAL, Coding.REAL_SINGLE
-"""What holds the real parts of complex values."""
+"""Codings that hold the real parts of complex values."""
 
 
 @cache
@@ -106,7 +106,7 @@ def code_type(coding: Coding, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def may_code(coding: Coding, dtype: np.dtype[Any]) -> bool:
-    """Whether a coding stores a matrix of a type in fewer bits, and parts only of what has parts."""
+    """Return True if a coding stores values of a type in fewer bits; of real ones none stores parts."""
     if coding in (Coding.REAL, Coding.REAL_SINGLE) and dtype.kind != "c":
         return False
     kind = code_type(coding, dtype)
@@ -120,7 +120,7 @@ MOST_CODES = 256
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for a matrix, by a cost model, within a policy.
+    """The choices for a matrix, by a cost model, within a policy.
 
     The window and the warps depend on the bytes of a stored value as well: `dasp.formats.sell.choose`.
 
@@ -135,7 +135,7 @@ class Choice:
     warps : int
         Slices to a block of threads on a GPU.
     narrow : bool
-        Whether values may be stored in fewer bits.
+        True if values may be stored in fewer bits.
     mma : bool
         True if a GPU may multiply several columns at once with tensor cores.
     """

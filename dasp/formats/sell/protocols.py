@@ -1,4 +1,4 @@
-"""What packing into slices is written in: the primitives that a device owes."""
+"""The primitives in which packing into slices is written, and which a device owes."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def _first_delta(header, width):
 
 @_compile
 def _count_entries(slices, counts, begin, end):
-    """Count the entries of each position and segment. Returns whether any comes behind a pad."""
+    """Count the entries of each position and segment. Returns True if any comes behind a pad."""
     headers, deltas, segments, positions = slices
     gaps = False
     for s in range(begin, end):
@@ -242,7 +242,7 @@ def _count_entries(slices, counts, begin, end):
 
 @_compile
 def _find_columns(slices, bases, rows, k, first_row, found, pieces, begin, end):
-    """Find the slot of the entry k columns behind its row; returns whether a row or segment has two."""
+    """Find the slot of the entry k columns behind its row; returns True if a row or segment has two."""
     headers, deltas, segments, positions = slices
     bytes_of, words_of, doubles_of = deltas
     of_positions, long_rows, segment_rows = rows

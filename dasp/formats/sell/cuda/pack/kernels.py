@@ -1,4 +1,4 @@
-"""What the kernels in kernels/pack/ take, and sizes on which they and the host agree."""
+"""Signatures of the kernels in kernels/pack/, and sizes on which they and the host agree."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ROWS_OF_SLICES = """
     long long             slices
     const uint4*          headers          [slices]
     """
-"""What says which rows the slices of a plan hold: what goes through all entries takes it first."""
+"""The first parameters of kernels that go through all entries: which rows the slices of a plan hold."""
 
 SURVEY = Signature(
     "pack/survey.cu",

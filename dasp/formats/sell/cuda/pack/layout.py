@@ -15,7 +15,7 @@ from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
 
 
 class Placed(NamedTuple):
-    """What a layout keeps for the steps that follow: segments in their order, and the order of the rows."""
+    """The detail of a layout: segments in their order, and the order of the rows."""
 
     segments: Segments
     orders: Orders

@@ -60,7 +60,7 @@ class Orders(NamedTuple):
 
     @property
     def arguments(self) -> Arguments:
-        """What kernels take of them."""
+        """The arguments of kernels that go through them."""
         return {name: getattr(self, name) for name in _ARGUMENTS}
 
     def pick(self, window: int) -> Orders:
@@ -122,7 +122,7 @@ def cut_orders(
 
 
 def steps_of(survey: Survey, cut: Cut) -> dict[str, int]:
-    """Return what kernels take of the steps of slices: `even` if no row needs more than one lane."""
+    """Return the arguments that say how many steps slices have: `even` is 1 if every row fits one lane."""
     return {"steps": cut.steps, "even": int(survey.longest <= cut.steps)}
 
 

@@ -33,7 +33,7 @@ _CAPTURED = (
 
 @dataclass
 class Places:
-    """Where the entries of a pattern are, row by row, for other values.
+    """Places of the entries of a pattern, row by row, for other values.
 
     Attributes
     ----------
@@ -60,14 +60,14 @@ class Places:
         return ceil_div(len(self.plan.pattern.headers), BLOCK_SLICES)
 
     def kinds(self, dtype: np.dtype[Any], coding: Coding) -> Kinds:
-        """Return what kernels are compiled for that go through the pattern and values."""
+        """Return the kinds of kernels that go through the pattern and values."""
         pattern, order = self.plan.pattern, self.plan.order
         place = narrowest(pattern.entries) if order is None else order.dtype
         return kinds.of_entries(pattern.index_dtype, place, dtype, coding)
 
     @property
     def arguments(self) -> Arguments:
-        """What such kernels take of them."""
+        """The arguments of such kernels."""
         return {
             **slots_of_rows(self.plan.pattern),
             "segment_offsets": self.plan.pattern.segment_offsets,

@@ -26,7 +26,7 @@ class Segments(NamedTuple):
 
     @property
     def arguments(self) -> Arguments:
-        """What kernels take of them that go through slices."""
+        """The arguments of kernels that go through slices."""
         return {"segments": self.total, "segment_starts": self.starts, "segment_lengths": self.lengths}
 
 

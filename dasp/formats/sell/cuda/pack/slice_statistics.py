@@ -1,4 +1,4 @@
-"""What is counted of slices: those that each sort window would give, and those of a layout."""
+"""Counts of slices: of those that each sort window would give, and of those of a layout."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def store(
 
 
 def _arguments_of(csr: Csr, layout: Layout) -> Arguments:
-    """Return what kernels take that go through the slices of a layout."""
+    """Return the arguments of kernels that go through the slices of a layout."""
     return {
         "indptr": csr.indptr,
         "indices": csr.indices,

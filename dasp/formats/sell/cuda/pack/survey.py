@@ -1,4 +1,4 @@
-"""What is known of a matrix before its rows are ordered: kernels/pack/survey.cu."""
+"""The facts of a matrix before its rows are ordered: kernels/pack/survey.cu."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FACTS = len(Facts._fields)
 
 
 class Found(NamedTuple):
-    """What a survey keeps on the device for the steps that follow.
+    """The detail of a survey, with arrays on the device.
 
     Attributes
     ----------

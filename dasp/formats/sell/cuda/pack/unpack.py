@@ -23,7 +23,7 @@ def unpack(on: Launcher, plan: Plan) -> tuple[Array, Array, Array]:
 
 
 def unpack_codes(on: Launcher, plan: Plan) -> tuple[Array, Array, Array | None]:
-    """Return what `unpack` does, with the values as they are stored; None if they are not."""
+    """Return the matrix as `unpack` does, its values as they are stored; None if they are not."""
     pattern, values, codes = plan.pattern, plan.values, None
     indices = on.device.empty(pattern.entries, pattern.index_dtype)
     if values.coding != Coding.EQUAL:
