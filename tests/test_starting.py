@@ -419,6 +419,28 @@ def test_a_child_uses_what_another_thread_had_locked_at_the_fork() -> None:
     assert (done.stdout.split(), done.stderr) == (["0", "True"], "")
 
 
+FINALIZER = """
+import numpy as np
+import dasp
+A = dasp.SpMatrix(dasp.models.generate("poisson2d:20"), device="cpu")
+b = np.ones(A.shape[0])
+def solve():
+    return [bool(method(A, b)[1].converged) for method in (dasp.solvers.cg, dasp.solvers.gmres)]
+solve()
+class Last:
+    def __del__(self):
+        print(all(solve()))
+last = Last()
+"""
+
+
+def test_a_finalizer_at_the_end_of_the_process_can_solve() -> None:
+    done = start(
+        ROOT, ROOT, "-W", "ignore", "-c", FINALIZER, NUMBA_CACHE_DIR=os.environ.get("NUMBA_CACHE_DIR")
+    )
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "True", "")
+
+
 def test_the_log_goes_where_it_is_asked_to(tmp_path: Path) -> None:
     cache = os.environ.get("NUMBA_CACHE_DIR", str(tmp_path))
     program = "import dasp; dasp.SpMatrix.from_dense([[1.0]], device='cpu')"

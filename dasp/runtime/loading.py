@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+_loaded: dict[str, Any] = {}
 _loading = threading.RLock()
 _locks: list[tuple[Callable[[], object], Callable[[], object]]] = [(_loading.acquire, _loading.release)]
 _taken: list[Callable[[], object]] = []
@@ -24,9 +25,14 @@ _forks = 0
 
 
 def load(name: str) -> Any:
-    """Return the module of a name, loaded if need be; a fork of another thread waits for that."""
-    with _loading:
-        return importlib.import_module(name)
+    """Return the module of a name, loaded if need be; a fork of another thread waits for that.
+
+    A finalizer at the end of the process gets what was loaded before, when Python itself finds nothing more.
+    """
+    if name not in _loaded:
+        with _loading:
+            _loaded[name] = importlib.import_module(name)
+    return _loaded[name]
 
 
 def hold_at_fork(acquire: Callable[[], object], release: Callable[[], object]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dasp.runtime.arrays import address
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.job import CHUNKS, Job
 from dasp.runtime.cpu.team import multiply_alone, team
@@ -134,7 +135,7 @@ class CpuVectors:
         pack = ALIGNMENT // dtype.itemsize
         stride = round_up(max(1, n), pack)
         memory = np.zeros((len(names) * stride + pack) * dtype.itemsize, np.uint8)
-        start = -memory.ctypes.data % ALIGNMENT
+        start = -address(memory) % ALIGNMENT
         self.block = (
             memory[start : start + len(names) * stride * dtype.itemsize].view(dtype).reshape(-1, stride)
         )
