@@ -428,7 +428,6 @@ def test_every_picture_stands_beside_a_file_for_a_paper() -> None:
 GIVEN_UP = [
     "bundle",
     "intake",
-    "lent",
     "octet",
     "placement",
     "predicted",
