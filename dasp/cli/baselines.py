@@ -61,7 +61,7 @@ def scipy_candidate(csr: csr_array, x: Array) -> Candidate:
 
 
 @cache
-def _row_loop() -> Callable[..., None]:
+def _compile_row_loop() -> Callable[..., None]:
     """Return a compiled y = A x that goes row by row; the threads share the rows in equal counts."""
     import numba
 
@@ -81,7 +81,7 @@ def _row_loop() -> Callable[..., None]:
 def numba_candidate(csr: csr_array, x: Array) -> Candidate:
     """Return the plain loop over rows by Numba; RuntimeError for halves."""
     _refuse_halves(x.dtype, "Numba")
-    multiply = _row_loop()
+    multiply = _compile_row_loop()
     y = np.empty(csr.shape[0], dtype=x.dtype)
 
     def run() -> None:

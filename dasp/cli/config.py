@@ -44,7 +44,7 @@ def describe() -> list[tuple[str, str]]:
     return [
         ("dasp", __version__),
         ("python", platform.python_version()),
-        *((name, _version(name)) for name in _LIBRARIES),
+        *((name, _find_version(name)) for name in _LIBRARIES),
         ("kernels", f"{_source.find()} ({_source.digest()})"),
         ("cpu", f"works: {_threads.get_num_threads()} threads, {platform.machine()}"),
         ("cuda", f"{'works' if works else 'does not work'}: {reason}"),
@@ -61,7 +61,7 @@ def _name_model(device: str) -> str:
         return str(error)
 
 
-def _version(name: str) -> str:
+def _find_version(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:

@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     interrupts: list[int] = []
     try:
-        with _noted(interrupts), warnings.catch_warnings():
+        with _note_interrupts(interrupts), warnings.catch_warnings():
             if not debug:
                 warnings.showwarning = _show_warning
             status = _run([word for word in words if word != "--debug"])
@@ -93,26 +93,26 @@ def main(argv: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        return _interrupted()
+        return _report_interrupt()
     except BrokenPipeError:
         _discard_output()
         return EXIT_BROKEN_PIPE
     except (ValueError, TypeError, RuntimeError, OSError, MemoryError, ImportError) as error:
         if interrupts:  # some libraries make another error of it
-            return _interrupted()
-        if isinstance(error, OSError) and not _flushes():
+            return _report_interrupt()
+        if isinstance(error, OSError) and not _flush_output():
             _discard_output()
         if debug or _is_ours(error):
             raise
         if isinstance(error, UsageError) and not speaks():
             time.sleep(PATIENCE)
         elif speaks() or not is_raised_everywhere(error):
-            print(f"dasp: error: {_one_line(error)}", file=sys.stderr)
+            print(f"dasp: error: {_shorten_error(error)}", file=sys.stderr)
         return EXIT_USER_ERROR
 
 
 @contextlib.contextmanager
-def _noted(interrupts: list[int]) -> Iterator[None]:
+def _note_interrupts(interrupts: list[int]) -> Iterator[None]:
     """Note every Ctrl-C, beside doing what Python does then, which is not always seen."""
     usual = signal.getsignal(signal.SIGINT)
     if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
@@ -130,7 +130,7 @@ def _noted(interrupts: list[int]) -> Iterator[None]:
         signal.signal(signal.SIGINT, usual)
 
 
-def _interrupted() -> int:
+def _report_interrupt() -> int:
     print("dasp: interrupted", file=sys.stderr)
     return EXIT_INTERRUPTED
 
@@ -154,7 +154,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = _Parser(
         prog="dasp",
         description=str(dasp.__doc__).partition("\n")[0],
-        epilog=_EPILOG.format(models=_models()),
+        epilog=_EPILOG.format(models=_list_models()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"dasp {dasp.__version__}")
@@ -168,7 +168,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     return parser
 
 
-def _models() -> str:
+def _list_models() -> str:
     from dasp.models import families
 
     width = max(map(len, families())) + 2
@@ -192,7 +192,7 @@ def _is_ours(error: BaseException) -> bool:
     return isinstance(error, ImportError) and str(error.name).partition(".")[0] == "dasp"
 
 
-def _one_line(error: BaseException) -> str:
+def _shorten_error(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         name = str(error.filename or "")
         return ": ".join(filter(None, (name if name.isprintable() else repr(name), error.strerror)))
@@ -202,7 +202,7 @@ def _one_line(error: BaseException) -> str:
     return text
 
 
-def _flushes() -> bool:
+def _flush_output() -> bool:
     """Return True if stdout can write all that it holds."""
     try:
         if sys.stdout is not None:

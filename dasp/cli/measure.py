@@ -279,12 +279,12 @@ def compare(
     x = random_vector(csr.shape[1], csr.dtype, seed)
     there = device.vector(x)
     reference = reference_product(csr.data, csr.indices, csr.indptr, x)
-    ours = _our_candidates(operator, there, csr.shape[0], device, csr.dtype)
+    ours = _make_candidates(operator, there, csr.shape[0], device, csr.dtype)
     checks = [_verify(candidate, reference, device) for candidate in ours]
     verified = max(checks, key=lambda check: (check.rows_failed, check.worst))
     if not verified.passed:
         return Comparison(verified=verified, statistic=device.statistic)
-    others = _right_ones(make(there), reference, device)
+    others = _keep_right(make(there), reference, device)
     timings = device.time([*ours, *others.candidates], samples)
     for other in others.candidates:
         with suppress(RuntimeError):
@@ -298,7 +298,7 @@ def compare(
     )
 
 
-def _our_candidates(
+def _make_candidates(
     operator: Operator, x: Array, rows: int, device: TimedDevice, dtype: np.dtype[Any]
 ) -> list[Candidate]:
     """Return our products: into a given y, and into a new one by a call from Python."""
@@ -325,7 +325,7 @@ def _verify(candidate: Candidate, reference: Reference, device: TimedDevice) -> 
     return check_rows(device.fetch(candidate.result()), reference)
 
 
-def _right_ones(made: Baselines, reference: Reference, device: TimedDevice) -> Baselines:
+def _keep_right(made: Baselines, reference: Reference, device: TimedDevice) -> Baselines:
     """Return the baselines whose every row is right; the others are missing."""
     right = Baselines(missing=list(made.missing))
     for candidate in made.candidates:

@@ -139,13 +139,13 @@ def _run(arguments: argparse.Namespace) -> int:
         M = preconditioner(arguments.precond, matrix, planned, arguments.block)
         setup = time.perf_counter() - began
         x, stats = solve(method, planned, b, M, rtol=rtol, maxiter=arguments.maxiter, progress=show)
-        ours = _outcome(
+        ours = _judge(
             f"dasp {title}", matrix, x, b, rtol, stats.iterations, setup, stats.seconds, stats.reason
         )
         others: list[Outcome] = []
         if arguments.compare:
             if M is not None:
-                others.append(_plain(matrix, planned, b, method, rtol, arguments.maxiter))
+                others.append(_solve_plainly(matrix, planned, b, method, rtol, arguments.maxiter))
             others += compare(matrix, b, method, rtol, arguments.maxiter, planned.device)
     norm = float(np.linalg.norm(b))
     return report(arguments, planned, 1, planning, rtol, [ours, *others], stats, x, norm)
@@ -170,15 +170,15 @@ def true_residual(matrix: csr_array, x: NDArray[np.inexact], b: NDArray[np.inexa
     """Norm of ``b - A x`` over that of b, by SciPy's product with the original matrix, in double
     precision."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        residual = _wide(b) - matrix @ _wide(x)
-        return float(np.linalg.norm(residual) / np.linalg.norm(_wide(b)))
+        residual = _widen(b) - matrix @ _widen(x)
+        return float(np.linalg.norm(residual) / np.linalg.norm(_widen(b)))
 
 
-def _wide(vector: NDArray[Any]) -> NDArray[Any]:
+def _widen(vector: NDArray[Any]) -> NDArray[Any]:
     return vector.astype(np.result_type(vector, np.float64))
 
 
-def _outcome(
+def _judge(
     solver: str,
     matrix: csr_array,
     x: Any,
@@ -192,18 +192,18 @@ def _outcome(
     """Judge a solution by its true residual alone, up to the rounding of its evaluation."""
     residual = true_residual(matrix, x, b) if b.any() else 0.0
     unit = float(np.finfo(b.dtype).eps)
-    scale = float(np.linalg.norm(abs(matrix) @ abs(_wide(x)))) / (float(np.linalg.norm(b)) or 1.0)
+    scale = float(np.linalg.norm(abs(matrix) @ abs(_widen(x)))) / (float(np.linalg.norm(b)) or 1.0)
     accepted = residual <= rtol * (1 + 1e-6) + 16 * unit * scale and residual <= 10 * rtol
     return Outcome(solver, iterations, setup, seconds, residual, "" if accepted else reason)
 
 
-def _plain(
+def _solve_plainly(
     matrix: csr_array, planned: SpMatrix, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int
 ) -> Outcome:
     """Solve by our own method without a preconditioner."""
     solve(method, planned, b, None, rtol=rtol, maxiter=1)  # compiles
     x, stats = solve(method, planned, b, None, rtol=rtol, maxiter=maxiter)
-    return _outcome(f"dasp {method}", matrix, x, b, rtol, stats.iterations, 0.0, stats.seconds, stats.reason)
+    return _judge(f"dasp {method}", matrix, x, b, rtol, stats.iterations, 0.0, stats.seconds, stats.reason)
 
 
 def compare(
@@ -213,15 +213,15 @@ def compare(
     outcomes: list[Outcome] = []
     if method in SHARED:
         outcomes += [
-            _by_library(kind, matrix, b, method, rtol, maxiter)
+            _solve_by_library(kind, matrix, b, method, rtol, maxiter)
             for kind in (("cpu",) if device == "cpu" else ("cpu", "cuda"))
         ]
     if choose_method(matrix)[0] == "cg" and b.dtype.kind == matrix.dtype.kind:  # as PyAMG needs it
-        outcomes.extend(_by_pyamg(matrix, b, rtol, maxiter))
+        outcomes.extend(_solve_by_pyamg(matrix, b, rtol, maxiter))
     return outcomes
 
 
-def _by_library(
+def _solve_by_library(
     kind: str, matrix: csr_array, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int
 ) -> Outcome:
     """Solve by one of SciPy's solvers, or of CuPy's; the second of two solves is timed, without counting."""
@@ -233,7 +233,7 @@ def _by_library(
     x = x if kind == "cpu" else x.get()
     seconds = time.perf_counter() - began
     reason = f"{name}'s {method} stopped above the tolerance"
-    return _outcome(f"{name} {method}", matrix, x, b, rtol, iterations, 0.0, seconds, reason)
+    return _judge(f"{name} {method}", matrix, x, b, rtol, iterations, 0.0, seconds, reason)
 
 
 def _upload(matrix: csr_array, b: NDArray[np.inexact]) -> tuple[Any, Any]:
@@ -246,7 +246,7 @@ def _upload(matrix: csr_array, b: NDArray[np.inexact]) -> tuple[Any, Any]:
     return on_device, cupy.asarray(b)
 
 
-def _by_pyamg(matrix: csr_array, b: NDArray[np.inexact], rtol: float, maxiter: int) -> list[Outcome]:
+def _solve_by_pyamg(matrix: csr_array, b: NDArray[np.inexact], rtol: float, maxiter: int) -> list[Outcome]:
     try:
         began = time.perf_counter()
         ml = make_hierarchy(matrix)
@@ -259,4 +259,4 @@ def _by_pyamg(matrix: csr_array, b: NDArray[np.inexact], rtol: float, maxiter: i
     seconds = time.perf_counter() - began
     reason = "PyAMG's cg stopped above the tolerance"
     made = max(0, len(residuals) - 1)
-    return [_outcome("PyAMG cg with its cycle", matrix, x, b, rtol, made, setup, seconds, reason)]
+    return [_judge("PyAMG cg with its cycle", matrix, x, b, rtol, made, setup, seconds, reason)]

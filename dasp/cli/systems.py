@@ -210,13 +210,13 @@ def report(
         residuals = [one / (norm or 1.0) for one in stats.residuals]
         draw_residuals(Path(arguments.plot), ours.solver.removeprefix("dasp "), residuals, rtol)
     if arguments.json:
-        print(_as_json(arguments, planned, ranks, planning, rtol, outcomes, stats))
+        print(_format_json(arguments, planned, ranks, planning, rtol, outcomes, stats))
     else:
-        _tell(ours, others, planning)
+        _print_outcomes(ours, others, planning)
     return int(bool(ours.problem))
 
 
-def _tell(ours: Outcome, others: list[Outcome], planning: float) -> None:
+def _print_outcomes(ours: Outcome, others: list[Outcome], planning: float) -> None:
     """Print what our solver did, and what others did beside it."""
     each = 1e6 * ours.seconds / max(1, ours.iterations)
     setup = f"; preconditioner made in {ours.setup:.3f} s" if ours.setup > 1e-4 else ""
@@ -235,7 +235,7 @@ def _tell(ours: Outcome, others: list[Outcome], planning: float) -> None:
         print(f"not converged: {ours.problem}")
 
 
-def _as_json(
+def _format_json(
     arguments: argparse.Namespace,
     planned: Any,
     ranks: int,

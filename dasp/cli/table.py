@@ -47,7 +47,7 @@ class Table:
 
     def text(self, width: int = WIDTH) -> str:
         """Return the table for a terminal; columns that do not fit stand below, the first one repeated."""
-        cells = [self.headings, *(tuple(map(_shortened, line)) for line in self.lines)]
+        cells = [self.headings, *(tuple(map(_shorten, line)) for line in self.lines)]
         widths = [max(len(line[i]) for line in cells) for i in range(len(self.headings))]
         blocks, used = [[0]], widths[0]
         for i in range(1, len(widths)):
@@ -75,7 +75,7 @@ class Table:
         return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
 
 
-def _shortened(cell: str) -> str:
+def _shorten(cell: str) -> str:
     """Return a cell that is no longer than LONGEST_CELL, its middle left out if need be."""
     half = (LONGEST_CELL - 3) // 2
     return cell if len(cell) <= LONGEST_CELL else f"{cell[:half]}...{cell[-half:]}"

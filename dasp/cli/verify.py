@@ -97,12 +97,12 @@ def reference_product(
             starts = indptr[chunk_start:chunk_stop][filled] - first
             values, there = data[first:last].astype(wide), x[indices[first:last]].astype(wide)
             want[chunk_start + filled] = np.add.reduceat(values * there, starts)
-            scale[chunk_start + filled] = np.add.reduceat(_sizes(values, there), starts)
+            scale[chunk_start + filled] = np.add.reduceat(_measure_sizes(values, there), starts)
         chunk_start = chunk_stop
-    return Reference(want, _bound(lengths, scale, want, x.dtype))
+    return Reference(want, _bound_errors(lengths, scale, want, x.dtype))
 
 
-def _sizes(values: NDArray[Any], there: NDArray[Any]) -> NDArray[Any]:
+def _measure_sizes(values: NDArray[Any], there: NDArray[Any]) -> NDArray[Any]:
     """|a_ij x_j|; of complex numbers, for each part the products of real numbers that make it up."""
     if values.dtype.kind != "c":
         return np.asarray(np.abs(values * there))
@@ -110,7 +110,7 @@ def _sizes(values: NDArray[Any], there: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(a * c + b * d + 1j * (a * d + b * c))
 
 
-def _bound(
+def _bound_errors(
     lengths: NDArray[Any], scale: NDArray[Any], want: NDArray[Any], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     """gamma(n_i + 2) sum |a_ij x_j|, with what underflow and the reference itself may add."""
@@ -145,22 +145,22 @@ def check_rows(got: NDArray[Any], reference: Reference) -> Verification:
         return Verification(0, 0.0, -1)
     if reference.want.dtype.kind == "c":
         wide = got.astype(np.clongdouble)
-        parts = [(getattr(wide, part), *_part(reference, part)) for part in ("real", "imag")]
-        found = [_ratios(*part) for part in parts]
+        parts = [(getattr(wide, part), *_take_part(reference, part)) for part in ("real", "imag")]
+        found = [_compare(*part) for part in parts]
         within = found[0][0] & found[1][0]
         ratio = np.maximum(found[0][1], found[1][1])
     else:
-        within, ratio = _ratios(got.astype(np.longdouble), reference.want, reference.bound)
+        within, ratio = _compare(got.astype(np.longdouble), reference.want, reference.bound)
     ratio = np.where(within, ratio, np.where(ratio > 1, ratio, np.inf))
     worst_row = int(np.argmax(ratio))
     return Verification(int(rows - np.count_nonzero(within)), float(ratio[worst_row]), worst_row)
 
 
-def _part(reference: Reference, part: str) -> tuple[NDArray[Any], NDArray[Any]]:
+def _take_part(reference: Reference, part: str) -> tuple[NDArray[Any], NDArray[Any]]:
     return getattr(reference.want, part), getattr(reference.bound, part)
 
 
-def _ratios(got: NDArray[Any], want: NDArray[Any], bound: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _compare(got: NDArray[Any], want: NDArray[Any], bound: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return a mask of the numbers within their bounds, and error over bound."""
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.abs(got - want)

@@ -120,9 +120,9 @@ def open_archive(path: Path, writer: str, known: Callable[[Collection[str]], Non
         bounded = _Bounded(file, _MOST_CONTENTS)
         with zipfile.ZipFile(cast(Any, bounded)) as members:
             bounded.bound = None
-            names = _names(path, members.infolist())
+            names = _read_names(path, members.infolist())
             known(names.keys())
-            announced = {name: _announced(name, info, members) for name, info in names.items()}
+            announced = {name: _read_announced(name, info, members) for name, info in names.items()}
             yield Archive(path, members, announced)
 
 
@@ -132,7 +132,7 @@ def _check_start(path: Path, writer: str, start: bytes) -> None:
         raise MatrixFileError(f"{path} is {what}; an .npz of {writer} is needed; write it again")
 
 
-def _names(path: Path, contents: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+def _read_names(path: Path, contents: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
     """Return the members by the names of their arrays; each lies behind the one before it."""
     names: dict[str, zipfile.ZipInfo] = {}
     end = 0
@@ -151,7 +151,7 @@ def _names(path: Path, contents: list[zipfile.ZipInfo]) -> dict[str, zipfile.Zip
     return names
 
 
-def _announced(name: str, info: zipfile.ZipInfo, members: zipfile.ZipFile) -> Announced:
+def _read_announced(name: str, info: zipfile.ZipInfo, members: zipfile.ZipFile) -> Announced:
     """Read the head of an array, and hold that the member is as long as it says."""
     with members.open(info) as file:
         version = np.lib.format.read_magic(file)

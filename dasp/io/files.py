@@ -47,7 +47,7 @@ def open_regular(path: Path) -> IO[bytes]:
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags)
     try:
-        kind = _kind(os.fstat(descriptor).st_mode)
+        kind = _find_kind(os.fstat(descriptor).st_mode)
         if kind:
             raise MatrixFileError(f"{path} is {kind}; a regular file is needed")
         return os.fdopen(descriptor, "rb")
@@ -56,7 +56,7 @@ def open_regular(path: Path) -> IO[bytes]:
         raise
 
 
-def _kind(mode: int) -> str:
+def _find_kind(mode: int) -> str:
     """Return the kind of a file in words; "" for a regular one."""
     if stat.S_ISREG(mode):
         return ""
@@ -74,12 +74,14 @@ def one_line_errors(path: Path) -> Iterator[None]:
         raise MatrixFileError(str(error)) from error
     except gzip.BadGzipFile as error:
         raise MatrixFileError(
-            f"{path} is damaged ({_reason(error)}); a gzip file is needed; {_AGAIN}"
+            f"{path} is damaged ({_shorten_reason(error)}); a gzip file is needed; {_AGAIN}"
         ) from error
     except EOFError as error:
         raise MatrixFileError(f"{path} was cut short; the whole file is needed; {_AGAIN}") from error
     except (zlib.error, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
-        raise MatrixFileError(f"{path} is damaged or cut short ({_reason(error)}); {_AGAIN}") from error
+        raise MatrixFileError(
+            f"{path} is damaged or cut short ({_shorten_reason(error)}); {_AGAIN}"
+        ) from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise MatrixFileError(f"{path} cannot be read: {reason}; a readable file is needed") from error
@@ -89,10 +91,10 @@ def one_line_errors(path: Path) -> Iterator[None]:
         ) from error
     except Exception as error:
         # SciPy and NumPy raise nearly every kind on damaged input; the cause stays for a debugger.
-        raise MatrixFileError(f"{path} is damaged: {_reason(error)}; {_AGAIN}") from error
+        raise MatrixFileError(f"{path} is damaged: {_shorten_reason(error)}; {_AGAIN}") from error
 
 
-def _reason(error: Exception) -> str:
+def _shorten_reason(error: Exception) -> str:
     """Return the text of an error, shortened: some quote whole members of a damaged archive."""
     return f"{str(error).rstrip('.') or type(error).__name__:.300}"
 
@@ -133,7 +135,7 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
 
 def _refuse_other_kinds(target: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
-        kind = _kind(target.stat().st_mode)
+        kind = _find_kind(target.stat().st_mode)
         if kind:
             raise MatrixFileError(f"{target} is {kind}; a regular file, or a new one, is needed")
 

@@ -144,7 +144,7 @@ def _refuse_other_kinds(path: Path, start: bytes) -> None:
 
 def _read_head(path: Path, stream: IO[bytes], packed: bool) -> Head:
     """Read the header and the size line, and check them before memory is asked for on their word."""
-    header = _text(stream.readline(_LONGEST_LINE))
+    header = _decode(stream.readline(_LONGEST_LINE))
     lowered = header.lower()
     if lowered.lstrip("\ufeff").startswith(("<", "{")):
         what = "a web page" if lowered.startswith("<") else "JSON"
@@ -152,7 +152,7 @@ def _read_head(path: Path, stream: IO[bytes], packed: bool) -> Head:
             f"{path} holds {what}, not a matrix; a Matrix Market file starts with %%MatrixMarket; "
             "download the file itself, not the page about it"
         )
-    words = _words(lowered)
+    words = _split_words(lowered)
     if "\0" in header and words and words[0] == "%%matrixmarket":
         raise MatrixFileError(
             f"{path} holds zero bytes in line 1, which no text has; download or write it again"
@@ -179,7 +179,7 @@ def _read_head(path: Path, stream: IO[bytes], packed: bool) -> Head:
 
 def _read_size(path: Path, stream: IO[bytes], words: list[str], packed: bool) -> Head:
     number, line, remarks = 1, "%", 0
-    while line.startswith("%") or not _words(line):
+    while line.startswith("%") or not _split_words(line):
         raw = stream.readline(_LONGEST_LINE)
         remarks += len(raw)
         if not raw:
@@ -189,13 +189,15 @@ def _read_size(path: Path, stream: IO[bytes], words: list[str], packed: bool) ->
                 f"{path} has {remarks:,} bytes of remarks; at most {_MOST_REMARKS:,} are read, and "
                 f"{_LONGEST_LINE:,} in a line; shorten them"
             )
-        number, line = number + 1, _text(raw)
+        number, line = number + 1, _decode(raw)
         if b"\0" in raw:
             raise MatrixFileError(
                 f"{path} holds zero bytes in line {number}, which no text has; download or write it again"
             )
     coordinate = words[2] == "coordinate"
-    sizes = [int(word) if word.isdecimal() and len(word.lstrip("0")) < 40 else -1 for word in _words(line)]
+    sizes = [
+        int(word) if word.isdecimal() and len(word.lstrip("0")) < 40 else -1 for word in _split_words(line)
+    ]
     if len(sizes) != (3 if coordinate else 2) or min(sizes) < 0 or not line.isascii():
         names = "rows, columns and entries" if coordinate else "rows and columns"
         raise MatrixFileError(
@@ -208,13 +210,13 @@ def _read_size(path: Path, stream: IO[bytes], words: list[str], packed: bool) ->
         raise MatrixFileError(
             f"{path} is {rows} x {columns} and {symmetry}; such a matrix is square; mend its header"
         )
-    lines = sizes[2] if coordinate else _array_lines(rows, columns, symmetry)
+    lines = sizes[2] if coordinate else _count_lines(rows, columns, symmetry)
     head = Head(coordinate, words[3].replace("double", "real"), symmetry, rows, columns, lines, number)
     _check_promise(path, head, packed)
     return head
 
 
-def _array_lines(rows: int, columns: int, symmetry: str) -> int:
+def _count_lines(rows: int, columns: int, symmetry: str) -> int:
     """Return the number of values of an array; a symmetric one stores its lower triangle."""
     if symmetry == "general":
         return rows * columns
@@ -243,11 +245,11 @@ def _check_promise(path: Path, head: Head, packed: bool) -> None:
     )
 
 
-def _text(raw: bytes) -> str:
+def _decode(raw: bytes) -> str:
     return raw.decode("latin-1").rstrip("\r\n")
 
 
-def _words(line: str) -> list[str]:
+def _split_words(line: str) -> list[str]:
     """Return the words between spaces and tabs: Python's own `split` knows more blanks."""
     return re.findall(r"[^ \t]+", line)
 
@@ -261,10 +263,10 @@ class _Grammar:
     def __init__(self, head: Head) -> None:
         self._head = head
         parts = [_INDICES] * head.is_coordinate + _NUMBERS[head.field]
-        self._line = _pattern(parts, rb"[ \t]*+\r?+")
+        self._line = _compile_pattern(parts, rb"[ \t]*+\r?+")
         self._blank = re.compile(rb"[ \t]*+\r?+")
-        self._indices = _pattern(parts[:1], b"")
-        self._parts = _pattern(parts, b"")
+        self._indices = _compile_pattern(parts[:1], b"")
+        self._parts = _compile_pattern(parts, b"")
 
     def is_blank(self, shape: bytes) -> bool:
         """Return True if a line is blank."""
@@ -295,7 +297,7 @@ class _Grammar:
         return ""
 
 
-def _pattern(parts: list[bytes], end: bytes) -> re.Pattern[bytes]:
+def _compile_pattern(parts: list[bytes], end: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"[ \t]*+" + rb"[ \t]++".join(parts) + end)
 
 
@@ -387,7 +389,7 @@ class _Reader:
             fault = self._grammar.find_fault(line) if left else "the size line promises fewer lines"
             left -= 1
             if fault:
-                shown = _text(line)
+                shown = _decode(line)
                 raise MatrixFileError(
                     f"{self._path} has {shown if len(shown) <= 60 else shown[:57] + '...'!r} in line "
                     f"{number}; {fault}; {REMEDY}"

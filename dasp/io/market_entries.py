@@ -53,7 +53,7 @@ def assemble(path: Path, head: Head, entries: Entries) -> csr_array:
         rows, columns, values = (
             np.concatenate([rows, columns[off]]),
             np.concatenate([columns, rows[off]]),
-            np.concatenate([values, _opposite(head, values[off])]),
+            np.concatenate([values, _mirror(head, values[off])]),
         )
     shape = head.rows, head.columns
     if values.dtype.kind in "iu" and _may_overflow(values):
@@ -61,7 +61,7 @@ def assemble(path: Path, head: Head, entries: Entries) -> csr_array:
     return csr_array((values, (rows, columns)), shape=shape)
 
 
-def _opposite(head: Head, values: Vector) -> Vector:
+def _mirror(head: Head, values: Vector) -> Vector:
     """Return the values on the other side of the diagonal."""
     if head.symmetry == "hermitian":
         return values.conj()
@@ -79,7 +79,7 @@ def _write_out(head: Head, values: Vector) -> Vector:
         below = slice(j + skew, None)
         column = values[start : start + head.rows - j - skew]
         full[below, j] = column
-        full[j, below] = _opposite(head, column)
+        full[j, below] = _mirror(head, column)
         if head.symmetry == "hermitian" and len(column):
             full[j, j] = column[0]
         start += len(column)

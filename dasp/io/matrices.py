@@ -98,17 +98,17 @@ def _find(text: str) -> Path:
     path = Path(text)
     folder = os.environ.get(FOLDER_VARIABLE)
     try:
-        found = _existing_file(path, text) or (_in_folder(Path(folder), text) if folder else None)
+        found = _find_file(path, text) or (_find_in_folder(Path(folder), text) if folder else None)
     except OSError as error:
         raise MatrixFileError(
             f"{text:.200} cannot be looked up: {error.strerror}; give a file's path"
         ) from error
     if found is None:
-        raise MatrixFileError(_not_found(path, text, folder))
+        raise MatrixFileError(_explain_missing(path, text, folder))
     return found
 
 
-def _existing_file(path: Path, text: str) -> Path | None:
+def _find_file(path: Path, text: str) -> Path | None:
     """Return the path if it is a file; a folder that SuiteSparse unpacked stands for its file."""
     if path.is_dir():
         inside = path / f"{path.name}.mtx"
@@ -116,29 +116,29 @@ def _existing_file(path: Path, text: str) -> Path | None:
             return inside
         raise MatrixFileError(
             f"{text} is a folder; a matrix is a file; choose one of its .mtx, .mtx.gz or .npz files"
-            + _examples_in(path)
+            + _list_examples(path)
         )
     return path if path.exists() else None
 
 
-def _examples_in(folder: Path) -> str:
+def _list_examples(folder: Path) -> str:
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(_SUFFIXES))
     return f": {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else " (it has none)"
 
 
-def _in_folder(folder: Path, name: str) -> Path | None:
+def _find_in_folder(folder: Path, name: str) -> Path | None:
     candidates = [folder / f"{name}{suffix}" for suffix in _SUFFIXES]
     candidates += [folder / name, folder / name / f"{Path(name).name}.mtx"]
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
-def _stem(name: str) -> str:
+def _strip_suffix(name: str) -> str:
     for suffix in (".gz", ".mtx", ".npz"):
         name = name.removesuffix(suffix)
     return name
 
 
-def _not_found(path: Path, text: str, folder: str | None) -> str:
+def _explain_missing(path: Path, text: str, folder: str | None) -> str:
     """Return the message for a text that is no file, name or model, with the nearest one."""
     shown = text if len(text) <= 200 else text[:197] + "..."
     known = [*models.examples()]
@@ -149,9 +149,13 @@ def _not_found(path: Path, text: str, folder: str | None) -> str:
         near = difflib.get_close_matches(head, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"{shown} is neither a file nor a known model; the models are {', '.join(known)}{hint}"
-    places = {entry.name: str(entry) for entry in _entries(path.parent) if entry.name.endswith(_SUFFIXES)}
+    places = {
+        entry.name: str(entry) for entry in _list_entries(path.parent) if entry.name.endswith(_SUFFIXES)
+    }
     if folder:
-        places |= {_stem(entry.name): _stem(entry.name) for entry in _entries(Path(folder))}
+        places |= {
+            _strip_suffix(entry.name): _strip_suffix(entry.name) for entry in _list_entries(Path(folder))
+        }
     places |= {name: models.examples()[name] for name in known}
     near = difflib.get_close_matches(path.name, places, n=3, cutoff=0.7)
     where = (
@@ -161,7 +165,7 @@ def _not_found(path: Path, text: str, folder: str | None) -> str:
     return f"{shown} was not found; a matrix is a file, {where} or a model such as poisson3d:50; {remedy}"
 
 
-def _entries(folder: Path) -> list[Path]:
+def _list_entries(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
     except OSError:

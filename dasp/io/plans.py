@@ -74,7 +74,7 @@ def save_plan(path: str | os.PathLike[str], plan: Plan) -> None:
         raise TypeError(
             f"plan is {_check.kind_of(plan)}; a dasp plan is needed; pass the .plan of an SpMatrix"
         )
-    with replacing(_file_path(path)) as file, as_raised():
+    with replacing(_check_path(path)) as file, as_raised():
         arrays: dict[str, Any] = pack_plan(plan)  # numbers alone, so nothing is pickled
         np.savez(file, **arrays)
 
@@ -103,7 +103,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     --------
     save_plan : with an example of both.
     """
-    target = _file_path(path)
+    target = _check_path(path)
     with (
         one_line_errors(target),
         open_archive(target, "dasp.save_plan", partial(_check_plan_names, target)) as archive,
@@ -116,7 +116,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         return plan
 
 
-def _file_path(path: str | os.PathLike[str]) -> Path:
+def _check_path(path: str | os.PathLike[str]) -> Path:
     text = os.fsdecode(path)
     if not text or "\0" in text:
         raise MatrixFileError(f"the path is {text!r}; it must name a file")
@@ -175,18 +175,18 @@ def array_names() -> set[str]:
     """Return the field paths of all arrays that a plan of any format may have."""
     names = {"order"}
     for each in map(formats.find, formats.names()):
-        names |= _array_names(each.pattern, "pattern.") | _array_names(each.values, "values.")
+        names |= _find_array_names(each.pattern, "pattern.") | _find_array_names(each.values, "values.")
     return names
 
 
-def _array_names(kind: type, prefix: str) -> set[str]:
+def _find_array_names(kind: type, prefix: str) -> set[str]:
     names: set[str] = set()
     hints = get_type_hints(kind)
     for field in fields(kind):
         hint = hints[field.name]
         if is_dataclass(hint):
             assert isinstance(hint, type)
-            names |= _array_names(hint, f"{prefix}{field.name}.")
+            names |= _find_array_names(hint, f"{prefix}{field.name}.")
         elif _is_array(hint):
             names.add(prefix + field.name)
     return names
@@ -221,15 +221,15 @@ def unpack_plan(arrays: dict[str, np.ndarray]) -> Plan:
     pattern = _unpack(kind.pattern, "pattern.", left)
     values, dtype = _unpack(kind.values, "values.", left), _dtypes.TABLE[head["dtype"]].dtype
     if dtype == _dtypes.BFLOAT16:
-        values = with_arrays(values, (_of_bits(array, dtype) for array in arrays_of(values)))
-    order = _field("order", Any, left.pop("order")) if "order" in left else None
+        values = with_arrays(values, (_view_bits(array, dtype) for array in arrays_of(values)))
+    order = _read_field("order", Any, left.pop("order")) if "order" in left else None
     if left:
         raise ValueError(f"it has the unknown field {min(left)}")
     m, n = shape or (0, 0)
     return Plan(kind.name, (m, n), dtype, pattern, values, order)
 
 
-def _of_bits(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+def _view_bits(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """Return numbers of 2 bytes that a file holds as integers; others as they are."""
     return array.view(dtype) if array.dtype == np.uint16 else array
 
@@ -245,11 +245,11 @@ def _unpack(kind: type, prefix: str, left: dict[str, Any]) -> Any:
             continue
         if path not in left:
             raise ValueError(f"its field {path} is missing")
-        values[field.name] = _field(path, hint, left.pop(path))
+        values[field.name] = _read_field(path, hint, left.pop(path))
     return kind(**values)
 
 
-def _field(path: str, hint: Any, value: Any) -> Any:
+def _read_field(path: str, hint: Any, value: Any) -> Any:
     """Check that a field is what the dataclass says it is, and give it that type."""
     if _is_array(hint):
         if not isinstance(value, np.ndarray) or not value.ndim or value.dtype.kind not in "iufc":

@@ -99,7 +99,7 @@ def fetch(matrix: KnownMatrix, folder: Path, source: str = SOURCE) -> Path:
     # Nobody else can plant anything in a folder of our own, and what is in it can be renamed into the other.
     with tempfile.TemporaryDirectory(prefix=f".{matrix.name}.", dir=folder) as own:
         archive = Path(own) / name
-        _download(f"{source.rstrip('/')}/{matrix.group}/{name}", archive, _most_bytes(matrix))
+        _download(f"{source.rstrip('/')}/{matrix.group}/{name}", archive, _bound_bytes(matrix))
         os.replace(unpack(matrix, archive), target)
     return target
 
@@ -108,7 +108,7 @@ def _download(address: str, archive: Path, most_bytes: int) -> None:
     """Write the file at an address; FetchError if it cannot be had whole, or is larger than it may be."""
     try:
         with urllib.request.urlopen(address, timeout=_TIMEOUT_SECONDS) as reply, open(archive, "xb") as file:
-            with _with_bar(reply) as content:
+            with _add_bar(reply) as content:
                 while chunk := content.read(_CHUNK):
                     file.write(chunk)
                     if file.tell() > most_bytes:
@@ -127,7 +127,7 @@ def _download(address: str, archive: Path, most_bytes: int) -> None:
         raise FetchError(f"{address} cannot be fetched: {reason}; try again later") from error
 
 
-def _with_bar(reply: Any) -> contextlib.AbstractContextManager[Any]:
+def _add_bar(reply: Any) -> contextlib.AbstractContextManager[Any]:
     """Return a reply whose reading draws a bar, on a terminal and if tqdm is installed."""
     try:
         from tqdm import tqdm
@@ -140,7 +140,7 @@ def _with_bar(reply: Any) -> contextlib.AbstractContextManager[Any]:
     return bar
 
 
-def _most_bytes(matrix: KnownMatrix) -> int:
+def _bound_bytes(matrix: KnownMatrix) -> int:
     """Return the size that no archive of a matrix reaches, packed or not."""
     return _MOST_REMARKS + _BYTES_PER_ENTRY * matrix.entries + _BYTES_PER_ROW * (matrix.rows + matrix.cols)
 
@@ -176,7 +176,7 @@ def unpack(matrix: KnownMatrix, archive: Path) -> Path:
     path = archive.with_name(f"{matrix.name}.mtx")
     try:
         with gzip.open(archive) as stream, open(path, "xb") as file:
-            bounded = _BoundedStream(stream, _most_bytes(matrix))
+            bounded = _BoundedStream(stream, _bound_bytes(matrix))
             _take_member(matrix, bounded, file)
             file.flush()
             os.fsync(file.fileno())

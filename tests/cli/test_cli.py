@@ -394,8 +394,8 @@ def test_a_solution_is_judged_by_its_true_residual() -> None:
     matrix, b = generate("poisson2d:5"), np.ones(25)
     x = scipy.sparse.linalg.spsolve(matrix.tocsc(), b)
     for wrong in (np.full(25, np.nan), 0 * x, x + 1e-6, np.full(25, np.inf)):
-        assert solve._outcome("dasp cg", matrix, wrong, b, 1e-8, 1, 0.0, 0.1, "why").problem == "why"
-    assert solve._outcome("dasp cg", matrix, x, b, 1e-8, 1, 0.0, 0.1, "why").problem == ""
+        assert solve._judge("dasp cg", matrix, wrong, b, 1e-8, 1, 0.0, 0.1, "why").problem == "why"
+    assert solve._judge("dasp cg", matrix, x, b, 1e-8, 1, 0.0, 0.1, "why").problem == ""
 
 
 def test_single_precision_gets_a_tolerance_it_can_reach(

@@ -423,7 +423,7 @@ def forget():
     """Read the table of tile sizes again at the next product."""
     from dasp.dense.gemm import cuda, product, settings
 
-    for cached in (settings._table, settings.entry, cuda._prepare, product._decide):
+    for cached in (settings._read_table, settings.entry, cuda._prepare, product._decide):
         cached.cache_clear()
 
 
@@ -448,8 +448,8 @@ def fake_gpu(monkeypatch):
     monkeypatch.setattr(_arrays, "is_cupy", lambda array: isinstance(array, OnFakeGpu))
     monkeypatch.setattr(cuda, "_cupy", lambda: fake)
     monkeypatch.setattr(cuda, "PreparedCalls", FakeLaunch)
-    monkeypatch.setattr(cuda, "_name_of", lambda device: "no such GPU")
-    monkeypatch.setattr(cuda, "_capability", lambda device: (9, 0))
+    monkeypatch.setattr(cuda, "_find_name", lambda device: "no such GPU")
+    monkeypatch.setattr(cuda, "_find_capability", lambda device: (9, 0))
     monkeypatch.setattr(cuda, "processors", lambda device: 132)
     forget()
     yield make
@@ -572,7 +572,7 @@ def test_cublas_takes_every_order_of_memory():
 def test_a_gpu_too_old_is_named(fake_gpu, monkeypatch):
     from dasp.dense.gemm import cuda
 
-    monkeypatch.setattr(cuda, "_capability", lambda device: (7, 5))
+    monkeypatch.setattr(cuda, "_find_capability", lambda device: (7, 5))
     a = fake_gpu(np.ones((3, 3)))
     with pytest.raises(RuntimeError, match="this GPU is sm_75; kernel 'tensor' needs sm_80"):
         gemm(a, a, kernel="tensor")

@@ -264,10 +264,10 @@ def fake_gpu(monkeypatch):
     monkeypatch.setattr(cuda, "processors", lambda device: 132)
     monkeypatch.setattr(cuda, "_read_by_graphs", {})
     make.capturing = capturing
-    for cached in (cuda._prepare, cuda._uploaded, cuda._tables):
+    for cached in (cuda._prepare, cuda._upload_once, cuda._upload_tables):
         cached.cache_clear()
     yield make
-    for cached in (cuda._prepare, cuda._uploaded, cuda._tables):
+    for cached in (cuda._prepare, cuda._upload_once, cuda._upload_tables):
         cached.cache_clear()
 
 
@@ -316,7 +316,7 @@ def test_what_a_graph_reads_outlives_the_cache(fake_gpu):
     fake_gpu.capturing.append(True)
     gf256.matmul(first, d)
     fake_gpu.capturing.clear()
-    for i in range(2 * cuda._uploaded.cache_info().maxsize):
+    for i in range(2 * cuda._upload_once.cache_info().maxsize):
         gf256.matmul(np.full((1, 3), i % 256, np.uint8) ^ np.uint8([[i // 256, 0, 0]]), d)
     (kept,) = cuda._read_by_graphs.values()
     np.testing.assert_array_equal(kept, first)

@@ -41,7 +41,7 @@ def _multiply_dot(a: Floats, b: Floats, c: Floats) -> None:
 
 
 @jit(nogil=True)
-def _edge(a: Floats, b: Floats, c: Floats, rows: int, columns: int) -> None:
+def _multiply_edge(a: Floats, b: Floats, c: Floats, rows: int, columns: int) -> None:
     """Compute the results outside the first `rows` x `columns`, one at a time."""
     for i in range(a.shape[0]):
         for j in range(columns if i < rows else 0, b.shape[1]):
@@ -60,7 +60,7 @@ def _multiply_square(a: Floats, b: Floats, c: Floats) -> None:
                 for v in range(4):
                     for w in range(4):
                         c[i + v, j + w] = multiply_add(a[i + v, p], b[p, j + w], c[i + v, j + w])
-    _edge(a, b, c, rows, columns)
+    _multiply_edge(a, b, c, rows, columns)
 
 
 @jit(nogil=True)
@@ -94,7 +94,7 @@ def _multiply_registers(a: Floats, b: Floats, c: Floats) -> None:
             c[i + 1, j], c[i + 1, j + 1], c[i + 1, j + 2], c[i + 1, j + 3] = c10, c11, c12, c13
             c[i + 2, j], c[i + 2, j + 1], c[i + 2, j + 2], c[i + 2, j + 3] = c20, c21, c22, c23
             c[i + 3, j], c[i + 3, j + 1], c[i + 3, j + 2], c[i + 3, j + 3] = c30, c31, c32, c33
-    _edge(a, b, c, rows, columns)
+    _multiply_edge(a, b, c, rows, columns)
 
 
 @jit(nogil=True)
@@ -229,7 +229,7 @@ def _run_loops(loops: Loops, product: DenseProduct) -> None:
     """Run a rung of plain loops: contiguous row-major copies in, a fresh sum of products out."""
     m, n, _ = product.sizes
     sums = np.zeros((m, n), product.a.dtype)
-    loops(_adjacent(product.a), _adjacent(product.b), sums)
+    loops(_make_adjacent(product.a), _make_adjacent(product.b), sums)
     _finish(product, sums)
 
 
@@ -248,40 +248,42 @@ class Blocking:
     alignment: int  # bytes past a cache line at which the packed buffers start
 
 
-def _depth(size: int) -> int:
+def _choose_depth(size: int) -> int:
     """Return the elements in a row of packed A, 1.5 or 2 KiB: a panel is half of a cache of 32 KiB."""
     return 384 if size == 4 else 256
 
 
-def _second_level(tile: Tile, size: int) -> int:
+def _choose_width(tile: Tile, size: int) -> int:
     """Return the columns of B whose packed block is under half of a second-level cache of 1 MiB."""
-    return 450_000 // (_depth(size) * size * tile.columns) * tile.columns
+    return 450_000 // (_choose_depth(size) * size * tile.columns) * tile.columns
 
 
 @functools.cache
-def _wide(size: int) -> Blocking:
+def _choose_wide(size: int) -> Blocking:
     tile = Tile(4, 2, host_tile(size).lanes)
-    return Blocking(tile, 64, _depth(size) // 2, 8 * tile.columns, vectors=False, alignment=16)
+    return Blocking(tile, 64, _choose_depth(size) // 2, 8 * tile.columns, vectors=False, alignment=16)
 
 
 @functools.cache
-def _aligned(size: int) -> Blocking:
+def _choose_aligned(size: int) -> Blocking:
     tile = host_tile(size)
-    width = _second_level(tile, size)
-    return Blocking(tile, 8 * tile.rows, _depth(size), width, vectors=True, alignment=0)
+    width = _choose_width(tile, size)
+    return Blocking(tile, 8 * tile.rows, _choose_depth(size), width, vectors=True, alignment=0)
 
 
 @functools.cache
-def _goto(size: int) -> Blocking:
+def _choose_goto(size: int) -> Blocking:
     tile = host_tile(size)
-    width = _second_level(tile, size)
-    return Blocking(tile, 1032 // tile.rows * tile.rows, _depth(size), width, vectors=True, alignment=0)
+    width = _choose_width(tile, size)
+    return Blocking(
+        tile, 1032 // tile.rows * tile.rows, _choose_depth(size), width, vectors=True, alignment=0
+    )
 
 
 _buffers = threading.local()
 
 
-def _workspace(blocking: Blocking, m: int, n: int, size: int) -> tuple[Floats, tuple[int, int, int]]:
+def _take_workspace(blocking: Blocking, m: int, n: int, size: int) -> tuple[Floats, tuple[int, int, int]]:
     """Return memory that this thread keeps, and the places in it of packed A, packed B and a spare tile.
 
     It is the caller's alone until `_buffers.held` gets it back: a product in the handler of a signal, which
@@ -306,7 +308,7 @@ def _multiply_part(blocking: Blocking, product: DenseProduct) -> None:
     if product.c is not None and product.c is not product.out:
         out[...] = product.c
     beta = 0.0 if product.c is None else product.beta
-    held, work = _workspace(blocking, m, n, out.itemsize)
+    held, work = _take_workspace(blocking, m, n, out.itemsize)
     packed_product(out.itemsize, blocking.tile, blocking.depth, blocking.vectors)(
         m,
         n,
@@ -333,7 +335,7 @@ def _run_packed(
     """
     out, size = product.out, product.out.itemsize
     if not (product.a.flags.aligned and product.b.flags.aligned):
-        product = product._replace(a=_adjacent(product.a), b=_adjacent(product.b))
+        product = product._replace(a=_make_adjacent(product.a), b=_make_adjacent(product.b))
     if not out.flags.aligned or size not in out.strides:
         straight = np.empty(out.shape, out.dtype)
         _run_packed(blocking_for, product._replace(out=straight), most_threads)
@@ -342,14 +344,14 @@ def _run_packed(
     if out.strides[1] != size:
         product = product.T
     blocking = blocking_for(size)
-    parts = _parts(product, blocking.tile, most_threads)
+    parts = _cut_product(product, blocking.tile, most_threads)
     if len(parts) == 1:
         _multiply_part(blocking, product)
     else:
         _threads.run([functools.partial(_multiply_part, blocking, part) for part in parts])
 
 
-def _adjacent(array: Floats) -> Floats:
+def _make_adjacent(array: Floats) -> Floats:
     """Return the same values row by row, nothing between them, at whole multiples of an element's size."""
     in_rows = array.strides == (array.shape[1] * array.itemsize, array.itemsize)
     if in_rows and array.flags.aligned:
@@ -357,7 +359,7 @@ def _adjacent(array: Floats) -> Floats:
     return np.array(array, order="C")
 
 
-def _parts(product: DenseProduct, tile: Tile, most: int) -> list[DenseProduct]:
+def _cut_product(product: DenseProduct, tile: Tile, most: int) -> list[DenseProduct]:
     """Cut C into one rectangle per thread, as square as the sizes allow, at multiples of the tile."""
     m, n, k = product.sizes
     count = min(most, m * n * k // SERIAL_WORK)
@@ -365,17 +367,17 @@ def _parts(product: DenseProduct, tile: Tile, most: int) -> list[DenseProduct]:
         return [product]
     shapes = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
     rows, columns = min(shapes, key=lambda shape: m / shape[0] * k + n / shape[1] * k)
-    down, across = _cuts(m, rows, tile.rows), _cuts(n, columns, tile.columns)
-    return [_part(product, i, j) for i in down for j in across]
+    down, across = _cut_length(m, rows, tile.rows), _cut_length(n, columns, tile.columns)
+    return [_take_part(product, i, j) for i in down for j in across]
 
 
-def _cuts(length: int, count: int, step: int) -> list[slice]:
+def _cut_length(length: int, count: int, step: int) -> list[slice]:
     """Return at most `count` slices of nearly equal length, all but the last a multiple of `step`."""
     share = round_up(length, count * step) // count
     return [slice(start, min(start + share, length)) for start in range(0, length, share)]
 
 
-def _part(product: DenseProduct, rows: slice, columns: slice) -> DenseProduct:
+def _take_part(product: DenseProduct, rows: slice, columns: slice) -> DenseProduct:
     out = product.out[rows, columns]
     c = product.c
     if c is not None:
@@ -390,18 +392,18 @@ SERIAL_WORK = 128**3
 def _run_wide(product: DenseProduct) -> None:
     m, n, _ = product.sizes
     sums = np.empty((m, n), product.a.dtype)
-    _run_packed(_wide, DenseProduct(product.a, product.b, None, sums, 1.0, 0.0))
+    _run_packed(_choose_wide, DenseProduct(product.a, product.b, None, sums, 1.0, 0.0))
     _finish(product, sums)
 
 
 def _run_goto(product: DenseProduct) -> None:
     m, n, k = product.sizes
-    _run_packed(_goto, product, _threads.get_num_threads() if m * n * k > SERIAL_WORK else 1)
+    _run_packed(_choose_goto, product, _threads.get_num_threads() if m * n * k > SERIAL_WORK else 1)
 
 
 def _run_blas(product: DenseProduct) -> None:
     """Multiply by NumPy's BLAS; other memory orders would round differently, so it sees one only."""
-    a, b, out = _adjacent(product.a), _adjacent(product.b), product.out
+    a, b, out = _make_adjacent(product.a), _make_adjacent(product.b), product.out
     plain = out.flags.aligned and out.strides == (out.shape[1] * out.itemsize, out.itemsize)
     if product.alpha == 1 and product.c is None and plain:
         np.matmul(a, b, out=out)
@@ -409,27 +411,28 @@ def _run_blas(product: DenseProduct) -> None:
         _finish(product, np.matmul(a, b))
 
 
-def _loops(name: str, summary: str, loops: Loops) -> GemmKernel:
+def _make_rung(name: str, summary: str, loops: Loops) -> GemmKernel:
     return GemmKernel(name, summary, REAL, functools.partial(_run_loops, loops))
 
 
 # fmt: off
 LADDER: tuple[GemmKernel, ...] = (
-    _loops("dot", "One dot product of a row of A and a column of B per result, summed in memory.",
-           _multiply_dot),
-    _loops("square", "4 x 4 results at a time: each element of A and B that is loaded serves four.",
-           _multiply_square),
-    _loops("registers", "The 16 sums in registers: C is written once, not k times.", _multiply_registers),
-    _loops("vectorised", "Four rows of C gain multiples of a row of B: contiguous, so whole vectors.",
-           _multiply_vectorised),
-    _loops("blocked", "128 rows of 4 KiB of B at a time stay in the second-level cache.", _multiply_blocked),
-    _loops("packed", "Blocks of A and B are copied to lie in a row; four rows of B for each pass over C.",
-           _multiply_packed),
+    _make_rung("dot", "One dot product of a row of A and a column of B per result, summed in memory.",
+               _multiply_dot),
+    _make_rung("square", "4 x 4 results at a time: each element of A and B that is loaded serves four.",
+               _multiply_square),
+    _make_rung("registers", "The 16 sums in registers: C is written once, not k times.", _multiply_registers),
+    _make_rung("vectorised", "Four rows of C gain multiples of a row of B: contiguous, so whole vectors.",
+               _multiply_vectorised),
+    _make_rung("blocked", "128 rows of 4 KiB of B at a time stay in the second-level cache.",
+               _multiply_blocked),
+    _make_rung("packed", "Blocks of A and B are copied to lie in a row; four rows of B for each pass over C.",
+               _multiply_packed),
     GemmKernel("wide", "A 4 x 2-vector micro-kernel at the host's full vector width, sums in registers.",
                REAL, _run_wide),
     GemmKernel("aligned",
            "The largest micro-tile the registers hold, cache-line aligned panels, packing by vectors.", REAL,
-           functools.partial(_run_packed, _aligned)),
+           functools.partial(_run_packed, _choose_aligned)),
     GemmKernel("goto", "GEPP and GEBP: panels for three levels of cache, several threads.", REAL, _run_goto),
 )
 # fmt: on

@@ -79,7 +79,7 @@ def multiply(product: DenseProduct, device: int, stream: int) -> bool:
         return False
     first, second = (a, b) if call.swapped else (b, a)
     addresses = map(c_void_p, (address(first), address(second), address(out)))
-    _check(call.function(_handle(device, stream), *call.arguments(*addresses)), "cuBLAS")
+    _check(call.function(_find_handle(device, stream), *call.arguments(*addresses)), "cuBLAS")
     return True
 
 
@@ -136,7 +136,9 @@ def _prepare(
     head = orders[0][0], orders[1][0], m, n, a.shape[1]
     factor, weight = ctypes.pointer(scalar(alpha)), ctypes.pointer(scalar(beta))
     leading = orders[0][1], orders[1][1], target[1]
-    return _Call(getattr(_library(), name), swapped, head, factor, weight, leading, HALF_TYPES.get(dtype))
+    return _Call(
+        getattr(_load_library(), name), swapped, head, factor, weight, leading, HALF_TYPES.get(dtype)
+    )
 
 
 class _Handles(threading.local):
@@ -150,12 +152,12 @@ class _Handle:
     """A cuBLAS handle that is destroyed with this object."""
 
     def __init__(self, stream: int) -> None:
-        self._destroy, self._finalizing = _library().cublasDestroy_v2, sys.is_finalizing
+        self._destroy, self._finalizing = _load_library().cublasDestroy_v2, sys.is_finalizing
         self.value = c_void_p()
-        _check(_library().cublasCreate_v2(ctypes.byref(self.value)), "cublasCreate_v2")
-        _check(_library().cublasSetStream_v2(self.value, c_void_p(stream)), "cublasSetStream_v2")
+        _check(_load_library().cublasCreate_v2(ctypes.byref(self.value)), "cublasCreate_v2")
+        _check(_load_library().cublasSetStream_v2(self.value, c_void_p(stream)), "cublasSetStream_v2")
         mode = DISALLOW_REDUCED_PRECISION_REDUCTION
-        _check(_library().cublasSetMathMode(self.value, mode), "cublasSetMathMode")
+        _check(_load_library().cublasSetMathMode(self.value, mode), "cublasSetMathMode")
 
     def __del__(self) -> None:
         if self.value and not self._finalizing():
@@ -165,7 +167,7 @@ class _Handle:
 _handles = _Handles()
 
 
-def _handle(device: int, stream: int) -> c_void_p:
+def _find_handle(device: int, stream: int) -> c_void_p:
     """Return this thread's handle for a stream of the current GPU."""
     known, key = _handles.known, (device, stream)
     found = known.get(key)
@@ -184,7 +186,7 @@ def _check(status: int, name: str) -> None:
 
 
 @cache
-def _library() -> Any:
+def _load_library() -> Any:
     """Return the cuBLAS that CuPy has loaded into this process."""
     import cupy
 

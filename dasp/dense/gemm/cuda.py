@@ -49,11 +49,11 @@ def using(*arrays: Any) -> AbstractContextManager[int]:
             raise ValueError(
                 f"arrays lie on the GPUs {number} and {x.data.device_id}; one is needed; move some of them"
             )
-    return nullcontext(number) if number == _device() else _other_device(number)
+    return nullcontext(number) if number == _device() else _enter_device(number)
 
 
 @contextmanager
-def _other_device(number: int) -> Iterator[int]:
+def _enter_device(number: int) -> Iterator[int]:
     with _cupy().cuda.Device(number):
         yield number
 
@@ -73,14 +73,14 @@ def check_out(out: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
 
 def overlap(x: Array, y: Array) -> bool:
     """Return True if the bounds of two arrays overlap; asks the GPU nothing, so a capture may go on."""
-    low_x, high_x = _extent(x.shape, x.strides, x.itemsize)
-    low_y, high_y = _extent(y.shape, y.strides, y.itemsize)
+    low_x, high_x = _find_extent(x.shape, x.strides, x.itemsize)
+    low_y, high_y = _find_extent(y.shape, y.strides, y.itemsize)
     distance = address(y) - address(x)
     return bool(low_x < distance + high_y and distance + low_y < high_x)
 
 
 @functools.lru_cache(maxsize=4096)
-def _extent(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tuple[int, int]:
+def _find_extent(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tuple[int, int]:
     """Return the first byte of an array and the one after its last, from its address."""
     if 0 in shape:
         return 0, 0
@@ -114,7 +114,7 @@ def run(rung: Rung, product: DenseProduct) -> None:
     ready = _prepare(rung, _device(), out.dtype, *forms, together & -together, alpha, beta)
     stream = _stream()
     if ready is None:
-        with _memory(stream):
+        with _use_memory(stream):
             _run_copies(rung, product)
         return
     left, right = (1, 0) if ready.turned else (0, 1)
@@ -122,7 +122,7 @@ def run(rung: Rung, product: DenseProduct) -> None:
     if not ready.sums:
         ready.launch(stream, *ends, 0)
         return
-    with _memory(stream):
+    with _use_memory(stream):
         sums = _cupy().cuda.alloc(ready.sums * out.itemsize)
         ready.launch(stream, *ends, sums.ptr)
         del sums  # while this allocator is the current one
@@ -151,39 +151,41 @@ def _prepare(
             f"an array starts at a multiple of {multiple} bytes; one of {item} is needed; copy it"
         )
     (m, k), n = a_shape, b_shape[1]
-    turned = not _unit((m, n), d_strides, 1, item)
+    turned = not _is_unit((m, n), d_strides, 1, item)
     if turned:
         m, n = n, m
         a_strides, b_strides = b_strides[::-1], a_strides[::-1]
         c_strides, d_strides = c_strides[::-1], d_strides[::-1]
-    along_a, along_b = _unit((m, k), a_strides, 1, item), not _unit((k, n), b_strides, 1, item)
-    reads_a = along_a or (rung.tiles.staged and _unit((m, k), a_strides, 0, item))
-    reads_b = not along_b or (rung.tiles.staged and _unit((k, n), b_strides, 0, item))
-    if not (reads_a and reads_b and _unit((m, n), c_strides, 1, item) and _unit((m, n), d_strides, 1, item)):
+    along_a, along_b = _is_unit((m, k), a_strides, 1, item), not _is_unit((k, n), b_strides, 1, item)
+    reads_a = along_a or (rung.tiles.staged and _is_unit((m, k), a_strides, 0, item))
+    reads_b = not along_b or (rung.tiles.staged and _is_unit((k, n), b_strides, 0, item))
+    if not (
+        reads_a and reads_b and _is_unit((m, n), c_strides, 1, item) and _is_unit((m, n), d_strides, 1, item)
+    ):
         return None
     lds = (
-        _leading((m, k), a_strides, 0 if along_a else 1, item),
-        _leading((k, n), b_strides, 1 if along_b else 0, item),
-        _leading((m, n), c_strides, 0, item),
-        _leading((m, n), d_strides, 0, item),
+        _find_leading((m, k), a_strides, 0 if along_a else 1, item),
+        _find_leading((k, n), b_strides, 1 if along_b else 0, item),
+        _find_leading((m, n), c_strides, 0, item),
+        _find_leading((m, n), d_strides, 0, item),
     )
     if max(m, n, k) >= 2**31:
         raise ValueError(f"a matrix has {max(m, n, k)} rows or columns; fewer than 2^31 are needed")
     aligned = multiple == 16 and all(ld * item % 16 == 0 for ld in lds)
     layout = OperandLayout(m, n, k, *lds, along_a, along_b, aligned)
-    setting = rung.find(dtype.name, (m, n, k), _name_of(device), processors(device))
-    if rung.deepest and not setting.mma_k and _capability(device) >= FASTER_DEEP:
+    setting = rung.find(dtype.name, (m, n, k), _find_name(device), processors(device))
+    if rung.deepest and not setting.mma_k and _find_capability(device) >= FASTER_DEEP:
         setting = replace(setting, mma_k=rung.deepest)
     steps = launches(rung, dtype.name, layout, setting, alpha, beta)
     return Ready(PreparedCalls(steps, device, ARRAYS), turned, steps[0].sums)
 
 
-def _unit(shape: tuple[int, ...], strides: tuple[int, ...], axis: int, item: int) -> bool:
+def _is_unit(shape: tuple[int, ...], strides: tuple[int, ...], axis: int, item: int) -> bool:
     """Return True if neighbours along `axis` lie side by side, and the other stride is whole elements."""
     return (shape[axis] == 1 or strides[axis] == item) and strides[1 - axis] % item == 0
 
 
-def _leading(shape: tuple[int, int], strides: tuple[int, int], axis: int, item: int) -> int:
+def _find_leading(shape: tuple[int, int], strides: tuple[int, int], axis: int, item: int) -> int:
     """Return the elements between neighbours along `axis`; for a single one, any whole pieces."""
     return round_up(shape[1 - axis], 8) if shape[axis] == 1 else strides[axis] // item
 
@@ -192,16 +194,16 @@ def _run_copies(rung: Rung, product: DenseProduct) -> None:
     """Compute a product of operands that a rung cannot read, or into a result that it cannot write."""
     out = product.out
     item = out.itemsize
-    if _unit(out.shape, out.strides, 0, item) and not _unit(out.shape, out.strides, 1, item):
+    if _is_unit(out.shape, out.strides, 0, item) and not _is_unit(out.shape, out.strides, 1, item):
         product = product.T
-    elif not _unit(out.shape, out.strides, 1, item):
+    elif not _is_unit(out.shape, out.strides, 1, item):
         straight = _cupy().empty(out.shape, out.dtype)
         run(rung, product._replace(out=straight))
         out[...] = straight
         return
 
     def readable(x: Array, either: bool) -> Array:
-        rows, columns = (_unit(x.shape, x.strides, axis, item) for axis in (1, 0))
+        rows, columns = (_is_unit(x.shape, x.strides, axis, item) for axis in (1, 0))
         return x if rows or (either and columns) else x.copy()
 
     c = None if product.c is None else readable(product.c, False)
@@ -209,17 +211,17 @@ def _run_copies(rung: Rung, product: DenseProduct) -> None:
     run(rung, product._replace(a=a, b=b, c=c))
 
 
-def _memory(stream: int) -> AbstractContextManager[Any]:
+def _use_memory(stream: int) -> AbstractContextManager[Any]:
     """Take a product's own arrays from CuPy's pool or, while a stream is captured, from the graph itself.
 
     Memory that is taken and given back inside a capture becomes a pair of nodes of the graph: nothing else
     may have it while the graph runs, and it ends with the graph.
     """
     cuda = _cupy().cuda
-    return cuda.using_allocator(cuda.malloc_async) if _capturing(stream) else nullcontext()
+    return cuda.using_allocator(cuda.malloc_async) if _is_capturing(stream) else nullcontext()
 
 
-def _capturing(stream: int) -> bool:
+def _is_capturing(stream: int) -> bool:
     """Return True if a stream records a CUDA graph."""
     return bool(_cupy().cuda.runtime.streamIsCapturing(stream))
 
@@ -235,7 +237,7 @@ def _run_vendor(product: DenseProduct) -> None:
     stream = _stream()
     if cublas_cuda.multiply(product, _device(), stream):
         return
-    with _memory(stream):
+    with _use_memory(stream):
         straight = product.out.copy()
         copied = product._replace(a=product.a.copy(), b=product.b.copy(), out=straight)
         cublas_cuda.multiply(copied, _device(), stream)
@@ -258,16 +260,16 @@ def _stream() -> int:
 
 def device_name() -> str:
     """Return the current GPU's name, as the autotuned table has it."""
-    return _name_of(_device())
+    return _find_name(_device())
 
 
 @functools.cache
-def _name_of(device: int) -> str:
+def _find_name(device: int) -> str:
     return str(_cupy().cuda.runtime.getDeviceProperties(device)["name"].decode())
 
 
 @functools.cache
-def _capability(device: int) -> tuple[int, int]:
+def _find_capability(device: int) -> tuple[int, int]:
     digits = str(_cupy().cuda.Device(device).compute_capability)
     return int(digits[:-1]), int(digits[-1])
 
@@ -279,7 +281,7 @@ def processors(device: int) -> int:
 
 
 def _run_if_able(rung: Rung, product: DenseProduct) -> None:
-    found = _capability(_device())
+    found = _find_capability(_device())
     if found < rung.capability:
         raise RuntimeError(
             f"this GPU is sm_{found[0]}{found[1]}; kernel {rung.name!r} needs "
@@ -301,9 +303,9 @@ def choose(dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
     """Return the kernel for C (m, n) with dot products of length k on the current GPU, and why, in words."""
     device = _device()
     last = BY_NAME[LAST[dtype]]
-    if _capability(device) < last.capability:
+    if _find_capability(device) < last.capability:
         return "vendor", "our last rungs need sm_80"
-    name, count = _name_of(device), processors(device)
+    name, count = _find_name(device), processors(device)
     line = entry(name, dtype, (m, n, k))
     if line is not None:
         kernel, why = line.kernel, line.why(name, dtype)

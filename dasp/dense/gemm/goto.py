@@ -58,7 +58,7 @@ def _compile_row_packing(size: int, tile: Tile, depth: int, vectors: bool) -> Ca
 def _compile_column_packing(size: int, tile: Tile, vectors: bool) -> Callable[..., None]:
     """Compile the function that packs columns of B."""
     lanes, panel, vectors_wide = tile.lanes, tile.columns, tile.vectors
-    real = _real(size)
+    real = _find_type(size)
 
     @jit(nogil=True)
     def pack_columns(
@@ -101,7 +101,7 @@ def _compile_column_packing(size: int, tile: Tile, vectors: bool) -> Callable[..
 def _compile_block_product(size: int, tile: Tile, depth: int) -> Callable[..., None]:
     """Compile the function that multiplies a packed block of A by one of B."""
     rows, lanes, panel, vectors_wide = tile.rows, tile.lanes, tile.columns, tile.vectors
-    line, real = depth * size, _real(size)
+    line, real = depth * size, _find_type(size)
 
     @jit(nogil=True)
     def multiply_block(
@@ -133,7 +133,7 @@ def _compile_block_product(size: int, tile: Tile, depth: int) -> Callable[..., N
     return multiply_block
 
 
-def _real(size: int) -> type[Any]:
+def _find_type(size: int) -> type[Any]:
     """Return the type of `size` bytes: a Python 0 would turn a float32 expression into float64."""
     return np.float32 if size == 4 else np.float64
 
@@ -150,7 +150,7 @@ def packed_product(size: int, tile: Tile, depth: int, vectors: bool) -> Callable
     pack_rows = _compile_row_packing(size, tile, depth, vectors)
     pack_columns = _compile_column_packing(size, tile, vectors)
     multiply_block = _compile_block_product(size, tile, depth)
-    real = _real(size)
+    real = _find_type(size)
 
     # Not compiled: Numba's disk cache never finds a function again that holds others in a closure, and the
     # three above do all the work, a few calls for each block.

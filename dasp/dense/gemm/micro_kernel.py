@@ -208,7 +208,7 @@ def micro_kernel(context, rows, vectors, lanes, depth, k, a, b, c, ldc, alpha, b
     c, ldc : address of the tile of C, and bytes from one of its rows to the next
     alpha, beta : float32 or float64, the type of every element; with beta == 0, C is written and never read
     """
-    tile, stored = Tile(*(_constant(value) for value in (rows, vectors, lanes))), _constant(depth)
+    tile, stored = Tile(*(_read_constant(value) for value in (rows, vectors, lanes))), _read_constant(depth)
 
     def generate(context, builder, signature, arguments):
         *_, k, a, b, c, ldc, alpha, beta = arguments
@@ -221,7 +221,7 @@ def micro_kernel(context, rows, vectors, lanes, depth, k, a, b, c, ldc, alpha, b
     return types.void(rows, vectors, lanes, depth, *[types.intp] * 5, alpha, alpha), generate
 
 
-def _constant(value: types.Type) -> int:
+def _read_constant(value: types.Type) -> int:
     """Return the value of an argument that the caller knows at compile time."""
     if not isinstance(value, types.IntegerLiteral):
         raise TypeError(
@@ -301,7 +301,7 @@ def _transpose_rows(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Valu
 @intrinsic(prefer_literal=True)
 def copy_vector(context, lanes, source, target, like):
     """Copy `lanes` elements (a constant) of `like`'s type from one address to another."""
-    count = _constant(lanes)
+    count = _read_constant(lanes)
 
     def generate(context, builder, signature, arguments):
         emitter = TileEmitter(builder, like, count)

@@ -85,9 +85,9 @@ def gemm(
         raise TypeError(f"kernel is {_check.kind_of(kernel)}; the name of a kernel is needed")
     a, b = _arrays.operand("a", a), _arrays.operand("b", b)
     c = None if c is None else _arrays.operand("c", c)
-    place = _place_of(a=a, b=b, c=c, out=out)
+    place = _find_place(a=a, b=b, c=c, out=out)
     backend = _backend(place)
-    alpha, beta = _real("alpha", alpha, a.dtype), _real("beta", beta, a.dtype)
+    alpha, beta = _read_scalar("alpha", alpha, a.dtype), _read_scalar("beta", beta, a.dtype)
     with backend.using(a, b, c, out) as device:
         like_c = None if c is None else (c.dtype, c.shape)
         question = kernel, bool(trans_a), bool(trans_b), a.dtype, a.shape, b.dtype, b.shape, like_c
@@ -178,8 +178,8 @@ def explain(
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}; it must be 'cpu' or 'cuda'")
     backend = _backend(device)
-    m, k = _matrix("a", tuple(a_shape), trans_a)
-    inner, n = _matrix("b", tuple(b_shape), trans_b)
+    m, k = _read_shape("a", tuple(a_shape), trans_a)
+    inner, n = _read_shape("b", tuple(b_shape), trans_b)
     if inner != k:
         raise ValueError(f"op(a) has {k} columns and op(b) has {inner} rows; they must be equal")
     name = "bfloat16" if dtype == "bfloat16" else np.dtype(dtype).name
@@ -194,7 +194,7 @@ def _backend(device: str) -> Backend:
     return module  # type: ignore[no-any-return]
 
 
-def _place_of(**arrays: Array | None) -> str:
+def _find_place(**arrays: Array | None) -> str:
     """Return the kind of device that all the arrays are on."""
     places = {name: "cuda" if _arrays.is_cupy(x) else "cpu" for name, x in arrays.items() if x is not None}
     for name, place in places.items():
@@ -203,7 +203,7 @@ def _place_of(**arrays: Array | None) -> str:
     return places["a"]
 
 
-def _real(name: str, value: Any, dtype: np.dtype[Any]) -> float:
+def _read_scalar(name: str, value: Any, dtype: np.dtype[Any]) -> float:
     """Return a scalar as a float that the sums' type holds."""
     if type(value) is not float and not isinstance(value, Real):
         raise TypeError(f"{name} is {_check.kind_of(value)}; it must be a real number")
@@ -236,8 +236,8 @@ def _decide(
     """Check what does not depend on the arrays' memory; return the rung, and the shape of the product."""
     backend = _backend(place)
     _check_dtype("a's dtype", dtype.name if dtype.isnative else dtype.str, backend)
-    m, k = _matrix("a", a_shape, trans_a)
-    inner, n = _matrix("b", b_shape, trans_b)
+    m, k = _read_shape("a", a_shape, trans_a)
+    inner, n = _read_shape("b", b_shape, trans_b)
     if inner != k:
         raise ValueError(
             f"op(a) has shape {(m, k)} and op(b) {(inner, n)}; "
@@ -262,7 +262,7 @@ def _check_dtype(what: str, dtype: str, backend: Backend) -> None:
         raise TypeError(f"{what} is {dtype}; a product on {backend.PLACE} needs {allowed}; convert it first")
 
 
-def _matrix(name: str, shape: tuple[int, ...], transposed: bool) -> tuple[int, int]:
+def _read_shape(name: str, shape: tuple[int, ...], transposed: bool) -> tuple[int, int]:
     if len(shape) != 2:
         raise ValueError(f"{name} has {len(shape)} dimensions; a matrix product needs 2")
     return (shape[1], shape[0]) if transposed else (shape[0], shape[1])

@@ -321,7 +321,7 @@ TENSOR_HALF = (
 """Tile sizes that `dasp tune gemm` found on an H200 for products of about 256, 1024 and 4096 cubed."""
 
 
-def _alone(*settings: TileSizes) -> tuple[tuple[TileSizes, ...], ...]:
+def _give_one(*settings: TileSizes) -> tuple[tuple[TileSizes, ...], ...]:
     """Return one usual setting for each dtype."""
     return tuple((setting,) for setting in settings)
 
@@ -338,26 +338,26 @@ RUNGS: tuple[Rung, ...] = (
     Rung("conflict_free",
          "B's tile by columns with a pad, lanes in rectangles: 16-byte reads, no bank conflict.", LINE_BLOCK),
     Rung("column_4", "Four results in a column per thread: each element of B serves four.", COLUMNS,
-         _alone(TileSizes(32, 64, 8, 4, 1, min_blocks=4), TileSizes(32, 64, 8, 4, 1, min_blocks=3)),
+         _give_one(TileSizes(32, 64, 8, 4, 1, min_blocks=4), TileSizes(32, 64, 8, 4, 1, min_blocks=3)),
          file="column"),
     Rung("column_8", "Eight results in a column per thread: half the reads of B again.", COLUMNS,
-         _alone(TileSizes(64, 64, 8, 8, 1, min_blocks=4), TileSizes(64, 64, 8, 8, 1, min_blocks=3)),
+         _give_one(TileSizes(64, 64, 8, 8, 1, min_blocks=4), TileSizes(64, 64, 8, 8, 1, min_blocks=3)),
          file="column"),
     Rung("square_4", "4 x 4 results per thread: k/2 shared loads per result.", SQUARES,
-         _alone(TileSizes(64, 64, 32, 4, 4, min_blocks=3), TileSizes(64, 64, 16, 4, 4, min_blocks=3)),
+         _give_one(TileSizes(64, 64, 32, 4, 4, min_blocks=3), TileSizes(64, 64, 16, 4, 4, min_blocks=3)),
          file="square"),
     Rung("square_8", "8 x 8 results per thread: k/4 shared loads per result.", SQUARES,
-         _alone(TileSizes(64, 64, 16), TileSizes(64, 128, 8)), file="square"),
+         _give_one(TileSizes(64, 64, 16), TileSizes(64, 128, 8)), file="square"),
     Rung("vector", "16-byte loads, A turned over on its way into shared memory.", VECTORS,
-         _alone(TileSizes(128, 128, 16), TileSizes(128, 64, 8, tm=8, tn=4))),
+         _give_one(TileSizes(128, 128, 16), TileSizes(128, 64, 8, tm=8, tn=4))),
     Rung("tuned", "The same with tile sizes found by search on this GPU.", VECTORS,
          (TUNED_SINGLE, TUNED_DOUBLE), file="vector"),
     Rung("warp", "A rectangle of results per warp: fewer shared reads, none in conflict.", WARPS,
-         _alone(TileSizes(128, 128, 16), TileSizes(128, 64, 8, wm=32, wn=64))),
+         _give_one(TileSizes(128, 128, 16), TileSizes(128, 64, 8, wm=32, wn=64))),
     Rung("double", "The next tiles travel through registers while the present ones are multiplied.", DOUBLED,
-         _alone(TileSizes(128, 128, 8), TileSizes(128, 64, 8, wm=32, wn=64))),
+         _give_one(TileSizes(128, 128, 8), TileSizes(128, 64, 8, wm=32, wn=64))),
     Rung("async", "Asynchronous copies several stages deep; blocks ordered for the cache.", PIPELINE,
-         _alone(TileSizes(128, 128, 8, tm=8, tn=16, wm=64, wn=64, stages=4), *SPLIT_DOUBLE)),
+         _give_one(TileSizes(128, 128, 8, tm=8, tn=16, wm=64, wn=64, stages=4), *SPLIT_DOUBLE)),
     Rung("split", "Several blocks share the dot products where C is too small for the GPU.", PIPELINE,
          (SPLIT_SINGLE, SPLIT_DOUBLE), in_parts=True),
     Rung("tensor", "float64 tensor cores.", TENSORS, (TENSOR_DOUBLE,), file="tensor_f64",
@@ -407,17 +407,21 @@ def launches(
         sums,
     )
     return (
-        (first,) if parts == 1 else (first, _reduction(layout, dtype, parts, real(alpha), real(beta), sums))
+        (first,)
+        if parts == 1
+        else (first, _reduce_parts(layout, dtype, parts, real(alpha), real(beta), sums))
     )
 
 
-def _reduction(layout: OperandLayout, dtype: str, parts: int, alpha: Any, beta: Any, sums: int) -> KernelCall:
+def _reduce_parts(
+    layout: OperandLayout, dtype: str, parts: int, alpha: Any, beta: Any, sums: int
+) -> KernelCall:
     """Return the launch that adds the parts and updates D."""
     across = ceil_div(layout.n * ITEM[dtype], 16)
     arguments = (np.int32(layout.m), np.int32(layout.n), np.int32(parts), alpha, "sums", beta)
     return KernelCall(
         "dense/gemm_reduce.cu",
-        _words({"REAL": _c_type(dtype), "ALIGNED": layout.aligned and layout.whole(dtype)}),
+        _format_defines({"REAL": _c_type(dtype), "ALIGNED": layout.aligned and layout.whole(dtype)}),
         "dasp_gemm_reduce",
         (ceil_div(layout.m * across, 256), 1),
         (256, 1),
@@ -431,7 +435,7 @@ def _c_type(dtype: str) -> str:
     return "double" if dtype == "float64" else "float"
 
 
-def _words(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _format_defines(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple((f"DASP_{name}", v if isinstance(v, str) else str(int(v))) for name, v in values.items())
 
 
@@ -443,4 +447,4 @@ def _defines(
     known |= {"REAL": _c_type(dtype), "BFLOAT16": dtype == "bfloat16"}
     known |= {"ALONG_A": layout.along_a, "ALONG_B": layout.along_b}
     known["ALIGNED"] = layout.aligned and (not rung.tiles.by_pieces or layout.whole(dtype))
-    return _words({name: known[name] for name in rung.tiles.constants})
+    return _format_defines({name: known[name] for name in rung.tiles.constants})

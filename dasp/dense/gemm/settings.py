@@ -92,7 +92,7 @@ def user_table() -> Path:
 
 
 @functools.cache
-def _table() -> dict[str, Any]:
+def _read_table() -> dict[str, Any]:
     path = user_table()
     table: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     return table
@@ -101,7 +101,7 @@ def _table() -> dict[str, Any]:
 @functools.lru_cache(maxsize=4096)
 def entry(gpu: str, dtype: str, sizes: tuple[int, int, int]) -> Entry | None:
     """Return the table's line for a product, or None where this GPU and dtype have none."""
-    dtypes = _table().get(gpu, {})
+    dtypes = _read_table().get(gpu, {})
     # The two half precisions run the same instructions, so one's findings serve the other.
     lines = dtypes.get(dtype) or (dtypes.get("float16", {}) if dtype == "bfloat16" else {})
     whole = {int(size): line for size, line in lines.items() if "kernel" in line}

@@ -33,7 +33,7 @@ CHUNK_BYTES = 256 << 10
 """Bytes of b below which another thread does not pay."""
 
 
-def _log_exp(a: Bytes, b: Bytes, out: Bytes) -> None:
+def _multiply_by_logs(a: Bytes, b: Bytes, out: Bytes) -> None:
     """Multiply by sums of logs, one result at a time."""
     for i in range(a.shape[0]):
         for j in range(b.shape[1]):
@@ -45,7 +45,7 @@ def _log_exp(a: Bytes, b: Bytes, out: Bytes) -> None:
             out[i, j] = total
 
 
-def _product_rows(a: Bytes, b: Bytes, out: Bytes) -> None:
+def _multiply_by_table(a: Bytes, b: Bytes, out: Bytes) -> None:
     """Multiply by a look-up in the coefficient's row of a table; rows of b are read in order."""
     for i in range(a.shape[0]):
         for j in range(b.shape[1]):
@@ -56,7 +56,7 @@ def _product_rows(a: Bytes, b: Bytes, out: Bytes) -> None:
                 out[i, j] ^= products[b[p, j]]
 
 
-def _vector_kernel(number: int, width: int) -> Callable[..., None]:
+def _make_vector_kernel(number: int, width: int) -> Callable[..., None]:
     """Return a kernel that walks over the columns, `width` at a time, with steps of 4, 2 and 1 rows."""
 
     def kernel(
@@ -88,20 +88,20 @@ def _vector_kernel(number: int, width: int) -> Callable[..., None]:
 
 
 @functools.cache
-def _compiled_table_kernel(function: Callable[..., None]) -> Callable[..., None]:
+def _compile_table_kernel(function: Callable[..., None]) -> Callable[..., None]:
     compiled: Callable[..., None] = jit(types.void(_READ, _READ, _WRITE), nogil=True)(function)
     return compiled
 
 
 @functools.cache
-def _compiled_vector_kernel(instruction: Instruction) -> Callable[..., None]:
+def _compile_vector_kernel(instruction: Instruction) -> Callable[..., None]:
     number = instructions.INSTRUCTIONS.index(instruction)
-    kernel = _vector_kernel(number, instruction.width * instruction.vectors)
+    kernel = _make_vector_kernel(number, instruction.width * instruction.vectors)
     compiled: Callable[..., None] = jit(types.void(*[types.int64] * 9), nogil=True)(kernel)
     return compiled
 
 
-def _row_groups(m: int) -> list[slice]:
+def _group_rows(m: int) -> list[slice]:
     """Return the rows in the groups of 4, 2 and 1 in which a vector kernel takes them."""
     groups, i = [], 0
     while i < m:
@@ -111,7 +111,7 @@ def _row_groups(m: int) -> list[slice]:
     return groups
 
 
-def _coefficients(method: str, a: Bytes) -> Bytes:
+def _arrange_coefficients(method: str, a: Bytes) -> Bytes:
     """Return the coefficients as a step reads them: `[group][p][i in the group]`."""
     if method == "shuffle":
         forms = nibble_tables(a).reshape(*a.shape, 32)
@@ -119,28 +119,28 @@ def _coefficients(method: str, a: Bytes) -> Bytes:
         forms = bit_matrices(a)[..., None].view(np.uint8)
     else:
         forms = np.unpackbits(a[..., None], axis=-1, bitorder="little") * np.uint8(255)
-    return np.concatenate([forms[group].swapaxes(0, 1).ravel() for group in _row_groups(a.shape[0])])
+    return np.concatenate([forms[group].swapaxes(0, 1).ravel() for group in _group_rows(a.shape[0])])
 
 
 Task = Callable[[Bytes, Bytes], None]
 """Computes some columns: takes those columns of b and of out."""
 
 
-def _table_task(function: Callable[..., None], a: Bytes) -> Task:
-    return functools.partial(_compiled_table_kernel(function), a)
+def _make_table_task(function: Callable[..., None], a: Bytes) -> Task:
+    return functools.partial(_compile_table_kernel(function), a)
 
 
-def _vector_task(instruction: Instruction, a: Bytes) -> Task:
-    kernel = _compiled_vector_kernel(instruction)
+def _make_vector_task(instruction: Instruction, a: Bytes) -> Task:
+    kernel = _compile_vector_kernel(instruction)
     width = instruction.width * instruction.vectors
-    coefficients = _coefficients(instruction.method, a)
+    coefficients = _arrange_coefficients(instruction.method, a)
     m, k = a.shape
     row_bytes = coefficients.size // m
 
     def task(b: Bytes, out: Bytes) -> None:
         n = b.shape[1]
         if n < width:
-            _compiled_table_kernel(_product_rows)(a, b, out)
+            _compile_table_kernel(_multiply_by_table)(a, b, out)
             return
         places = (address(b), b.strides[0], address(out), out.strides[0])
         kernel(address(coefficients), row_bytes, m, k, *places, n)
@@ -161,30 +161,31 @@ class CpuKernel(Kernel):
     prepare: Callable[[Bytes], Task]
 
 
-def _table_rung(name: str, summary: str, function: Callable[..., None]) -> CpuKernel:
-    return CpuKernel(name, summary, "any CPU", functools.partial(_table_task, function))
+def _make_table_rung(name: str, summary: str, function: Callable[..., None]) -> CpuKernel:
+    return CpuKernel(name, summary, "any CPU", functools.partial(_make_table_task, function))
 
 
-def _vector_rung(instruction: Instruction, summary: str) -> CpuKernel:
+def _make_vector_rung(instruction: Instruction, summary: str) -> CpuKernel:
     needs = " and ".join(instruction.features) or "any CPU"
-    prepare = functools.partial(_vector_task, instruction)
+    prepare = functools.partial(_make_vector_task, instruction)
     return CpuKernel(instruction.name, summary, needs, prepare, available=instruction.available)
 
 
 # fmt: off
 LADDER = (
-    _table_rung("log_exp", "a product is a sum of logs; one result at a time", _log_exp),
-    _table_rung("product_rows",
-                "a product is one look-up in a row of the 64 KiB table; rows of b are read in order",
-                _product_rows),
-    _vector_rung(instructions.DOUBLING, "no table: vectors doubled seven times, multiples kept by masks"),
-    _vector_rung(instructions.SHUFFLE_16,
-                 "two shuffles a product look up 16 bytes at once; sums in registers"),
-    _vector_rung(instructions.SHUFFLE_32, "the same with 32 bytes a vector"),
-    _vector_rung(instructions.SHUFFLE_64, "the same with 64 bytes a vector"),
-    _vector_rung(instructions.AFFINE_32,
-                 "one instruction a product: 32 bytes times an 8 x 8 matrix of bits"),
-    _vector_rung(instructions.AFFINE_64, "the same with 64 bytes a vector"),
+    _make_table_rung("log_exp", "a product is a sum of logs; one result at a time", _multiply_by_logs),
+    _make_table_rung("product_rows",
+                     "a product is one look-up in a row of the 64 KiB table; rows of b are read in order",
+                     _multiply_by_table),
+    _make_vector_rung(instructions.DOUBLING,
+                      "no table: vectors doubled seven times, multiples kept by masks"),
+    _make_vector_rung(instructions.SHUFFLE_16,
+                      "two shuffles a product look up 16 bytes at once; sums in registers"),
+    _make_vector_rung(instructions.SHUFFLE_32, "the same with 32 bytes a vector"),
+    _make_vector_rung(instructions.SHUFFLE_64, "the same with 64 bytes a vector"),
+    _make_vector_rung(instructions.AFFINE_32,
+                      "one instruction a product: 32 bytes times an 8 x 8 matrix of bits"),
+    _make_vector_rung(instructions.AFFINE_64, "the same with 64 bytes a vector"),
 )
 # fmt: on
 """The rungs in order, those that this processor cannot run included."""
@@ -194,7 +195,7 @@ BEST = [kernel for kernel in LADDER if kernel.available][-1]
 
 
 @functools.lru_cache(maxsize=64)
-def _prepared(kernel: CpuKernel, shape: tuple[int, int], coefficients: bytes) -> Task:
+def _prepare_task(kernel: CpuKernel, shape: tuple[int, int], coefficients: bytes) -> Task:
     """Return the task for these coefficients: codes multiply by the same ones again and again."""
     return kernel.prepare(np.frombuffer(coefficients, np.uint8).reshape(shape))
 
@@ -217,7 +218,7 @@ def product(kernel: CpuKernel, a: Bytes, b: Bytes, out: Bytes, threads: int) -> 
     if k == 0:
         out[...] = 0
         return
-    task = _prepared(kernel, a.shape, a.tobytes())
+    task = _prepare_task(kernel, a.shape, a.tobytes())
     parts = max(1, min(threads, k * n // CHUNK_BYTES))
     if parts == 1:
         task(b, out)

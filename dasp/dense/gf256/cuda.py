@@ -69,7 +69,7 @@ class CudaKernel(Kernel):
     reads_coefficients: bool = False
 
 
-def _naive(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
+def _launch_naive(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
     numbers = (np.int32(s.k), np.int64(s.n), np.int64(s.b_stride), np.int64(s.out_stride))
     arguments = ("a", "b", "out", *numbers)
     yield KernelCall(
@@ -77,23 +77,23 @@ def _naive(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
     )
 
 
-def _square_tiles(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
+def _launch_square_tiles(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
     numbers = (np.int32(s.m), np.int32(s.k), np.int64(s.n), np.int64(s.b_stride), np.int64(s.out_stride))
     arguments = ("a", "b", "out", "logs", "powers", *numbers)
     grid = (min(ceil_div(s.n, 16), FEW_BLOCKS * s.processors), ceil_div(s.m, 16))
     yield KernelCall("dense/gf256_square_tiles.cu", (), "dasp_gf256_square_tiles", grid, (16, 16), arguments)
 
 
-def _tiled_arguments(s: Sizes, columns: int) -> tuple[Any, ...]:
+def _arrange_arguments(s: Sizes, columns: int) -> tuple[Any, ...]:
     numbers = (np.int32(s.m), np.int32(s.k), np.int64(columns), np.int64(s.b_stride), np.int64(s.out_stride))
     return ("a", "b", "out", *numbers)
 
 
-def _general_tiles(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
+def _launch_general_tiles(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
     groups = ceil_div(s.m, 8)
     rows = ceil_div(s.m, groups)
     depth = min(s.k, SHARED_BYTES // (256 * rows))
-    arguments = (*_tiled_arguments(s, s.n), np.int32(rows), np.int32(depth))
+    arguments = (*_arrange_arguments(s, s.n), np.int32(rows), np.int32(depth))
     grid = (min(ceil_div(s.n, 256), FEW_BLOCKS * s.processors), groups)
     name = "dasp_gf256_general_tiles"
     yield KernelCall("dense/gf256_general_tiles.cu", (), name, grid, (256, 1), arguments, 256 * rows * depth)
@@ -103,7 +103,7 @@ def _launch_packed(word_bytes: int) -> Callable[[Sizes, Bytes | None], Iterator[
     def launches(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
         vectors = s.n // word_bytes
         depth = min(s.k, SHARED_BYTES // 128)
-        arguments = (*_tiled_arguments(s, vectors), np.int32(depth))
+        arguments = (*_arrange_arguments(s, vectors), np.int32(depth))
         grid = (min(ceil_div(vectors, 256), MANY_BLOCKS * s.processors), ceil_div(s.m, 4))
         defines = (("DASP_BYTES", str(word_bytes)),)
         yield KernelCall(
@@ -113,16 +113,16 @@ def _launch_packed(word_bytes: int) -> Callable[[Sizes, Bytes | None], Iterator[
     return launches
 
 
-def _byte_permute(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
+def _launch_byte_permute(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
     vectors = s.n // 16
     pairs = min(ceil_div(s.k, 2), SHARED_BYTES // 160)
-    arguments = (*_tiled_arguments(s, vectors), np.int32(2 * pairs))
+    arguments = (*_arrange_arguments(s, vectors), np.int32(2 * pairs))
     grid = (min(ceil_div(vectors, 256), MANY_BLOCKS * s.processors), ceil_div(s.m, 4))
     name = "dasp_gf256_byte_permute"
     yield KernelCall("dense/gf256_byte_permute.cu", (), name, grid, (256, 1), arguments, 160 * pairs)
 
 
-def _schedule(s: Sizes, coefficients: Bytes | None) -> Iterator[KernelCall]:
+def _launch_schedule(s: Sizes, coefficients: Bytes | None) -> Iterator[KernelCall]:
     if coefficients is None:
         raise ValueError("no coefficients were given; this kernel is compiled for their values")
     vectors = s.n // 16
@@ -145,21 +145,22 @@ def _schedule(s: Sizes, coefficients: Bytes | None) -> Iterator[KernelCall]:
 
 # fmt: off
 LADDER = (
-    CudaKernel("naive", "one thread per result; a product is eight shifts and adds", "any GPU", 1, _naive),
+    CudaKernel("naive", "one thread per result; a product is eight shifts and adds", "any GPU", 1,
+               _launch_naive),
     CudaKernel("square_tiles", "16 x 16 entries of a and of b in shared memory, as logs", "any GPU", 1,
-               _square_tiles),
+               _launch_square_tiles),
     CudaKernel("general_tiles",
                "tiles sized at run time; a table of products per coefficient; b is loaded once", "any GPU",
-               1, _general_tiles),
+               1, _launch_general_tiles),
     CudaKernel("packed_4", "4 bytes a thread: multiples by x^t kept by masks, no table", "any GPU", 4,
                _launch_packed(4)),
     CudaKernel("packed_8", "the same with 8 bytes a thread", "any GPU", 8, _launch_packed(8)),
     CudaKernel("packed_16", "the same with 16 bytes a thread", "any GPU", 16, _launch_packed(16)),
     CudaKernel("byte_permute", "tables of 8 entries in registers, four look-ups an instruction", "any GPU",
-               16, _byte_permute),
+               16, _launch_byte_permute),
     CudaKernel("schedule",
                "compiled for the coefficients: exclusive ors by Horner's scheme, bound by memory",
-               "any GPU, and half a second or more to compile for each a", 16, _schedule, True),
+               "any GPU, and half a second or more to compile for each a", 16, _launch_schedule, True),
 )
 # fmt: on
 """The rungs in order."""
@@ -249,7 +250,7 @@ def _cupy() -> Any:
 
 
 @functools.lru_cache(maxsize=256)
-def _uploaded(device: int, shape: tuple[int, ...], content: bytes) -> Any:
+def _upload_once(device: int, shape: tuple[int, ...], content: bytes) -> Any:
     """Return a small array on the current device, `device`, copied there once and ready for any stream."""
     cupy = _cupy()
     array = cupy.asarray(np.frombuffer(content, np.uint8).reshape(shape))
@@ -258,7 +259,7 @@ def _uploaded(device: int, shape: tuple[int, ...], content: bytes) -> Any:
 
 
 def _upload(device: int, array: Bytes) -> Any:
-    return _uploaded(device, array.shape, array.tobytes())
+    return _upload_once(device, array.shape, array.tobytes())
 
 
 _ARRAYS = ("a", "b", "out", "logs", "powers")
@@ -269,7 +270,7 @@ _read_by_graphs: dict[int, Any] = {}
 
 
 @functools.cache
-def _tables(device: int) -> tuple[Any, Any]:
+def _upload_tables(device: int) -> tuple[Any, Any]:
     """Return logs and powers on the current device, `device`."""
     return _upload(device, LOG), _upload(device, EXP)
 
@@ -338,5 +339,5 @@ class _Launcher:
         sizes = Sizes(self._m, self._k, columns, b.strides[0], out.strides[0], multiprocessors)
         ready = _prepare(self._device, self._kernel, sizes, self._coefficients)
         first = 0 if self._a is None else address(self._a)
-        tables = (address(table) for table in _tables(self._device))
+        tables = (address(table) for table in _upload_tables(self._device))
         ready(self._stream, first, address(b), address(out), *tables)

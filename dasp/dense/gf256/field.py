@@ -15,7 +15,7 @@ Bytes = npt.NDArray[np.uint8]
 POLYNOMIAL = 0x11D
 
 
-def _powers_and_logs() -> tuple[Bytes, Bytes]:
+def _make_powers_and_logs() -> tuple[Bytes, Bytes]:
     """Return the powers 2^0 .. 2^509 (so that no sum of two logs needs `% 255`), and the logs of 1 .. 255."""
     powers = np.zeros(510, np.uint8)
     logs = np.zeros(256, np.uint8)
@@ -29,7 +29,7 @@ def _powers_and_logs() -> tuple[Bytes, Bytes]:
     return powers, logs
 
 
-def _products() -> Bytes:
+def _make_products() -> Bytes:
     """Return the 256 x 256 table of all products (64 KiB)."""
     table: Bytes = EXP[LOG[:, None].astype(np.intp) + LOG[None, :]]
     table[0, :] = 0
@@ -37,10 +37,10 @@ def _products() -> Bytes:
     return table
 
 
-EXP, LOG = _powers_and_logs()
+EXP, LOG = _make_powers_and_logs()
 """uint8, shape (510,): 2^i. uint8, shape (256,): the i with 2^i = value; `LOG[0]` is 0 and means nothing."""
 
-PRODUCT = _products()
+PRODUCT = _make_products()
 """uint8, shape (256, 256): `PRODUCT[a, b]` is a times b."""
 
 for _table in (EXP, LOG, PRODUCT):

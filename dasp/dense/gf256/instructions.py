@@ -66,12 +66,12 @@ def _is_arm() -> bool:
     return platform.machine().lower() in ("aarch64", "arm64")
 
 
-def _widest() -> int:
+def _find_widest() -> int:
     """Return the bytes in this processor's widest vector of bytes."""
     return 64 if "avx512bw" in find_features() else 32 if "avx2" in find_features() else 16
 
 
-DOUBLING = Instruction("doubling", "doubling", _widest(), (), 4, 1)
+DOUBLING = Instruction("doubling", "doubling", _find_widest(), (), 4, 1)
 SHUFFLE_16 = Instruction("shuffle_16", "shuffle", 16, ("neon",) if _is_arm() else ("ssse3",), 4, 2)
 SHUFFLE_32 = Instruction("shuffle_32", "shuffle", 32, ("avx2",), 4, 2)
 SHUFFLE_64 = Instruction("shuffle_64", "shuffle", 64, ("avx512bw",), 4, 2)

@@ -47,7 +47,7 @@ def kernels(device: str = "cuda") -> tuple[Kernel, ...]:
     raise ValueError(f"device is {device!r}; it must be 'cuda' or 'cpu'")
 
 
-def _matrix(name: str, given: Array) -> Array:
+def _read_matrix(name: str, given: Array) -> Array:
     """Return a matrix of bytes as a plain array, or refuse what is none."""
     array = given if type(given) is np.ndarray else _arrays.operand(name, given)
     if array.dtype != _BYTE:
@@ -147,7 +147,7 @@ def matmul(
     >>> matmul(np.array([[2, 3]], np.uint8), np.array([[128], [1]], np.uint8))
     array([[30]], dtype=uint8)
     """
-    a, b = _matrix("a", a), _matrix("b", b)
+    a, b = _read_matrix("a", a), _read_matrix("b", b)
     on_gpu = type(b) is not np.ndarray
     _check_operands(a, b, out, on_gpu)
     if threads is not None and threads < 1:

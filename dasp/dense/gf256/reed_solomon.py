@@ -133,7 +133,7 @@ class ReedSolomon:
                 f"shards {lost} are None; verify needs every shard (reconstruct finds lost ones)"
             )
         wanted = range(self.data, self.shards)
-        return not self._disagreeing(present, list(range(self.data)), list(wanted))
+        return not self._find_disagreeing(present, list(range(self.data)), list(wanted))
 
     def reconstruct(self, shards: Sequence[Any], *, kernel: str = "auto") -> list[Any]:
         """Return all shards, given at least `data` of them.
@@ -164,7 +164,7 @@ class ReedSolomon:
                 f"at most {self.parity} may be"
             )
         basis, spare = sorted(present)[: self.data], sorted(present)[self.data :]
-        wrong = self._disagreeing(present, basis, spare)
+        wrong = self._find_disagreeing(present, basis, spare)
         if wrong:
             raise ValueError(
                 f"shard {wrong[0]} is not what shards {basis} imply, so a shard is corrupted; "
@@ -172,26 +172,26 @@ class ReedSolomon:
             )
         result = [present.get(i) for i in range(self.shards)]
         if lost:
-            matrix = self._from_basis(basis, lost)
+            matrix = self._make_matrix(basis, lost)
             first = present[basis[0]]
             found = _arrays.namespace(first).empty((len(lost), first.shape[0]), np.uint8)
-            for columns, stack in _stacks([present[i] for i in basis]):
+            for columns, stack in _stack_columns([present[i] for i in basis]):
                 matmul(matrix, stack, out=found[:, columns], kernel=kernel)
             for row, i in zip(found, lost, strict=True):
                 result[i] = row
         return result
 
-    def _from_basis(self, basis: list[int], wanted: list[int]) -> Bytes:
+    def _make_matrix(self, basis: list[int], wanted: list[int]) -> Bytes:
         """Return the matrix that makes the shards `wanted` from the `data` shards `basis`."""
         rows = np.vstack([np.eye(self.data, dtype=np.uint8), self.matrix])
         return multiply(rows[wanted], invert(rows[basis]))
 
-    def _disagreeing(self, present: dict[int, Any], basis: list[int], spare: list[int]) -> list[int]:
+    def _find_disagreeing(self, present: dict[int, Any], basis: list[int], spare: list[int]) -> list[int]:
         """Return, in a list, the first shard of `spare` that is not what `basis` implies, or none."""
         if not spare:
             return []
-        matrix = self._from_basis(basis, spare)
-        for columns, stack in _stacks([present[i] for i in basis]):
+        matrix = self._make_matrix(basis, spare)
+        for columns, stack in _stack_columns([present[i] for i in basis]):
             for row, i in zip(matmul(matrix, stack), spare, strict=True):
                 if not bool((row == present[i][columns]).all()):
                     return [i]
@@ -223,7 +223,7 @@ class ReedSolomon:
         return present
 
 
-def _stacks(rows: list[Any]) -> Any:
+def _stack_columns(rows: list[Any]) -> Any:
     """Yield the matrix with these rows, some columns at a time: (slice, array (len(rows), count))."""
     device = "cuda" if _arrays.is_cupy(rows[0]) else "cpu"
     columns = rows[0].shape[0]
