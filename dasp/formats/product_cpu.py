@@ -87,7 +87,7 @@ class CpuProduct:
         return result
 
     def take_values(self, data: Any, slots: Any) -> bool:
-        """Return False: leave values to the slower way, which looks whether their coding holds them."""
+        """Return False: leave values to the slower way, which checks that their coding holds them."""
         return False
 
     def multiply(self, x: Vector, y: Vector, alpha: complex, beta: complex) -> None:

@@ -44,7 +44,7 @@ _HERE = nullcontext()
 """For work on a device that is the current one."""
 
 MOST_STREAMS = 8
-"""Streams of which a matrix with rows in segments knows, before it looks whether some have ended."""
+"""Streams that a matrix with rows in segments knows before it looks for some that have ended."""
 
 ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
@@ -176,7 +176,7 @@ class CudaProduct:
         return out
 
     def take_values(self, data: Any, slots: Any) -> bool:
-        """Return False: leave values to the slower way, which looks whether their coding holds them."""
+        """Return False: leave values to the slower way, which checks that their coding holds them."""
         return False
 
     def _find(self, stream: int) -> Launch:
@@ -359,7 +359,7 @@ def _shared(device: str, dtype: np.dtype[Any]) -> dict[str, Any]:
         "_number": here,
         "_device": cupy.cuda.Device(here),
         "_capability": capability,
-        # Whether products may start early there, and whether there are other GPUs.
+        # True if products may start early there, and if there are other GPUs.
         "_overlaps": capability >= OVERLAPPING and runtime.driverGetVersion() >= OVERLAPPING_DRIVER,
         "_several": runtime.getDeviceCount() > 1,
         "_kinds": own,

@@ -68,7 +68,7 @@ __device__ __forceinline__ void block_scan(Count* numbers, long long count, Coun
     if (threadIdx.x == 0) numbers[count] = before;
 }
 
-// Whether this block comes here as the last of so many; it then sees what the others wrote before they came. Every
+// True if this block comes here as the last of so many; it then sees all writes of the others before they came. Every
 // thread of the block calls it. `come` is 0 before the launch. What others wrote must not be read as constant.
 __device__ __forceinline__ bool is_last_block(Count* come, Count blocks)
 {

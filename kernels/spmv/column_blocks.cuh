@@ -23,10 +23,10 @@
 #error "define DASP_WHOLE: 1 if every column block has all its columns"
 #endif
 #ifndef DASP_NEAR
-#error "define DASP_NEAR: whether columns of X lie beside each other for certain"
+#error "define DASP_NEAR: 1 if columns of X lie beside each other for certain"
 #endif
 #ifndef DASP_FILLED
-#error "define DASP_FILLED: whether each lane has columns to read for certain"
+#error "define DASP_FILLED: 1 if each lane has columns to read for certain"
 #endif
 #ifndef DASP_REGISTERS
 #error "define DASP_REGISTERS: registers of a thread, at most"

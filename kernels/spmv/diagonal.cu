@@ -12,7 +12,7 @@
 
 constexpr int AT_ONCE = 4;
 
-// Whether the delta of a slot is so many columns, in a width of 8, 16 or 32 bits; that of a pad is none.
+// True if the delta of a slot is so many columns, in a width of 8, 16 or 32 bits; that of a pad is none.
 template <class Delta>
 __device__ __forceinline__ bool is_further(const unsigned char* deltas, int slot, long long further)
 {

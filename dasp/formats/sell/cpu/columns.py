@@ -79,7 +79,7 @@ def _pack_columns(
     begin,
     end,
 ):
-    """Write bases, widths, and as many deltas as there is room for. Returns the next slice, and bytes."""
+    """Write bases, widths, and as many deltas as there is room for. Return the next slice, and bytes."""
     size, done, s = 0, 0, begin
     while s < end and done <= STEPS_AT_ONCE:
         last_run = min(first_run[s] + (WARP >> shifts[s]), len(lengths))
@@ -102,7 +102,7 @@ def _pack_columns(
 
 @_inline
 def _measure(block, least, may_be_lanes):
-    """Set the least column of every step. Returns the `Width` that the deltas need."""
+    """Set the least column of every step. Return the `Width` that the deltas need."""
     span, lanes = np.uint32(0), np.uint32(0)
     for k in range(len(least)):
         low, high, apart = measure_step(block, np.uint64(WARP * k))

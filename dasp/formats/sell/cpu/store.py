@@ -12,6 +12,7 @@ import numpy as np
 from dasp.formats.csr.cpu.fetch import fetch
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP
+from dasp.formats.product_cpu import read_only
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cpu.columns import store_columns
 from dasp.formats.sell.cpu.lanes import copy_rows
@@ -113,7 +114,7 @@ def _fill(
 ) -> None:
     """Write the code of every slot of slices, 0 for a pad."""
     bits = bits_type(codes.dtype)  # Numba moves bits of any type, float16 included
-    numbers, order = _read_only(codes.view(bits)), None if order is None else _read_only(order)
+    numbers, order = read_only(codes.view(bits)), None if order is None else read_only(order)
     room = 0 if order is None else WARP * int(slices.steps.max())
 
     def fill(begin: int, end: int) -> None:
@@ -121,13 +122,6 @@ def _fill(
         _fill_values(*slices, *runs, numbers, order, first_steps, stored.view(bits), *own, begin, end)
 
     over_ranges(len(slices.steps), len(codes), fill)
-
-
-def _read_only(array: Vector) -> Vector:
-    """Return a view that is read-only, whatever the array is, so that one compiled form serves all."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 _compile = jit(nogil=True)

@@ -52,7 +52,7 @@ _compile = jit(nogil=True)
 def _survey_rows(indptr, indices, longest, lengths, begin, end):
     """Measure rows; long ones get a length of `PAD`.
 
-    Returns True if columns fall inside a row, the largest column or -1, the number of long rows, and True if
+    Return True if columns fall inside a row, the largest column or -1, the number of long rows, and True if
     a row in a slice is longer than the last one before it.
     """
     falls = long_rows = rises = 0

@@ -112,12 +112,27 @@ def _slices(pattern: Pattern) -> tuple[Any, ...]:
     return pattern.headers, delta_views(pattern.deltas), pattern.segments, pattern.positions
 
 
-def _start_rows(pattern: Pattern, m: int) -> tuple[Vector, Vector, Vector, bool]:
-    """Return where rows and where positions and segments begin, the entries of these, and if any has gaps.
+class _RowStarts(NamedTuple):
+    """The places of a pattern's rows in the matrix.
 
-    Behind the begins of rows stands the number of all entries. Segments follow the positions, by their
-    numbers. A gap is a pad between two entries.
+    Attributes
+    ----------
+    starts : numpy.ndarray, shape (m + 1,), int64
+        First entry of each row, and the number of entries.
+    cursors, counts : numpy.ndarray, shape (positions + segments,), int64
+        First entry, and entries, of each position and then of each segment by its number.
+    gaps : bool
+        True if a row has a pad between two of its entries.
     """
+
+    starts: Vector
+    cursors: Vector
+    counts: Vector
+    gaps: bool
+
+
+def _start_rows(pattern: Pattern, m: int) -> _RowStarts:
+    """Return the places of the rows of a pattern of m rows."""
     positions, segments, long_rows = pattern.positions, pattern.segments, pattern.long_rows
     counts = np.empty(positions + segments, np.int64)
     work = partial(_count_entries, _slices(pattern), counts)
@@ -132,7 +147,7 @@ def _start_rows(pattern: Pattern, m: int) -> tuple[Vector, Vector, Vector, bool]
     if segments:
         of, before = pattern.segment_rows, np.cumsum(pieces) - pieces
         cursors[positions:] = starts[long_rows[of]] + before - before[pattern.segment_offsets[of]]
-    return starts, cursors, counts, any(gaps)
+    return _RowStarts(starts, cursors, counts, any(gaps))
 
 
 def diagonal(plan: Plan, k: int) -> Vector | None:
@@ -151,8 +166,7 @@ def diagonal(plan: Plan, k: int) -> Vector | None:
 
 
 def _find_diagonal(pattern: Pattern, k: int, first: int, count: int) -> Vector | None:
-    """Return the slot of the entry in each row from one on whose column is k further, -1 where there is none;
-    None if a row has two."""
+    """Return the slot of each row's entry on the k-th diagonal, -1 for none; None if a row has two."""
     found, pieces = np.full(count, -1, np.int64), np.full(pattern.segments, -1, np.int64)
     rows = pattern.rows, pattern.long_rows, pattern.segment_rows
     work = partial(_find_columns, _slices(pattern), pattern.bases, rows, k, first, found, pieces)
@@ -218,18 +232,25 @@ def _first_delta(header, width):
     return WARP * np.int64(header[2]) >> max(width - 1, 0)
 
 
+@_inline
+def _places_of(header, is_segment, shift, positions):
+    """Return the place of a slice's first row, and its rows; segments have places behind all positions."""
+    first = np.int64(header[1])
+    if is_segment:
+        return positions + first, np.int64(1)
+    return first, min(np.int64(WARP >> shift), positions - first)
+
+
 @_compile
 def _count_entries(slices, counts, begin, end):
-    """Count the entries of each position and segment. Returns True if any comes behind a pad."""
+    """Count the entries of each position and segment. Return True if one of them comes behind a pad."""
     headers, deltas, segments, positions = slices
     gaps = False
     for s in range(begin, end):
         steps, full, shift, width = _shape_fields(np.int64(headers[s, 3]))
-        first, slot = np.int64(headers[s, 1]), _first_delta(headers[s], width)
-        first, end_of_rows = (
-            (positions + first, positions + first + 1) if s < segments else (first, positions)
-        )
-        for row in range(min(WARP >> shift, end_of_rows - first)):
+        slot = _first_delta(headers[s], width)
+        first, rows = _places_of(headers[s], s < segments, shift, positions)
+        for row in range(rows):
             count, behind = full << shift, full << shift
             for step in range(full, steps):
                 for lane in range(row << shift, (row + 1) << shift):
@@ -242,7 +263,7 @@ def _count_entries(slices, counts, begin, end):
 
 @_compile
 def _find_columns(slices, bases, rows, k, first_row, found, pieces, begin, end):
-    """Find the slot of the entry k columns behind its row; returns True if a row or segment has two."""
+    """Find the slot of the entry k columns behind its row. Return True if a row or segment has two."""
     headers, deltas, segments, positions = slices
     bytes_of, words_of, doubles_of = deltas
     of_positions, long_rows, segment_rows = rows
@@ -305,12 +326,9 @@ def _number_slots(slices, cursors, order, slots, begin, end):
     headers, deltas, segments, positions = slices
     for s in range(begin, end):
         steps, full, shift, width = _shape_fields(np.int64(headers[s, 3]))
-        first_step, first = np.int64(headers[s, 0]), np.int64(headers[s, 1])
-        slot = _first_delta(headers[s], width)
-        first, end_of_rows = (
-            (positions + first, positions + first + 1) if s < segments else (first, positions)
-        )
-        for row in range(min(WARP >> shift, end_of_rows - first)):
+        first_step, slot = np.int64(headers[s, 0]), _first_delta(headers[s], width)
+        first, rows = _places_of(headers[s], s < segments, shift, positions)
+        for row in range(rows):
             place = cursors[first + row]
             for step in range(steps):
                 for lane in range(row << shift, (row + 1) << shift):
@@ -328,14 +346,12 @@ def _list_entries(slices, bases, codes, cursors, indices, to_codes, begin, end):
     block = np.empty(WARP * MOST_STEPS, np.int64)
     for s in range(begin, end):
         steps, full, shift, width = _shape_fields(np.int64(headers[s, 3]))
-        first_step, first = np.int64(headers[s, 0]), np.int64(headers[s, 1])
+        first_step = np.int64(headers[s, 0])
         _widen(deltas, width, _first_delta(headers[s], width), bases[first_step : first_step + steps], block)
-        first, end_of_rows = (
-            (positions + first, positions + first + 1) if s < segments else (first, positions)
-        )
+        first, rows = _places_of(headers[s], s < segments, shift, positions)
         own = codes[WARP * first_step : WARP * (first_step + steps)] if len(codes) else codes
         mask = np.uint64((1 << shift) - 1)
-        for row in range(min(WARP >> shift, end_of_rows - first)):
+        for row in range(rows):
             place, lane = np.uint64(cursors[first + row]), np.uint64(row << shift)
             for entry in range(np.uint64(full << shift)):
                 at = np.uint64(WARP) * (entry >> np.uint64(shift)) + lane + (entry & mask)

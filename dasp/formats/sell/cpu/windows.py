@@ -271,7 +271,7 @@ def _count_sectors(
 
 @_inline
 def _mark(entries, indices, sector_shift, seen, block):
-    """Mark the sectors of entries as seen by a block, without a branch. Returns how many are new."""
+    """Mark the sectors of entries as seen by a block, without a branch. Return the number of new ones."""
     new = 0
     for entry in entries:
         sector = np.uint64(indices[entry]) >> np.uint64(sector_shift)
@@ -282,7 +282,7 @@ def _mark(entries, indices, sector_shift, seen, block):
 
 @_inline
 def _mark_hashed(entries, indices, sector_shift, seen, holds, block):
-    """Mark sectors as `_mark` does, where they share places. Returns how many are new."""
+    """Mark sectors as `_mark` does, where they share places. Return the number of new ones."""
     new = 0
     last = np.uint64(len(seen) - 1)
     for entry in entries:
