@@ -83,10 +83,14 @@ def test_wide_types_hold_the_same_matrix(matrix):
 def test_an_empty_row_writes_no_column(ranges):
     rng, lengths = np.random.default_rng(0), (40, 0, 257, 3, 0)
     indptr = np.concatenate([[0], np.cumsum(lengths)])
-    indices = rng.integers(0, 2**40, indptr[-1])
+    indices = rng.integers(0, 2**31, indptr[-1])  # too large for the sort in registers
     columns, order = np.full(len(indices) + 1, 7), np.zeros(len(indices) + 1, np.int32)
+    words, places = (
+        np.empty((2, 257), np.uint64),
+        np.empty((ordering.MOST_DIGITS, ordering.DIGITS), np.uint64),
+    )
     for begin, end in ranges:
-        ordering._sort_rows(indptr, indices, 2**40, columns[:-1], order[:-1], begin, end)
+        ordering._sort_rows(indptr, indices, 2**31, columns[:-1], order[:-1], *words, places, begin, end)
     assert columns[-1] == 7
     for first, stop in pairwise(indptr):
         np.testing.assert_array_equal(columns[first:stop], np.sort(indices[first:stop]))
