@@ -121,9 +121,7 @@ def check(got, a, b, c, alpha, beta, dtype):
 
 
 @pytest.mark.parametrize(("rung", "dtype"), EACH)
-@pytest.mark.parametrize(
-    ("sizes", "aligned"), [((37, 45, 50), False), ((72, 40, 24), True)]
-)
+@pytest.mark.parametrize(("sizes", "aligned"), [((37, 45, 50), False), ((72, 40, 24), True)])
 def test_each_rung_is_right_at_its_edges(rung, dtype, sizes, aligned):
     emulate(rung, dtype, sizes, aligned=aligned, alpha=1.5, beta=-0.5)
 
