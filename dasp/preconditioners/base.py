@@ -77,7 +77,7 @@ class Preconditioner:
         self._own: Callable[[], None] | None = None
         self._bound: dict[tuple[Any, ...], Callable[[], None]] = {}
         # What was prepared for a system belongs to that, and so do its vectors.
-        self._lent: WeakValueDictionary[tuple[Any, ...], Callable[[], None]] = WeakValueDictionary()
+        self._prepared: WeakValueDictionary[tuple[Any, ...], Callable[[], None]] = WeakValueDictionary()
         self._lock = ProcessLock()
 
     def __repr__(self) -> str:
@@ -135,7 +135,7 @@ class Preconditioner:
             if not self._load(numbers):
                 self._own, self.generation = None, self.generation + 1
                 self._bound.clear()
-                self._lent.clear()
+                self._prepared.clear()
         self._follow(A)
 
     def _follow(self, A: Matrix) -> Self:
@@ -235,13 +235,13 @@ class Preconditioner:
         if not all(hasattr(one.data, "ptr") for one in (r, out)):
             return None
         key = _places(r, out)
-        program = self._bound.get(key) or self._lent.get(key)
+        program = self._bound.get(key) or self._prepared.get(key)
         if program is None:
             own = self.vectors["b"], self.vectors["x"]
             if not (self.vectors.bind("b", r) and self.vectors.bind("x", out)):
                 self.vectors.bind("b", own[0])
                 return None
-            self._lent[key] = program = self.space.program(self.apply)
+            self._prepared[key] = program = self.space.program(self.apply)
             self.vectors.bind("b", own[0])
             self.vectors.bind("x", own[1])
         return program
