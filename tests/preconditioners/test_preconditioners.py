@@ -525,6 +525,24 @@ def test_incomplete_factors_on_a_gpu(method):
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("kind", [*KEPT, "multigrid"])
+def test_updates_on_a_gpu(kind):
+    import cupy
+
+    make = KEPT.get(kind, multigrid)
+    old, new = uneven(20), rescaled(uneven(20))
+    planned = dasp.SpMatrix.from_scipy(old, device="cuda", policy=dasp.Policy(narrow=False))
+    M, b, workspace = make(planned), cupy.ones(400), Workspace()
+    for matrix in (old, new, old):
+        planned.with_values(cupy.asarray(matrix.data), out=planned)
+        M.update(planned)
+        x, stats = cg(planned, b, M=M, rtol=1e-9, workspace=workspace)
+        check(matrix, x.get(), b.get(), stats, 1e-9)
+        fresh = cg(planned, b, M=make(planned), rtol=1e-9)[1]
+        assert stats.iterations <= fresh.iterations + 3
+
+
+@pytest.mark.cuda
 def test_on_a_gpu():
     import cupy
     import cupyx.scipy.sparse.linalg as theirs
