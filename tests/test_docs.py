@@ -145,6 +145,7 @@ def on_a_gpu(piece: Piece) -> bool:
     return "import cupy" in piece.source or '"cuda' in piece.source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if pieces(page) and not on_ranks(page)])
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [piece for piece in pieces(page) if not on_a_gpu(piece)]

@@ -85,6 +85,7 @@ runpy.run_path("examples/plot_graph_network.py")
 """
 
 
+@pytest.mark.slow
 def test_the_graph_network_is_trained_without_pytorch_too() -> None:
     pytest.importorskip("matplotlib")
     done = subprocess.run(

@@ -49,6 +49,7 @@ SIZES = st.integers(0, 70)
 SCALARS = st.sampled_from([0, 1, -1, 0.5, 3])
 
 
+@pytest.mark.slow
 @few
 @given(
     kernel=st.sampled_from([*CPU, "auto", "vendor"]),
@@ -80,6 +81,7 @@ def test_any_shape_order_and_scalars(kernel, dtype, sizes, orders, transposed, a
     assert_product(fresh, a.T if trans_a else a, b.T if trans_b else b, c, alpha, beta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", REAL)
 @pytest.mark.parametrize("kernel", CPU)
 def test_sizes_around_every_block(kernel, dtype):
