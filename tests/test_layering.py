@@ -183,6 +183,7 @@ def test_the_way_is_followed_to_its_end() -> None:
     assert circles({"a": {"b"}, "b": set()}) == []
 
 
+@cache
 def ordered() -> Imports:
     """What every module imports, but for the imports that still run upwards."""
     return {name: asked - {end for start, end in UPWARD if start == name} for name, asked in graph().items()}

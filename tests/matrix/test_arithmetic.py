@@ -153,6 +153,7 @@ def assert_same_numbers(got, want, exactly, rounded_in=None):
         np.testing.assert_allclose(got, want, rtol=4 * eps, atol=1000 * eps * size)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("layout", ["sell", "dasp"])
