@@ -201,7 +201,8 @@ def level_inverse_diagonal(A: csr_array, *, coarse: bool) -> np.ndarray[Any, Any
         If a_ii of another row is zero, not finite, or so small that its inverse is not.
     """
     diagonal = A.diagonal()
-    empty = (abs(A).sum(axis=1) == 0) & coarse
+    empty = np.flatnonzero(diagonal == 0) if coarse else np.empty(0, np.intp)
+    empty = empty[abs(A[empty]).sum(axis=1) == 0]
     diagonal[empty] = 1
     inverse = inverse_diagonal(diagonal)
     inverse[empty] = 0

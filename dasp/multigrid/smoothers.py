@@ -104,7 +104,7 @@ class Level:
         scaled = inverse / self._options.scale(radius)
         self.vectors["d"][...] = self.space.asarray(cast(scaled, self.space.dtype, diagonal=True))
         if csr is not None and self._options.smoother == "gauss-seidel":
-            self._csr = csr.indptr, csr.indices, cast(csr.data, self.space.dtype)
+            self._csr = csr.indptr, csr.indices, cast(csr.data, self.space.dtype).copy()  # A may change
 
     def multiply(self, x: str, y: str) -> None:
         """Set vector y to A times vector x."""

@@ -350,13 +350,15 @@ def canonical(A: csr_array) -> csr_array:
 def cast(
     numbers: np.ndarray[Any, Any], dtype: np.dtype[Any], *, diagonal: bool = False
 ) -> np.ndarray[Any, Any]:
-    """Return numbers of the host in a type.
+    """Return numbers of the host in a type: themselves if it is theirs.
 
     Raises
     ------
     ValueError
         If a finite number is infinite there, or one of an inverse diagonal or all are zero.
     """
+    if numbers.dtype == dtype:
+        return numbers
     with np.errstate(all="ignore"):
         there = numbers.astype(dtype)
     lost = np.isfinite(numbers) & ~np.isfinite(there)
