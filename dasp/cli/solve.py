@@ -41,11 +41,12 @@ from dasp.io.matrices import load_matrix
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
 from dasp.multigrid.hierarchy import make_hierarchy
+from dasp.preconditioners.automatic import fits_jacobi
 from dasp.preconditioners.automatic import run as solve
 from dasp.runtime.ranks import find_launcher
 from dasp.solvers.choose import METHODS, choose_method
 
-PRECONDITIONERS = ("none", "jacobi", "block-jacobi", "ic0", "ilu0", "chebyshev", "multigrid")
+PRECONDITIONERS = ("auto", "none", "jacobi", "block-jacobi", "ic0", "ilu0", "chebyshev", "multigrid")
 
 
 def add_command(subparsers: Subparsers) -> None:
@@ -61,8 +62,9 @@ def add_command(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--precond",
         choices=PRECONDITIONERS,
-        default="none",
-        help="preconditioner (none); multigrid is PyAMG's smoothed aggregation, in our cycles",
+        default="auto",
+        help="preconditioner (auto: jacobi if the diagonal varies, else none); multigrid is PyAMG's smoothed "
+        "aggregation, in our cycles",
     )
     parser.add_argument("--block", type=int, default=4, metavar="ROWS", help="of a block of block-jacobi (4)")
     parser.add_argument(
@@ -97,6 +99,7 @@ def leading_rows(matrix: csr_array) -> csr_array:
 def _compile(
     arguments: argparse.Namespace,
     method: str,
+    kind: str,
     matrix: csr_array,
     b: NDArray[np.inexact],
     policy: Policy | None,
@@ -108,7 +111,7 @@ def _compile(
     # A fault of some of the rows need not be one of all; if it is, the full solve reports it.
     M = None
     with suppress(ValueError):
-        M = preconditioner(arguments.precond, square, small, arguments.block)
+        M = preconditioner(kind, square, small, arguments.block)
     with suppress(ValueError):
         solve(method, small, as_solved(np.ones(small.shape[0], b.dtype), small.dtype), M, maxiter=1)
 
@@ -121,13 +124,15 @@ def _run(arguments: argparse.Namespace) -> int:
     policy, seed = check(arguments)
     matrix = load_matrix(arguments.matrix, seed=seed)
     check_shape(arguments.matrix, matrix.shape)
-    method = arguments.method or choose_method(matrix)[0]
+    method, kind = arguments.method or choose_method(matrix)[0], arguments.precond
+    if kind == "auto":
+        kind = "jacobi" if fits_jacobi(matrix, method)[0] else "none"
     b = right_hand_side(arguments.rhs, matrix.shape[0], seed)
-    _compile(arguments, method, matrix, b, policy)
+    _compile(arguments, method, kind, matrix, b, policy)
     planned, planning = plan_timed(matrix, policy, arguments.device)
     rtol = tolerance(arguments, planned.dtype)
     b = as_solved(b, planned.dtype)
-    title = method if arguments.precond == "none" else f"{method} with {arguments.precond}"
+    title = method if kind == "none" else f"{method} with {kind}"
     if not arguments.json:
         announce(arguments, matrix.shape[0], matrix.nnz, planned.device, title, rtol)
     show = shows_progress() and not arguments.json
@@ -136,7 +141,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print(said, flush=True)
     with limit:
         began = time.perf_counter()
-        M = preconditioner(arguments.precond, matrix, planned, arguments.block)
+        M = preconditioner(kind, matrix, planned, arguments.block)
         setup = time.perf_counter() - began
         x, stats = solve(method, planned, b, M, rtol=rtol, maxiter=arguments.maxiter, progress=show)
         ours = _judge(

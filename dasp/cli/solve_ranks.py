@@ -64,7 +64,7 @@ def _solve(arguments: argparse.Namespace, comm: Communicator) -> int:
     planning = time.perf_counter() - began
     distributed.agree(comm, partial(check_shape, arguments.matrix, D.shape))
     rtol = tolerance(arguments, D.dtype)
-    title = method if arguments.precond == "none" else f"{method} with {_title(arguments.precond)}"
+    title = method if arguments.precond in ("auto", "none") else f"{method} with {_title(arguments.precond)}"
     speaks = comm.rank == 0
     if speaks and not arguments.json:
         devices = D.device if D.device == "cpu" else f"{D.device} and so on"
@@ -138,6 +138,7 @@ def _preconditioner(arguments: argparse.Namespace, D: distributed.SpMatrix) -> A
     """Return the preconditioner that is asked for; all but two are of each rank's own block."""
     ours = distributed.preconditioners
     make: dict[str, Callable[[], Any]] = {
+        "auto": lambda: None,
         "none": lambda: None,
         "jacobi": lambda: ours.jacobi(D),
         "block-jacobi": lambda: ours.block_jacobi(D, block=arguments.block),

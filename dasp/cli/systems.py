@@ -56,7 +56,7 @@ def check(arguments: argparse.Namespace) -> tuple[Policy | None, int]:
     if arguments.maxiter < 1:
         raise ValueError(f"--maxiter is {arguments.maxiter}; it must be at least 1")
     method = arguments.method
-    if arguments.precond != "none" and method in WITHOUT_M:
+    if arguments.precond not in ("auto", "none") and method in WITHOUT_M:
         raise ValueError(
             f"--precond is {arguments.precond}, and {method} takes no preconditioner; leave it out, or pass "
             "another --method"

@@ -13,6 +13,7 @@ import numpy as np
 
 from dasp import solvers
 from dasp.matrix.matrix import SpMatrix
+from dasp.preconditioners.base import inverse_diagonal
 from dasp.preconditioners.jacobi import jacobi
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import is_cupy
@@ -107,8 +108,8 @@ def solve(
     else:
         chosen, why = method, "as asked for"
     if isinstance(M, str):
-        M, reason = _choose_preconditioner(A, chosen)
-        why += f"; {reason}"
+        fits, reason = fits_jacobi(A, chosen)
+        M, why = jacobi(A) if fits else None, f"{why}; {reason}"
     if rtol is None:
         rtol = RTOL[real_type(place_and_type(A, b)[1]).itemsize]
     x, stats = run(chosen, A, b, M, x0=x0, rtol=rtol, **options)
@@ -128,21 +129,22 @@ def run(method: str, A: Matrix, b: ArrayLike, M: Matrix | None, **options: Any) 
     return found
 
 
-def _choose_preconditioner(A: Matrix, method: str) -> tuple[Matrix | None, str]:
-    """Return Jacobi's preconditioner or None, and why."""
+def fits_jacobi(A: Matrix, method: str) -> tuple[bool, str]:
+    """Return True if Jacobi's preconditioner may make a method faster, and why or why not."""
     if method in WITHOUT_M:
-        return None, f"{method} takes no preconditioner"
+        return False, f"{method} takes no preconditioner"
     if hasattr(A, "local_shape"):
-        return None, "none is chosen for several ranks"
+        return False, "none is chosen for several ranks"
     diagonal = find_diagonal(A)
     if diagonal is None:
-        return None, "A has no diagonal that can be read"
+        return False, "A has no diagonal that can be read"
     if method not in ("bicgstab", "gmres") and not (diagonal.real > 0).all():
-        return None, f"Jacobi's is not definite, as {method} needs it"
+        return False, f"Jacobi's is not definite, as {method} needs it"
     sizes = abs(diagonal)
     if not len(sizes) or sizes.max() <= LEAST_SPREAD * sizes.min():
-        return None, "its diagonal is constant"
+        return False, "its diagonal is constant"
     try:
-        return jacobi(A), "its diagonal varies"
+        inverse_diagonal(diagonal)
     except ValueError:
-        return None, "its diagonal cannot be divided by"
+        return False, "its diagonal cannot be divided by"
+    return True, "its diagonal varies"

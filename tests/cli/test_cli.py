@@ -269,8 +269,10 @@ def test_a_blas_has_one_thread() -> None:
 @pytest.mark.parametrize(
     ("spec", "method", "options"),
     [
-        ("poisson3d:8", "cg", []),
-        ("fem3:5", "cg", ["--precond", "jacobi"]),
+        ("poisson3d:8", "cg, ", []),
+        ("circuit:400", "bicgstab with jacobi, ", []),
+        ("circuit:400", "bicgstab, ", ["--precond", "none"]),
+        ("fem3:5", "cg with jacobi, ", ["--precond", "jacobi"]),
         ("poisson2d:20", "cg", ["--precond", "multigrid"]),
         ("poisson2d:12", "cg", ["--precond", "chebyshev"]),
         ("poisson2d:12", "cg", ["--precond", "ic0"]),
