@@ -172,18 +172,20 @@ class LinearSolve(Solve):
         self.words, self.restarts = system.method.words, system.method.restarts
 
     def copy_x(self) -> Array:
-        """Return x divided by the factor."""
-        return self.system.vectors["x"] / self.factor
+        """Return x divided by the factor; infinity where that is too large for its type."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.system.vectors["x"] / self.factor
 
     def clear_x(self) -> None:
         """Set x to zero."""
         self.system.vectors["x"][...] = 0
 
     def solution(self) -> Array:
-        """Return x, which the caller may keep."""
+        """Return x, which the caller may keep; infinity where it is too large for its type."""
         x = self.system.solution()
         if self.factor != 1.0:
-            x /= self.factor
+            with np.errstate(over="ignore", invalid="ignore"):
+                x /= self.factor
         return x
 
     def rescale(self) -> bool:

@@ -661,6 +661,19 @@ def test_a_method_that_diverges_until_numbers_overflow_says_so():
     assert re.search(r"the residual had grown from .* to .*e\+.*, so the method diverges", stats.reason)
 
 
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+@pytest.mark.parametrize(("scale", "b"), [(1e-270, 1e241), (1e-160, 1e200), (1e-30, 1e300)])
+@pytest.mark.parametrize("name", ["cg", "minres", "bicgstab", "gmres", "chebyshev", "lsqr", "lsmr"])
+def test_an_x_that_its_type_does_not_hold_is_told_in_the_reason_alone(name, scale, b, dtype):
+    A = (scale * np.diag(np.arange(1.0, 6.0))).astype(dtype)
+    seen: list[Any] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stats = getattr(dasp.solvers, name)(A, np.full(5, b, dtype), maxiter=50, callback=seen.append)[1]
+    assert not stats.converged
+    assert stats.reason
+
+
 @pytest.mark.parametrize(("name", "argument", "meant"), [
     ("cg", "tol", "rtol is meant"), ("lsqr", "btol", "rtol is meant"), ("lobpcg", "tol", "rtol is meant"),
     ("gmres", "restrt", "restart is meant"), ("lsmr", "iter_lim", "maxiter is meant"),
