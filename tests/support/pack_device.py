@@ -92,6 +92,10 @@ class PackingDevice:
 
     def copy(self, target: Any, source: Any) -> None:
         target[:] = source[: len(target)]
+        address = _Address(target)
+        written = self._written.get(id(address.owner()))
+        if written is not None:
+            written[address.offset : address.offset + target.nbytes] = 1
 
     def read(self, numbers: Any) -> list[int]:
         self.reads += 1

@@ -69,6 +69,16 @@ def test_the_gallery(name):
     plans(csr_of(GALLERY[name]))
 
 
+def test_an_equal_complex_value_comes_back():
+    csr = csr_of(GALLERY["1 x 1"])
+    csr, on = csr._replace(data=np.full(len(csr.data), 0.3 + 0.1j)), CudaPrimitives(PackingDevice())
+    plan = SELL.pack(csr, SELL.options(), H200, on)
+    new = np.full(len(csr.data), 1 / 3 - 0.7j)
+    plan = dataclasses.replace(plan, values=SELL.values_from(plan, new, SELL.slots(plan, on), on))
+    assert plan.values.coding == Coding.EQUAL
+    np.testing.assert_array_equal(bits(SELL.unpack(plan, on)[2]), bits(new))
+
+
 VALUES = ("any", "equal", "bytes", "few", "halves", "singles", "NaNs")
 
 
