@@ -18,7 +18,7 @@ from dasp import models
 from dasp.cli.table import Table
 from dasp.cli.timing import Candidate, time_host
 from dasp.cli.timing_cuda import replays
-from dasp.formats.cost import CostModel, Gathers
+from dasp.formats.cost import TUNE, CostModel, Gathers
 from dasp.matrix import convert, planning
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
@@ -27,8 +27,10 @@ from dasp.runtime.cuda.stream import on_stream
 Matrix = TypeVar("Matrix")
 Clock = Callable[[], float]
 """Microseconds of a product, measured."""
-Planner = Callable[[Matrix, CostModel], tuple[Hashable, Clock]]
-"""Plans a matrix by a cost model. Returns what was chosen, and the clock of the product."""
+Planned = tuple[Hashable, Clock]
+"""What was chosen for a matrix, and the clock of its product."""
+Planner = Callable[[Matrix, CostModel], Planned]
+"""Plans a matrix by a cost model."""
 
 COLLECTION = {
     "cpu": (
@@ -43,7 +45,7 @@ COLLECTION = {
 }
 """Matrices of many structures, small and large."""
 
-SEARCHED = "most_steps", "slot", "slice", "row", "near_bytes", "near", "far", "large_block", "slot_bytes"
+SEARCHED = tuple(field.name for field in dataclasses.fields(CostModel) if field.metadata["again"] == TUNE)
 """The fields that are searched, in this order."""
 
 FACTORS = 0.5, 2.0
@@ -74,37 +76,32 @@ def variants(model: CostModel, field: str) -> Iterator[CostModel]:
 
 
 class Search:
-    """Plans and times of a collection by cost models.
+    """The times of the plans that were tried: each is measured once, and again before it is taken."""
 
-    Parameters
-    ----------
-    matrices : sequence
-    planner : callable
-        Plans one of them by a model; see `Planner`.
-    """
-
-    def __init__(self, matrices: Sequence[Matrix], planner: Planner[Matrix]) -> None:
+    def __init__(self) -> None:
         """Measure nothing yet."""
-        self._matrices, self._planner = matrices, planner
         self._times: dict[tuple[int, Hashable], float] = {}
 
-    def is_faster(self, new: CostModel, old: CostModel) -> bool:
-        """Return True if plans by the new model are faster, in two measurements."""
-        plans = [[self._planner(matrix, model) for model in (new, old)] for matrix in self._matrices]
-        unlike = [(i, pair) for i, pair in enumerate(plans) if pair[0][0] != pair[1][0]]
-        known = [[self._time(i, *plan) for plan in pair] for i, pair in unlike]
-        return self._pays(known) and self._pays([[clock() for _, clock in pair] for _, pair in unlike])
+    def is_faster(self, new: Sequence[Planned], old: Sequence[Planned]) -> bool:
+        """Return True if the new plans of some matrices are faster than the old, in two measurements."""
+        unlike = [(i, pair) for i, pair in enumerate(zip(new, old, strict=True)) if pair[0][0] != pair[1][0]]
+        known = [[self._time(i, *planned) for planned in pair] for i, pair in unlike]
+        if not _pays(known, len(new)):
+            return False
+        again = [[clock() for _, clock in pair] for _, pair in unlike]
+        return _pays(again, len(new))
 
     def _time(self, i: int, choice: Hashable, clock: Clock) -> float:
         if (i, choice) not in self._times:
             self._times[i, choice] = clock()
         return self._times[i, choice]
 
-    def _pays(self, times: list[list[float]]) -> bool:
-        """Return True if the first of each two times are shorter; plans that are equal count as such."""
-        ratios = [new / old for new, old in times]
-        mean = math.exp(sum(map(math.log, ratios)) / len(self._matrices))
-        return mean <= LEAST_GAIN and max(ratios) <= MOST_LOSS
+
+def _pays(times: list[list[float]], matrices: int) -> bool:
+    """Return True if the first of each two times are shorter; the plans of all other matrices are equal."""
+    ratios = [new / old for new, old in times]
+    mean = math.exp(sum(map(math.log, ratios)) / matrices)
+    return mean <= LEAST_GAIN and max(ratios) <= MOST_LOSS
 
 
 def measure(model: CostModel, matrices: Sequence[Matrix], planner: Planner[Matrix]) -> dict[str, Any]:
@@ -123,11 +120,13 @@ def measure(model: CostModel, matrices: Sequence[Matrix], planner: Planner[Matri
     dict
         The fields of `SEARCHED` with which products are faster, and their values.
     """
-    best, search = model, Search(matrices, planner)
+    best, search = model, Search()
+    plans = [planner(matrix, best) for matrix in matrices]
     for field in SEARCHED:
         for other in variants(best, field):
-            if search.is_faster(other, best):
-                best = other
+            others = [planner(matrix, other) for matrix in matrices]
+            if search.is_faster(others, plans):
+                best, plans = other, others
     return {name: getattr(best, name) for name in SEARCHED if getattr(best, name) != getattr(model, name)}
 
 
@@ -151,7 +150,7 @@ def plan(matrix: Any, model: CostModel, device: str) -> tuple[SpMatrix, Hashable
 def host_planner(seconds: float) -> Planner[Any]:
     """Return the planner of this CPU, whose clocks take so many seconds each."""
 
-    def make(matrix: Any, model: CostModel) -> tuple[Hashable, Clock]:
+    def make(matrix: Any, model: CostModel) -> Planned:
         A, choice = plan(matrix, model, "cpu")
         x, y = np.random.default_rng(0).standard_normal(A.shape[1]), np.empty(A.shape[0])
         product = Candidate("product", lambda: A.matvec(x, out=y), result=lambda: y)
@@ -166,7 +165,7 @@ def gpu_planner() -> Planner[Any]:
 
     stream = cupy.cuda.Stream(non_blocking=True)
 
-    def make(matrix: Any, model: CostModel) -> tuple[Hashable, Clock]:
+    def make(matrix: Any, model: CostModel) -> Planned:
         A, choice = plan(matrix, model, f"cuda:{cupy.cuda.Device().id}")
 
         def clock() -> float:

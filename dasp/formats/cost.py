@@ -64,7 +64,7 @@ def number(unit: str, trades: str, again: str) -> Any:
     return dataclasses.field(metadata={"unit": unit, "trades": trades, "again": again})
 
 
-_TUNE = "dasp tune machine"
+TUNE = "dasp tune machine"
 _DEVICE = "what the device says"
 _SURVEY = "benchmarks/structures.py"
 _BOOK = "the experiments of benchmarks/lab_book.md"
@@ -99,7 +99,7 @@ class CostModel:
         "long ones take fewer bytes",
         _BOOK,
     )
-    most_steps: int = number("steps", "the same for larger matrices", _TUNE)
+    most_steps: int = number("steps", "the same for larger matrices", TUNE)
     long_slices: tuple[tuple[int, int, int, float], ...] = number(
         "(steps, lanes, slices, share)",
         "most steps where so many lanes hold every row, rows are mostly longer than the steps otherwise, on "
@@ -108,17 +108,17 @@ class CostModel:
         _BOOK,
     )
 
-    slot: float = number(f"{_COST} a slot", "pads against far x and numbers of rows", _TUNE)
+    slot: float = number(f"{_COST} a slot", "pads against far x and numbers of rows", TUNE)
     value_byte: float = number(
         f"{_COST} a byte of a stored value", "the same; 0 where slots are not bound by memory", _BOOK
     )
-    slice: float = number(f"{_COST} a slice", "few long slices against many short ones", _TUNE)
+    slice: float = number(f"{_COST} a slice", "few long slices against many short ones", TUNE)
     row: float = number(
-        f"{_COST} a row", "what storing y out of order costs, against the pads it saves", _TUNE
+        f"{_COST} a row", "what storing y out of order costs, against the pads it saves", TUNE
     )
-    near_bytes: int = number("bytes of x", "up to which x lies in a core's own cache", _TUNE)
-    near: Gathers = number(_COST, "pads against gathers where x is near", _TUNE)  # noqa: RUF009
-    far: Gathers = number(_COST, "the same where x is far", _TUNE)  # noqa: RUF009
+    near_bytes: int = number("bytes of x", "up to which x lies in a core's own cache", TUNE)
+    near: Gathers = number(_COST, "pads against gathers where x is near", TUNE)  # noqa: RUF009
+    far: Gathers = number(_COST, "the same where x is far", TUNE)  # noqa: RUF009
     scattered_bytes: int = number(
         "bytes of y", "up to which rows sorted over all rows cost no more than others", _SURVEY
     )
@@ -137,10 +137,10 @@ class CostModel:
     )
 
     large_block: float = number(
-        "ratio", "what a block of `MANY_WARPS` slices costs more: it waits for its slowest warp", _TUNE
+        "ratio", "what a block of `MANY_WARPS` slices costs more: it waits for its slowest warp", TUNE
     )
     slot_bytes: float = number(
-        "bytes a slot", "a slot takes at least as long as so many bytes, however few it has", _TUNE
+        "bytes a slot", "a slot takes at least as long as so many bytes, however few it has", TUNE
     )
     tiny_bytes: float = number(
         "bytes of the plan and of y for a slice",
