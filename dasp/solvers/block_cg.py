@@ -16,7 +16,9 @@ import numpy as np
 from dasp.runtime.types import Array
 from dasp.solvers.arguments import check_square, make_limits, one_rank, place_and_type, space_for, vectors_of
 from dasp.solvers.blocks import (
+    BROKEN,
     RANK,
+    BlockSolve,
     Breakdown,
     column_scales,
     conjugate,
@@ -25,15 +27,11 @@ from dasp.solvers.blocks import (
     pseudo_inverse,
     squared_lengths,
 )
-from dasp.solvers.driver import BEYOND, HIDDEN, Solve, drive, hand_back
+from dasp.solvers.driver import BEYOND, HIDDEN, drive, hand_back
 from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
 from dasp.solvers.plain import SKEW
-from dasp.solvers.scalars import CLAIMED, NOT_FINITE, OWN, RUNNING
-from dasp.solvers.space import Report, Space
+from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats
-
-BROKEN = OWN
-"""The code of a loop that cannot go on; its words say why."""
 
 
 @one_rank
@@ -114,15 +112,15 @@ def block_cg(
     return X, stats.timed(time.perf_counter() - began)
 
 
-class BlockConjugateGradients(Solve):
-    """One solve, and its loop.
+class BlockConjugateGradients(BlockSolve):
+    """One solve.
 
     Columns of B and X are multiplied by powers of two, `scales`, so that their norms can be squared. Norms
-    are those of the system as it was given, a report's the largest of all columns.
+    are those of the system as it was given.
     """
 
     restarts = frozenset({BROKEN})
-    noun, given = "the largest residual", "A, B or X0"
+    given = "A, B or X0"
 
     def __init__(
         self,
@@ -132,7 +130,8 @@ class BlockConjugateGradients(Solve):
         B: Array,
         X0: Array | None,
     ) -> None:
-        self.loop, self.space, self.from_zero = self, space, X0 is None
+        super().__init__()
+        self.space, self.from_zero = space, X0 is None
         self._operator, self._preconditioner = operator, preconditioner
         self._B, self._X, self._R, self._S, self._T = (new_block(space, *B.shape) for _ in range(5))
         self._Z = self._R if preconditioner is None else new_block(space, *B.shape)
@@ -144,7 +143,7 @@ class BlockConjugateGradients(Solve):
         for k in np.flatnonzero(largest == 0):
             self._X[:, k] = 0
         self._sizes = self._norms_of(self._B)
-        self._code = RUNNING
+        self._measure()
 
     def copy_x(self) -> Array:
         """Return X for the caller's system."""
@@ -152,30 +151,13 @@ class BlockConjugateGradients(Solve):
         multiply_columns(X, 1.0 / self._scales)
         return X
 
+    def is_zero(self, s: Mapping[str, float]) -> bool:
+        """Return True if B is zero."""
+        return not self._sizes.any()
+
     def clear_x(self) -> None:
         """Set X to zero."""
         self._X[...] = 0
-
-    def norm_at_start(self, s: Mapping[str, float]) -> float:
-        """Return the largest norm of a residual at the last start."""
-        return s["start"]
-
-    def norm(self, s: Mapping[str, float]) -> float:
-        """Return the largest norm of a true residual."""
-        return s["true"]
-
-    def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
-        """Return a reason if the true residuals of all columns are small enough."""
-        return f"{self.describe(s['true'], s)}, small enough" if self._all_small() else None
-
-    def relative(self, norm: float, s: Mapping[str, float]) -> float:
-        """Return the largest norm of a residual over that of its column of B."""
-        shares = self._norms[self._sizes > 0] / self._sizes[self._sizes > 0]
-        return float(shares.max(initial=0.0))
-
-    def describe(self, norm: float, s: Mapping[str, float]) -> str:
-        """Return the largest norm of a residual in words."""
-        return f"{self.noun} is {norm:.3g}"
 
     def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return a reason if X holds NaN that no residual shows, or is no solution in its type."""
@@ -183,54 +165,17 @@ class BlockConjugateGradients(Solve):
             multiply_columns(self._X, 1.0 / self._scales)
             multiply_columns(self._X, self._scales)
             self._measure()
-            if not self._all_small():
+            if not self._is_small():
                 return BEYOND
         return None if math.isfinite(self.space.largest(self._X)) else HIDDEN
-
-    def start(self, name: str, given: Mapping[str, float]) -> None:
-        """Compute the residuals of X, and a basis of them."""
-        self._wanted = np.maximum(given["rtol"] * self._sizes, given["atol"])
-        self._measure()
-        self._start = _largest(self._norms)
-        self._goal = self._wanted * math.sqrt(given["margin"])
-        if not np.isfinite(self._norms).all():
-            self._code = NOT_FINITE
-        elif self._all_small():
-            self._code = CLAIMED
-        else:
-            self._code = RUNNING
-            self._try(self._begin)
-
-    def advance(self, most: int, *, finish: bool) -> Report:
-        """Iterate until the carried residuals of all columns are small, `most` times at most."""
-        residuals: list[float] = []
-        while self._code == RUNNING and len(residuals) < most:
-            self._try(self._iterate)
-            residuals.append(_largest(self._norms))
-            if self._code == RUNNING and (self._norms <= self._goal).all():
-                self._code = CLAIMED
-        if finish:
-            self._measure()
-        state = {"code": self._code, "bb": _largest(self._sizes), "start": self._start}
-        return Report({**state, "true": _largest(self._norms)}, residuals)
 
     def _norms_of(self, block: Array) -> np.ndarray[Any, Any]:
         return np.asarray(np.sqrt(squared_lengths(self.space, block)) / self._scales)
 
-    def _all_small(self) -> bool:
-        return bool((self._norms <= self._wanted).all())
-
     def _measure(self) -> None:
-        """Compute the true residuals of X, in R, and their norms."""
         self._operator.multiply_block(self._X, self._T)
         self._R[...] = self._B - self._T
         self._norms = self._norms_of(self._R)
-
-    def _try(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Breakdown as error:
-            self._code, self.words = BROKEN, {BROKEN: str(error)}
 
     def _begin(self) -> None:
         # Columns count alike in a Gram matrix only if they are of one length; a column of zeros stays one.
@@ -267,7 +212,3 @@ class BlockConjugateGradients(Solve):
         else:
             space.set_product(T, R, self._C)
             self._norms = self._norms_of(T)
-
-
-def _largest(norms: np.ndarray[Any, Any]) -> float:
-    return float(norms.max(initial=0.0))

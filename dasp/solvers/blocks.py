@@ -1,14 +1,18 @@
-"""Blocks of vectors, the columns of an array: their norms, scales, and bases by way of Gram matrices."""
+"""Blocks of vectors, the columns of an array: norms, scales, bases by way of Gram matrices, and a solve."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array
-from dasp.solvers.space import Space
+from dasp.solvers.driver import Solve
+from dasp.solvers.scalars import CLAIMED, NOT_FINITE, OWN, RUNNING
+from dasp.solvers.space import Report, Space
 from dasp.solvers.system import SQUARES, scale_for
 
 SINGLE_SQUARES = (1e-20, 1e20)
@@ -19,17 +23,105 @@ RANK = 1e-14
 
 OVERFLOW = "NaN or infinity came up: A, M or what was given holds such a number, or products overflow"
 
-
 WELL_CONDITIONED = 1e-2
 """The least eigenvalue of a Gram matrix over the largest: above this one pass makes a basis orthonormal."""
-
 
 ROUNDS, PROJECTIONS = 4, 2
 """Rounds of orthogonalization at most, and those of them that project alone."""
 
+BROKEN = OWN
+"""The code of a block method that cannot go on; its words say why."""
+
 
 class Breakdown(ArithmeticError):
     """The method cannot go on; the message says why."""
+
+
+class BlockSolve(Solve):
+    """A solve for a block X, and its loop, which iterates on the host.
+
+    A report's norms are the largest of all columns. When it starts, the residuals of X are measured already.
+
+    Attributes
+    ----------
+    _norms, _sizes : numpy.ndarray, shape (k,)
+        The norms of the residuals, and those that they are held against.
+    """
+
+    noun = "the largest residual"
+    _norms: np.ndarray[Any, Any]
+    _sizes: np.ndarray[Any, Any]
+
+    def __init__(self) -> None:
+        self.loop = self
+
+    def _measure(self) -> None:
+        """Compute the residuals of X, and their norms, from X alone."""
+        raise NotImplementedError
+
+    def _begin(self) -> None:
+        """Prepare the first iteration."""
+
+    def _iterate(self) -> None:
+        """Make an iteration, and set the norms of the residuals as they are carried along."""
+        raise NotImplementedError
+
+    def norm_at_start(self, s: Mapping[str, float]) -> float:
+        """Return the largest norm of a residual at the last start."""
+        return s["start"] / self.factor
+
+    def norm(self, s: Mapping[str, float]) -> float:
+        """Return the largest norm of a true residual."""
+        return s["true"] / self.factor
+
+    def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
+        """Return a reason if the true residuals of all columns are small enough."""
+        return f"{self.describe(self.norm(s), s)}, small enough" if self._is_small() else None
+
+    def relative(self, norm: float, s: Mapping[str, float]) -> float:
+        """Return the largest norm of a residual over what it is held against; NaN if that is 0."""
+        known = self._sizes > 0
+        return float((self._norms[known] / self._sizes[known]).max()) if known.any() else math.nan
+
+    def describe(self, norm: float, s: Mapping[str, float]) -> str:
+        """Return the largest norm of a residual in words."""
+        return f"{self.noun} is {norm:.3g}"
+
+    def start(self, name: str, given: Mapping[str, float]) -> None:
+        """Begin anew from X."""
+        self._rtol, self._atol, self._margin = given["rtol"], given["atol"], math.sqrt(given["margin"])
+        self._start = self._largest()
+        if not np.isfinite(self._norms).all():
+            self._code = NOT_FINITE
+        elif self._is_small():
+            self._code = CLAIMED
+        else:
+            self._code = RUNNING
+            self._try(self._begin)
+
+    def advance(self, most: int, *, finish: bool) -> Report:
+        """Iterate until the carried residuals of all columns are small, `most` times at most."""
+        residuals: list[float] = []
+        while self._code == RUNNING and len(residuals) < most:
+            self._try(self._iterate)
+            residuals.append(self._largest())
+            if self._code == RUNNING and self._is_small(self._margin):
+                self._code = CLAIMED
+        if finish:
+            self._measure()
+        return Report({"code": self._code, "start": self._start, "true": self._largest()}, residuals)
+
+    def _is_small(self, margin: float = 1.0) -> bool:
+        return bool((self._norms <= margin * np.maximum(self._rtol * self._sizes, self._atol)).all())
+
+    def _largest(self) -> float:
+        return float(self._norms.max(initial=0.0))
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Breakdown as error:
+            self._code, self.words = BROKEN, {BROKEN: str(error)}
 
 
 def new_block(space: Space, n: int, k: int) -> Array:

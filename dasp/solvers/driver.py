@@ -43,8 +43,7 @@ class Solve:
     Attributes
     ----------
     loop : Loop
-        A report of it holds `code`, `bb`, which is 0 for a right-hand side of zeros, and after a finish
-        `true`, which is finite if the true residual is.
+        A report of it holds `code`, and after a finish `true`, which is finite if the true residual is.
     space : Space
     from_zero : bool
         True if x is zero at first.
@@ -72,8 +71,12 @@ class Solve:
         """Return a copy of x for the caller's problem."""
         raise NotImplementedError
 
+    def is_zero(self, s: Mapping[str, float]) -> bool:
+        """Return True if the right-hand side is zero."""
+        return s["bb"] == 0
+
     def clear_x(self) -> None:
-        """Set x to zero."""
+        """Set x to zero, which solves for a right-hand side of zeros."""
         raise NotImplementedError
 
     def rescale(self) -> bool:
@@ -133,7 +136,7 @@ def drive(solve: Solve, limits: Limits) -> Stats:
         if lost and solve.rescale():
             residuals.clear()
             continue
-        if s["bb"] == 0:
+        if solve.is_zero(s):
             solve.clear_x()
             return Stats(True, made, [0.0], 0.0, "b is zero, and so is x", 0.0, 0, relative=0.0)
         norm, claim = solve.norm(s), solve.claim(s, given)
@@ -146,7 +149,7 @@ def drive(solve: Solve, limits: Limits) -> Stats:
             flaw = solve.find_flaw(s, given)
             info, reason = (BREAKDOWN, flaw) if flaw else (0, f"{claim}, after {made} iterations")
         elif not finite or code in (NOTHING, NOT_FINITE):
-            info, reason = BREAKDOWN, _explain_not_finite(solve, made, residuals)
+            info, reason = BREAKDOWN, _explain_not_finite(solve, code, made, residuals)
         elif made >= limits.maxiter or code == LIMIT:
             info, reason = made, f"{made} iterations were made: {solve.describe(norm, s)}"
         elif solve.may_improve(code, gained=norm <= GAIN * solve.norm_at_start(s), first=first):
@@ -186,7 +189,9 @@ def hand_back(x: Array, b: ArrayLike, space: Space) -> Array:
     return space.download(x) if isinstance(b, np.ndarray) or not hasattr(b, "dtype") else x
 
 
-def _explain_not_finite(solve: Solve, made: int, residuals: list[float]) -> str:
+def _explain_not_finite(solve: Solve, code: int, made: int, residuals: list[float]) -> str:
+    if code in solve.words:
+        return f"iteration {made}: {solve.words[code]}"
     if made == 0:
         return f"{solve.given} holds NaN or infinity"
     largest = max(filter(math.isfinite, residuals), default=0.0)

@@ -6,8 +6,8 @@ and Duersch et al. (2018), doi:10.1137/17M1129830, found to be needed.
 
 from __future__ import annotations
 
-import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from dasp.runtime.types import Array
 from dasp.solvers.arguments import check_square, make_limits, one_rank, place_and_type, space_for, vectors_of
 from dasp.solvers.blocks import (
     OVERFLOW,
+    BlockSolve,
     Breakdown,
     column_scales,
     multiply_columns,
@@ -24,9 +25,10 @@ from dasp.solvers.blocks import (
     orthonormalize,
     squares_of,
 )
-from dasp.solvers.driver import BREAKDOWN
+from dasp.solvers.driver import drive, hand_back
 from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
 from dasp.solvers.plain import SKEW
+from dasp.solvers.scalars import CLAIMED, NOT_FINITE
 from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import scale_for
@@ -74,7 +76,7 @@ def lobpcg(
     X : array, shape (n, k), of the kind and place of X
         Orthonormal.
     stats : Stats
-        `residual` is the largest norm of A x - lambda x. It is computed anew before convergence is claimed.
+        `residual` is the largest norm of A x - lambda x, computed from X at the end.
 
     Raises
     ------
@@ -114,54 +116,124 @@ def lobpcg(
             f"X has shape {X.shape}; A has {n} rows{beside}, so ({n}, k) is needed, with 1 <= k <= {most}"
             + ("; numpy.linalg.eigh takes so small a matrix" if n < 3 else "")
         )
-    space, operator = space_for(device, dtype), as_operator(A, device)
-    preconditioner = None if M is None else as_operator(M, device, "M")
-    solver = _Lobpcg(space, operator, preconditioner, largest)
-    m, k = Y.shape[1], X.shape[1]
-    basis = new_block(space, n, m + 3 * k)
-    found = basis[:, m : m + k]
-    try:
-        with np.errstate(all="ignore"):
-            for block, start in ((basis[:, :m], Y), (found, X)):
-                block[...] = space.asarray(start)
-                multiply_columns(block, column_scales(space, block)[0])
-            if m:
-                orthonormalize(space, basis, 0, m)
-            rank = int(orthonormalize(space, basis, m, m + k).sum())
-        if rank < k:
-            raise ValueError(f"X has {k} columns of rank {rank}; independent ones are needed")
-        values, found, stats = solver.solve(basis, m, k, limits.rtol, limits.atol, limits.maxiter)
-    except Breakdown as error:
-        values = np.full(X.shape[1], np.nan)
-        stats = Stats(False, 0, [], float("nan"), str(error), 0.0, BREAKDOWN)
-    if isinstance(X, np.ndarray):
-        found = space.download(found)
-    return values, found, stats.timed(time.perf_counter() - began)
+    operator, preconditioner = as_operator(A, device), None if M is None else as_operator(M, device, "M")
+    with np.errstate(all="ignore"):
+        solve = Lobpcg(space_for(device, dtype), operator, preconditioner, X, Y, largest=largest)
+        stats = drive(solve, limits)
+        vectors = hand_back(solve.copy_x(), X, solve.space)
+    return solve.values, vectors, stats.timed(time.perf_counter() - began)
 
 
-class _Lobpcg:
-    """The iteration, on one space."""
+class Lobpcg(BlockSolve):
+    """One search. Norms are those of A times the power of two `factor`, so that they can be squared."""
+
+    from_zero = False
+    given = "A, X or Y"
 
     def __init__(
-        self, space: Space, operator: DeviceOperator, preconditioner: DeviceOperator | None, largest: bool
+        self,
+        space: Space,
+        operator: DeviceOperator,
+        preconditioner: DeviceOperator | None,
+        X: Array,
+        Y: Array,
+        *,
+        largest: bool,
     ) -> None:
-        self.space, self.operator, self.preconditioner = space, operator, preconditioner
-        self.sign = -1.0 if largest else 1.0
-        self.norm = 0.0
-        """The largest Ritz value so far, of products as they are scaled: at most the norm of A."""
-        self.scale = 1.0
-        """The power of two by which products with A are multiplied, so that norms of them can be squared."""
+        super().__init__()
+        self.space, self._operator, self._preconditioner = space, operator, preconditioner
+        self._sign = -1.0 if largest else 1.0
+        (n, k), self._m = X.shape, Y.shape[1]
+        self._k, self._basis, self._AS = k, new_block(space, n, self._m + 3 * k), new_block(space, n, 3 * k)
+        self._Y, self._S = self._basis[:, : self._m], self._basis[:, self._m :]
+        self._X, self._R, self._P = (self._S[:, first : first + k] for first in (0, k, 2 * k))
+        self._AX, self._used = self._AS[:, :k], np.ones(3 * k, np.bool_)
+        self._ritz_values = self._norms = np.full(k, np.nan)
+        self._sizes = np.zeros(k)
+        for block, start in ((self._Y, Y), (self._X, X)):
+            block[...] = space.asarray(start)
+            multiply_columns(block, column_scales(space, block)[0])
+        try:
+            self._set_up()
+        except Breakdown as error:
+            self.words = {NOT_FINITE: str(error)}
 
-    def multiply_scaled(self, X: Array, AX: Array) -> None:
-        """Set AX to A times a block, scaled."""
-        self.operator.multiply_block(X, AX)
-        if self.scale != 1.0:
-            AX *= self.scale
+    @property
+    def values(self) -> np.ndarray[Any, Any]:
+        """The Ritz values of the caller's A, from the end of the spectrum inwards."""
+        return self._ritz_values / self.factor
 
-    def ritz(
-        self, S: Array, AS: Array, k: int, used: np.ndarray[Any, Any]
-    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return the k outermost Ritz values of a block, and their coefficients.
+    def copy_x(self) -> Array:
+        """Return a copy of X."""
+        return self._X.copy()
+
+    def is_zero(self, s: Mapping[str, float]) -> bool:
+        """Return False: there is no right-hand side."""
+        return False
+
+    def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
+        """Return None: X is orthonormal, so that it holds no NaN."""
+        return None
+
+    def may_improve(self, code: int, *, gained: bool, first: bool) -> bool:
+        """Return True if A X had drifted: it goes on with the one that was computed from X."""
+        return code == CLAIMED
+
+    def _set_up(self) -> None:
+        """Make Y and X orthonormal, find the scale of A, and turn X into Ritz vectors.
+
+        Raises
+        ------
+        ValueError
+            If columns of X depend on each other, or on Y.
+        Breakdown
+        """
+        space, X, AX, m, k = self.space, self._X, self._AX, self._m, self._k
+        if m:
+            orthonormalize(space, self._basis, 0, m)
+        rank = int(orthonormalize(space, self._basis, m, m + k).sum())
+        if rank < k:
+            raise ValueError(f"X has {k} columns of rank {rank}; independent ones are needed")
+        self._multiply(X, AX)
+        self.factor = scale_for(space.largest(AX), squares_of(space))
+        AX *= self.factor
+        C = self._find_ritz_vectors(X, AX, self._used[:k])
+        space.set_product(X, X, C)
+        space.set_product(AX, AX, C)
+        self._find_residuals()
+
+    def _multiply(self, X: Array, AX: Array) -> None:
+        self._operator.multiply_block(X, AX)
+        if self.factor != 1.0:
+            AX *= self.factor
+
+    def _measure(self) -> None:
+        self._multiply(self._X, self._AX)
+        self._find_residuals()
+
+    def _iterate(self) -> None:
+        space, S, AS, m, k = self.space, self._S, self._AS, self._m, self._k
+        if self._preconditioner is not None:
+            self._preconditioner.multiply_block(self._R.copy(), self._R)
+        for first in (k, 2 * k):
+            used = orthonormalize(space, self._basis, m + first, m + first + k)
+            self._used[first : first + k] = used
+        self._multiply(S, AS)
+        C = self._find_ritz_vectors(S, AS, self._used)
+        space.set_product(self._P, S[:, k:], C[k:])
+        space.set_product(self._X, self._X, C[:k], plus=self._P)
+        space.set_product(self._AX, AS, C)
+        self._find_residuals()
+
+    def _find_residuals(self) -> None:
+        """Set R to the part of A X - X diag(values) that is orthogonal to Y, and measure its columns."""
+        self.space.set_product(self._R, self._X, np.diag(-self._ritz_values), plus=self._AX)
+        if self._m:
+            self.space.set_product(self._R, self._Y, -self.space.gram(self._Y, self._R), plus=self._R)
+        self._norms = norms(self.space, self._R)
+
+    def _find_ritz_vectors(self, S: Array, AS: Array, used: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Find the k outermost Ritz values of a block; return the coefficients of their vectors.
 
         The columns in `used` are orthonormal; the others are zeros, which stand for lost directions and must
         not be taken for eigenvectors.
@@ -172,79 +244,11 @@ class _Lobpcg:
         skew = abs(projected - projected.conj().T).max() if projected.dtype.kind == "c" else 0.0
         if skew > 2 * SKEW.get(self.space.dtype.name, 0.0) * abs(projected).max():
             raise Breakdown("x' A x is not Hermitian, so A is not; SciPy's eigs takes such matrices")
-        values, vectors = np.linalg.eigh(self.sign * (projected + projected.conj().T) / 2)
-        if not used.all():
-            values, vectors = _on(projected * self.sign, used)
-        self.norm = max(self.norm, float(abs(values).max()))
-        return self.sign * values[:k], vectors[:, :k]
-
-    def solve(
-        self, basis: Array, m: int, k: int, rtol: float, atol: float, most: int
-    ) -> tuple[np.ndarray[Any, Any], Array, Stats]:
-        """Iterate; a basis has m orthonormal columns of constraints, k to begin with, and room for 2 k."""
-        space = self.space
-        residuals: list[float] = []
-        Y, S, AS = basis[:, :m], basis[:, m:], new_block(space, len(basis), 3 * k)
-        X, R, P = S[:, :k], S[:, k : 2 * k], S[:, 2 * k :]
-        AX, used = AS[:, :k], np.ones(3 * k, np.bool_)
-        with np.errstate(all="ignore"):
-            self.multiply_scaled(X, AX)
-            self.scale = scale_for(space.largest(AX), squares_of(space))
-            AX *= self.scale
-            atol *= self.scale
-            values, C = self.ritz(X, AX, k, used[:k])
-            space.set_product(X, X, C)
-            space.set_product(AX, AX, C)
-            for made in range(most + 1):
-                lengths = self._residuals(X, AX, values, R, Y)
-                wanted = max(rtol * self.norm, atol)
-                if (lengths <= wanted).all():  # of products that were combined, which may have drifted
-                    self.multiply_scaled(X, AX)
-                    lengths = self._residuals(X, AX, values, R, Y)
-                residuals.append(float(lengths.max()) / self.scale)
-                if (lengths <= wanted).all():
-                    return values / self.scale, X.copy(), self._report(made, residuals, converged=True)
-                if made == most or not np.isfinite(lengths).all():
-                    break
-                if self.preconditioner is not None:
-                    self.preconditioner.multiply_block(R.copy(), R)
-                for block in range(1, 3):
-                    first, last = block * k, (block + 1) * k
-                    used[first:last] = orthonormalize(space, basis, m + first, m + last)
-                self.multiply_scaled(S, AS)
-                values, C = self.ritz(S, AS, k, used)
-                space.set_product(P, S[:, k:], C[k:])
-                space.set_product(X, X, C[:k], plus=P)
-                space.set_product(AX, AS, C)
-        return values / self.scale, X.copy(), self._report(made, residuals, converged=False)
-
-    def _residuals(
-        self, X: Array, AX: Array, values: np.ndarray[Any, Any], R: Array, Y: Array
-    ) -> np.ndarray[Any, Any]:
-        """Set R to what of A X - X diag(values) is orthogonal to Y; return the norms of its columns."""
-        self.space.set_product(R, X, np.diag(-values), plus=AX)
-        if Y.shape[1]:
-            self.space.set_product(R, Y, -self.space.gram(Y, R), plus=R)
-        return norms(self.space, R)
-
-    def _report(self, made: int, residuals: list[float], *, converged: bool) -> Stats:
-        residual, size = residuals[-1], self.norm / self.scale
-        words = f"the largest residual is {residual:.3g}"
-        reason = (
-            f"{words}, small enough, after {made} iterations"
-            if converged
-            else f"{made} iterations were made: {words}"
-        )
-        info, relative = 0 if converged else max(1, made), residual / size if size > 0 else math.nan
-        return Stats(converged, made, residuals, residual, reason, 0.0, info, relative=relative)
-
-
-def _on(
-    matrix: np.ndarray[Any, Any], used: np.ndarray[Any, Any]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Eigenpairs of the rows and columns that are used, with zeros for the others."""
-    inner = matrix[np.ix_(used, used)]
-    values, vectors = np.linalg.eigh((inner + inner.conj().T) / 2)
-    whole = np.zeros((len(used), len(values)), vectors.dtype)
-    whole[used] = vectors
-    return values, whole
+        inner = self._sign * projected[np.ix_(used, used)]
+        values, vectors = np.linalg.eigh((inner + inner.conj().T) / 2)
+        # The largest Ritz value so far is at most the norm of A.
+        self._sizes = np.maximum(self._sizes, abs(values).max())
+        self._ritz_values = self._sign * values[: self._k]
+        C = np.zeros((len(used), self._k), vectors.dtype)
+        C[used] = vectors[:, : self._k]
+        return C

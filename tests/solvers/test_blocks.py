@@ -326,6 +326,22 @@ def test_lobpcg_tells_of_what_is_no_number(odd):
             assert "NaN" in stats.reason
 
 
+def test_lobpcg_ends_as_other_methods_do():
+    """At a limit it has the residual of its X and says where it was; where M breaks down too."""
+    A, X = poisson(6), np.random.default_rng(0).standard_normal((36, 2))
+    values, V, stats = lobpcg(A, X, maxiter=2)
+    true = np.linalg.norm(A @ V - V * values, axis=0).max()
+    assert (stats.info, stats.iterations, len(stats.residuals)) == (2, 2, 3)
+    assert abs(stats.residual - true) <= 1e-12 * true
+    assert stats.reason == f"2 iterations were made: the largest residual is {true:.3g}"
+    M = sp.diags_array(np.where(np.arange(36) == 7, np.nan, 1.0))
+    values, V, stats = lobpcg(A, X, M=M)
+    true = np.linalg.norm(A @ V - V * values, axis=0).max()
+    assert (stats.info, stats.iterations) == (-1, 1)
+    assert abs(stats.residual - true) <= 1e-12 * true
+    assert stats.reason.startswith("iteration 1: NaN or infinity came up")
+
+
 @pytest.mark.parametrize("dependent", [False, True])
 def test_a_preconditioned_block(dependent):
     """As cg does, it takes fewer iterations with a good M, and the same x; M may be indefinite by mistake."""
