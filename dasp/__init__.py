@@ -20,7 +20,7 @@ from dasp.runtime.loading import load as _load
 
 if TYPE_CHECKING:
     from dasp import dense, distributed, models, preconditioners, solvers
-    from dasp.cli.config import show_config
+    from dasp.cli.machine import show_config
     from dasp.formats.plan import Plan
     from dasp.interop import torch as torch
     from dasp.io import load_matrix, load_plan, save_plan
@@ -39,7 +39,7 @@ _HOMES = {
     "load_plan": "dasp.io",
     "save_plan": "dasp.io",
     "set_num_threads": "dasp.runtime.cpu.threads",
-    "show_config": "dasp.cli.config",
+    "show_config": "dasp.cli.machine",
     "solve": "dasp.preconditioners.automatic",
 }
 

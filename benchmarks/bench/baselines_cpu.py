@@ -24,7 +24,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.cli.baselines import Baselines, Missing, numba_candidate, scipy_candidate
+from dasp.cli.devices import Baselines, Missing, numba_candidate, scipy_candidate
 from dasp.cli.timing import Candidate
 
 NAMES = ("scipy", "numba_csr", "mkl")

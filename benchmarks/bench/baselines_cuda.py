@@ -28,9 +28,9 @@ from benchmarks.bench.cusparse import (
     CuSparse,
     load,
 )
-from dasp.cli.baselines import Baselines, Missing
+from dasp.cli.devices import Baselines, Missing
+from dasp.cli.measure import fill
 from dasp.cli.timing import Candidate
-from dasp.cli.values import fill
 from dasp.runtime.dtypes import real_type, sum_type
 from dasp.runtime.integers import ceil_div
 

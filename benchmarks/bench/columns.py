@@ -29,10 +29,9 @@ from benchmarks.bench.cusparse import (
 )
 from benchmarks.bench.rows import Row, number
 from dasp.cli import roofline
+from dasp.cli.measure import as_float, random_vector
 from dasp.cli.table import Table, geometric_mean, significant
-from dasp.cli.timing import Candidate
-from dasp.cli.timing_cuda import replays
-from dasp.cli.values import as_float, random_vector
+from dasp.cli.timing import Candidate, replays
 from dasp.cli.verify import Reference, check_rows, reference_product
 from dasp.io import load_matrix
 from dasp.matrix.matrix import SpMatrix

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dasp.cli.bench import DEFAULT_MATRICES, add_measuring_options
-from dasp.cli.options import add_json_option, counts, duration, positive, words
+from dasp.cli.options import add_device_option, add_json_option, duration, positive
 
 if TYPE_CHECKING:
     from benchmarks.bench.device import BenchDevice
@@ -58,8 +58,18 @@ def main(given: Sequence[str] | None = None) -> int:
     return status
 
 
-def _add_device_options(parser: argparse.ArgumentParser, summary: str, *, threads: int | None) -> None:
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help=summary)
+def words(text: str) -> tuple[str, ...]:
+    """Return the words between commas, for argparse."""
+    return tuple(filter(None, (word.strip() for word in text.split(","))))
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Return the whole numbers from 1 between commas, for argparse."""
+    return tuple(positive(word) for word in words(text))
+
+
+def _add_device_options(parser: argparse.ArgumentParser, *, threads: int | None) -> None:
+    add_device_option(parser)
     parser.add_argument(
         "--threads",
         type=positive,
@@ -72,6 +82,7 @@ def _add_device_options(parser: argparse.ArgumentParser, summary: str, *, thread
 def add_sparse_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how matrices are measured; `benchmarks/suitesparse.py` has the same ones."""
     add_measuring_options(parser)
+    parser.add_argument("--repeat", type=positive, metavar="N", help="timed samples of each product")
     parser.add_argument(
         "--baselines",
         type=words,
@@ -105,7 +116,7 @@ def _add_session_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_gemm(parser: argparse.ArgumentParser) -> None:
-    _add_device_options(parser, "where to run", threads=1)
+    _add_device_options(parser, threads=1)
     parser.add_argument(
         "--dtype", type=words, metavar="NAMES", default="float32,float64", help="comma-separated dtypes"
     )
@@ -123,7 +134,7 @@ def _add_gemm(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_gf256(parser: argparse.ArgumentParser) -> None:
-    _add_device_options(parser, "where to run", threads=1)
+    _add_device_options(parser, threads=1)
     parser.add_argument("--data", type=positive, default=10, metavar="K", help="data shards (10)")
     parser.add_argument("--parity", type=positive, default=4, metavar="M", help="parity shards (4)")
     parser.add_argument(
@@ -142,7 +153,7 @@ def _add_solvers(parser: argparse.ArgumentParser) -> None:
         metavar="MATRIX",
         help=f"symmetric positive definite (default: {' '.join(DEFAULT_SYSTEMS)})",
     )
-    _add_device_options(parser, "where to run", threads=None)
+    _add_device_options(parser, threads=None)
     parser.add_argument(
         "--rtol", type=float, default=1e-8, metavar="X", help="residual over the norm of b (1e-8)"
     )
@@ -172,7 +183,7 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
         "--weak", type=counts, default=(40,), metavar="N,...", help="edges of grids, rows of one rank (40)"
     )
     parser.add_argument("--strong", type=counts, default=(50,), metavar="N,...", help="edges of grids (50)")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to run")
+    add_device_option(parser)
     parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
     parser.set_defaults(run=_run_scaling)
 

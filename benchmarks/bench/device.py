@@ -9,11 +9,11 @@ from typing import Any
 
 from benchmarks.bench import machine
 from benchmarks.bench.memory import CudaMemory, HostMemory, PeakMemory
-from dasp.cli import measure
-from dasp.cli.baselines import Baselines
+from dasp.cli import devices
+from dasp.cli.devices import Baselines
 
 
-class HostDevice(measure.TimedHost):
+class HostDevice(devices.TimedHost):
     """The host's cores, with MKL too."""
 
     @contextmanager
@@ -65,7 +65,7 @@ class HostDevice(measure.TimedHost):
         return build(csr, x, names=names, threads=self.threads, transpose=transpose)
 
 
-class CudaDevice(measure.TimedGpu):
+class CudaDevice(devices.TimedGpu):
     """The current GPU, with every setting of cuSPARSE."""
 
     def alone(self) -> AbstractContextManager[None]:
@@ -125,13 +125,7 @@ BenchDevice = HostDevice | CudaDevice
 
 
 def open_device(name: str, *, threads: int | None = None, seconds: float = 0.6) -> BenchDevice:
-    """Return the device of `--device auto|cpu|cuda`; `auto` takes the GPU where one works.
-
-    Raises
-    ------
-    RuntimeError
-        If `cuda` is asked for and no GPU works.
-    """
-    if isinstance(measure.open_device(name, threads=threads), measure.TimedGpu):
+    """Return the device of `--device`, a GPU made the current one; raises as `dasp.cli.devices` does."""
+    if isinstance(devices.open_device(name, threads=threads), devices.TimedGpu):
         return CudaDevice()
     return HostDevice(threads, seconds=seconds)

@@ -192,7 +192,7 @@ class _Cuda:
 
     def time(self, kernel: str, seconds: float) -> Timing:
         """Replay a graph of several products, SAMPLES times, together about `seconds` long."""
-        from dasp.cli.timing_cuda import products_in, replays
+        from dasp.cli.timing import products_in, replays
 
         def run() -> None:
             gemm(self._a, self._b, out=self._out, kernel=kernel)

@@ -25,9 +25,8 @@ from benchmarks.bench.rows import Row
 from benchmarks.bench.solvers_report import MULTIGRID, ours, report
 from benchmarks.bench.sparse import as_text, load, short_name
 from dasp.cli.bench import planner
-from dasp.cli.solver_baselines import SHARED, by_library
-from dasp.cli.systems import one_blas_thread
-from dasp.cli.values import as_float
+from dasp.cli.measure import as_float
+from dasp.cli.other_solvers import SHARED, by_library, one_blas_thread
 
 METHODS = (*SHARED, MULTIGRID)
 SAMPLES = 3

@@ -23,12 +23,12 @@ from dasp.cli.measure import (
     PLAN_TRIES,
     Comparison,
     Operator,
+    as_float,
     best_ms,
     compare,
     warm_up,
 )
 from dasp.cli.roofline import csr_bytes, product_bytes, roofline_us
-from dasp.cli.values import as_float
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dasp.cli.options import FORMATS, Subparsers, add_json_option, add_parser, duration, positive
+from dasp.cli.options import (
+    Subparsers,
+    add_device_option,
+    add_format_option,
+    add_json_option,
+    add_parser,
+    add_seed_option,
+    duration,
+    positive,
+)
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from dasp.cli.measure import Operator, TimedDevice
+    from dasp.cli.devices import TimedDevice
+    from dasp.cli.measure import Operator
 
 DEFAULT_MATRICES = (
     "fem3:20",
@@ -35,15 +45,14 @@ Row = dict[str, Any]
 """The findings about a matrix: text, numbers, None for an unknown one."""
 
 
-def add_command(subparsers: Subparsers) -> None:
+def add_bench(subparsers: Subparsers) -> None:
     """Add `dasp bench` to the command line."""
-    parser = add_parser(
-        subparsers,
-        "bench",
-        "Plan each matrix, check every row of its product against a long-double reference, then "
-        "time it against SciPy and a loop of numba on the CPU, or CuPy on the GPU, and "
-        "say after how many products the plan has paid. Exit status 1 if a product is wrong.",
+    more = (
+        ": check every row of its product against a long-double reference, then time it against SciPy and a "
+        "loop of Numba on the CPU, or CuPy on the GPU, and say after how many products the plan has paid. "
+        "Exit status 1 if a product is wrong"
     )
+    parser = add_parser(subparsers, "bench", more)
     parser.add_argument(
         "matrix",
         nargs="*",
@@ -58,20 +67,12 @@ def add_command(subparsers: Subparsers) -> None:
 
 def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where and how matrices are measured."""
-    parser.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to run (auto)"
-    )
+    add_device_option(parser)
     parser.add_argument(
         "--threads", type=positive, metavar="N", help="CPU threads of every library (every core)"
     )
     parser.add_argument("--dtype", choices=DTYPES, default="float64", help="type of the values")
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        default="auto",
-        help="how matrices are packed; auto is what SpMatrix takes by itself",
-    )
-    parser.add_argument("--repeat", type=positive, metavar="N", help="timed samples of each product")
+    add_format_option(parser)
     parser.add_argument(
         "--seconds",
         type=duration,
@@ -79,13 +80,13 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="CPU time for the samples of each product (0.6)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of models and of x (0)")
+    add_seed_option(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     """Run `dasp bench`; 0 when every product is right, 1 when one is wrong."""
-    from dasp.cli.measure import open_device, warm_up
-    from dasp.cli.values import as_float
+    from dasp.cli.devices import TimedHost, open_device
+    from dasp.cli.measure import as_float, warm_up
     from dasp.io.matrices import check_spec, load_matrix
 
     specs = arguments.matrix or DEFAULT_MATRICES
@@ -93,13 +94,13 @@ def _run(arguments: argparse.Namespace) -> int:
         check_spec(spec)
     device = open_device(arguments.device, threads=arguments.threads, seconds=arguments.seconds)
     plan = planner(device.kind, arguments.format)
-    threads = f", {device.threads} threads" if hasattr(device, "threads") else ""
+    threads = f", {device.threads} threads" if isinstance(device, TimedHost) else ""
     print(f"on {device.kind}{threads}; copy {device.bandwidth / 1e9:.0f} GB/s", file=sys.stderr)
     warm_up(plan, device, arguments.dtype)
     rows = []
     for spec in specs:
         csr = as_float(load_matrix(spec, seed=arguments.seed), arguments.dtype, arguments.seed)
-        rows.append(measure_matrix(spec, csr, plan, device, seed=arguments.seed, samples=arguments.repeat))
+        rows.append(measure_matrix(spec, csr, plan, device, seed=arguments.seed))
     if arguments.json:
         print(json.dumps({"subject": "sparse", "rows": rows}, indent=1, allow_nan=False))
     else:
@@ -118,15 +119,7 @@ def planner(device: str, format: str = "auto") -> Callable[[Any], Operator]:
     from dasp.matrix.matrix import SpMatrix
     from dasp.matrix.policy import Policy
 
-    policy = Policy(format=format)
-
-    def plan(csr: csr_array) -> Operator:
-        on_gpu = type(csr).__module__.startswith("cupyx")
-        make = SpMatrix.from_cupy if on_gpu else SpMatrix.from_scipy
-        planned: Operator = make(csr, device=device, policy=policy)
-        return planned
-
-    return plan
+    return partial(SpMatrix, device=device, policy=Policy(format=format))
 
 
 def measure_matrix(
@@ -136,15 +129,24 @@ def measure_matrix(
     device: TimedDevice,
     *,
     seed: int = 0,
-    samples: int | None = None,
 ) -> Row:
-    """Plan, verify and time one matrix of SciPy; return the findings."""
+    """Plan, verify and time one matrix of SciPy; return the findings.
+
+    Raises
+    ------
+    ValueError
+        If it holds NaN or infinity: there is no bound on the rows of such a product.
+    """
+    import numpy as np
+
     from dasp.cli.measure import best_ms, compare
     from dasp.cli.roofline import csr_bytes, product_bytes, roofline_us
 
+    if not np.isfinite(csr.data).all():
+        raise ValueError(f"{name} holds NaN or infinity; finite numbers are needed to check its products")
     operator, plan_ms = best_ms(lambda: plan(csr), device)
     baselines = partial(device.baselines, csr)
-    found = compare(operator, csr, device, baselines, seed=seed, samples=samples)
+    found = compare(operator, csr, device, baselines, seed=seed)
     rows, columns = csr.shape
     moved, best, us = product_bytes(rows, columns, csr.nnz, csr.dtype.itemsize), found.best_baseline, found.us
     row = {

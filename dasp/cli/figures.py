@@ -1,9 +1,9 @@
-"""Pictures of a matrix: its row lengths, where its entries are, its plan, and what products take."""
+"""The look of figures, and the pictures of a matrix: row lengths, where its entries are, its plan."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
+import importlib
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -44,37 +44,36 @@ STYLE: Any = {
     "savefig.dpi": 200,
 }
 
-_KINDS = (".png", ".pdf", ".svg")
 _PIXELS = 400
 
 
-def check_plot(path: str, option: str = "--plot", kinds: Sequence[str] = _KINDS) -> None:
-    """Check that a figure can be drawn and written, before the work that it will show.
+def check_file(option: str, path: str, endings: Sequence[str]) -> None:
+    """Check that a file with figures can be drawn and written, before the work that it will show.
 
     Parameters
     ----------
-    path : str
     option : str
         The option that named it.
-    kinds : sequence of str
-        Endings that it may have.
+    path : str
+    endings : sequence of str
+        That its name may have.
 
     Raises
     ------
     ValueError
-        If the name has an ending that stands for no picture, or its folder does not exist.
-    RuntimeError
+        If the name has another ending, or its folder does not exist.
+    ModuleNotFoundError
         If matplotlib is not installed.
     """
     target = Path(path)
-    if target.suffix.lower() not in kinds:
-        raise ValueError(f"{option} is {path!r}; its name must end in {', '.join(kinds[:-1])} or {kinds[-1]}")
+    if target.suffix.lower() not in endings:
+        *most, last = endings
+        raise ValueError(f"{option} is {path!r}; its name must end in {', '.join(most)} or {last}")
     if target.is_dir():
         raise ValueError(f"{option} is {path!r}, a folder; it must be a file")
     if not target.parent.is_dir():
         raise ValueError(f"{option} is {path!r}; the folder {target.parent} must exist; make it first")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise RuntimeError(f"matplotlib is not installed; {option} needs it; pip install matplotlib")
+    importlib.import_module("matplotlib")
 
 
 def density_image(matrix: csr_array, pixels: int = _PIXELS) -> NDArray[np.float64]:
@@ -116,14 +115,12 @@ def density_image(matrix: csr_array, pixels: int = _PIXELS) -> NDArray[np.float6
 
 
 def styled(draw: Callable[..., None]) -> Callable[..., None]:
-    """Run a function that draws under STYLE; RuntimeError if matplotlib is not installed."""
+    """Run a function that draws under STYLE."""
 
     @functools.wraps(draw)
     def run(*arguments: object) -> None:
-        try:
-            from matplotlib import rc_context
-        except ImportError as error:
-            raise RuntimeError("matplotlib is not installed; pip install matplotlib") from error
+        from matplotlib import rc_context
+
         with rc_context(STYLE):
             draw(*arguments)
 
@@ -143,57 +140,24 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
 
 
-@styled
-def draw_panels(title: str, panels: Sequence[Callable[[Axes], None]], path: Path) -> None:
-    """Draw panels side by side, each by a function of its axes."""
-    figure, places = new_figure(3.6 * len(panels), 3.4, len(panels))
-    figure.suptitle(title)
-    for axes, panel in zip(places, panels, strict=True):
-        panel(axes)
-    save(figure, path)
-
-
-def plot_matrix(path: str, matrix: csr_array, title: str, shares: Mapping[str, Mapping[str, int]]) -> None:
-    """Draw the row lengths, the density of entries and the plan side by side, and write the picture.
+def draw_matrix(matrix: csr_array, shares: Mapping[str, Mapping[str, int]]) -> str:
+    """Draw row lengths, entries and the plan as an `<svg>` element that needs nothing from elsewhere.
 
     Parameters
     ----------
-    path : str
-        Where it goes; its ending says which format.
     matrix : csr_array
-    title : str
     shares : mapping
         How the plan is shared out: what, then by which share how much, as the plan's format says it.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
     """
-    size = f"{matrix.shape[0]:,} x {matrix.shape[1]:,}, {matrix.nnz:,} entries"
-    draw_panels(f"{title}: {size}", matrix_panels(matrix, shares), Path(path))
-
-
-def matrix_panels(matrix: csr_array, shares: Mapping[str, Mapping[str, int]]) -> list[Callable[[Axes], None]]:
-    """Return the functions that draw row lengths, entries and the plan, each into axes."""
-    return [
-        lambda axes: _draw_lengths(axes, matrix),
-        lambda axes: _draw_density(axes, matrix),
-        lambda axes: _draw_plan(axes, shares),
-    ]
-
-
-def draw_svg(panels: Sequence[Callable[[Axes], None]]) -> str:
-    """Draw panels, two side by side, as an `<svg>` element that needs nothing from elsewhere."""
     text = io.StringIO()
 
     @styled
     def draw() -> None:
-        figure, places = new_figure(7.2, 3.2 * ceil_div(len(panels), 2), 2, ceil_div(len(panels), 2))
-        for axes, panel in zip(places, panels, strict=False):
-            panel(axes)
-        for axes in places[len(panels) :]:
-            axes.remove()
+        figure, (lengths, density, plan, last) = new_figure(7.2, 6.4, columns=2, rows=2)
+        _draw_lengths(lengths, matrix)
+        _draw_density(density, matrix)
+        _draw_plan(plan, shares)
+        last.remove()
         figure.savefig(text, format="svg", metadata={"Date": None})
 
     draw()

@@ -1,4 +1,4 @@
-"""`dasp info`: a matrix, its row lengths and its plan, in text, as JSON, as a picture and as a page."""
+"""`dasp info`: a matrix, its row lengths and its plan, in text, as JSON and as a page."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 from dasp.cli.options import (
     Subparsers,
     add_device_option,
+    add_format_option,
     add_json_option,
     add_matrix_option,
     add_parser,
-    add_policy_options,
-    plan_timed,
-    policy_from,
-    seed_from,
+    load_and_plan,
 )
 
 if TYPE_CHECKING:
@@ -29,16 +27,13 @@ if TYPE_CHECKING:
 _BAR = 30
 
 
-def add_command(subparsers: Subparsers) -> None:
+def add_info(subparsers: Subparsers) -> None:
     """Add `dasp info` to the command line."""
     parser = add_parser(subparsers, "info")
     add_matrix_option(parser)
     add_device_option(parser)
-    add_policy_options(parser)
+    add_format_option(parser)
     add_json_option(parser)
-    parser.add_argument(
-        "--plot", metavar="FILE", help="draw the row lengths, the entries and the plan, as .png, .pdf or .svg"
-    )
     parser.add_argument(
         "--html",
         metavar="FILE",
@@ -48,31 +43,22 @@ def add_command(subparsers: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from dasp import formats
-    from dasp.cli import figures
+    from dasp.cli.figures import check_file
     from dasp.cli.page import write_page
-    from dasp.io.matrices import load_matrix
 
-    policy = policy_from(arguments)
-    if arguments.plot is not None:
-        figures.check_plot(arguments.plot)
     if arguments.html is not None:
-        figures.check_plot(arguments.html, "--html", (".html", ".htm"))
+        check_file("--html", arguments.html, (".html", ".htm"))
     name = arguments.matrix
-    matrix = load_matrix(name, seed=seed_from(arguments))
-    planned, seconds = plan_timed(matrix, policy, arguments.device)
+    matrix, planned, seconds = load_and_plan(arguments)
     if arguments.json:
         print(as_json(name, matrix, planned, 1e3 * seconds))
     else:
         plan = f"{planned}\nplanned in {1e3 * seconds:,.1f} ms"
         print("\n\n".join([describe(name, matrix), plan, histogram(row_lengths(matrix))]))
-    if arguments.plot is not None:
-        figures.plot_matrix(arguments.plot, matrix, name, formats.shares(planned.plan))
     if arguments.html is not None:
-        write_page(Path(arguments.html), name, describe(name, matrix), matrix, planned, policy)
-    for path in filter(None, (arguments.plot, arguments.html)):
+        write_page(Path(arguments.html), name, describe(name, matrix), matrix, planned, arguments.format)
         if not arguments.json:
-            print(f"\nwrote {path}")
+            print(f"\nwrote {arguments.html}")
     return 0
 
 

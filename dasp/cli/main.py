@@ -1,10 +1,10 @@
 """The `dasp` command: finds the sub-commands, runs one, turns errors into one line and an exit status.
 
-A sub-command is a row of `COMMANDS`. Its module, `dasp.cli.NAME`, has a function `add_command(subparsers)`,
-which adds a parser and sets its default `run`, a function of the parsed arguments that returns the exit
-status: 0, or 1 if the work was done and its result is bad (no convergence, a wrong product). A user's mistake
-is raised as TypeError, ValueError or RuntimeError and becomes exit status 2 here. Only the module of the
-command that is asked for is imported, so that `dasp --help` needs neither Numba nor SciPy.
+A sub-command is a row of `COMMANDS`. Its module has a function `add_NAME(subparsers)`, which adds a parser
+and sets its default `run`, a function of the parsed arguments that returns the exit status: 0, or 1 if the
+work was done and its result is bad (no convergence, a wrong product). A user's mistake is raised as
+TypeError, ValueError or RuntimeError and becomes exit status 2 here. Only the module of the command that is
+asked for is imported, so that `dasp --help` needs neither Numba nor SciPy.
 """
 
 from __future__ import annotations
@@ -160,9 +160,9 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dasp {dasp.__version__}")
     parser.add_argument("--debug", action="store_true", help="show where an error came from")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in COMMANDS:
+    for name, (module, _) in COMMANDS.items():
         if name == command:
-            importlib.import_module(f"dasp.cli.{name}").add_command(subparsers)
+            getattr(importlib.import_module(f"dasp.cli.{module}"), f"add_{name}")(subparsers)
         else:
             add_parser(subparsers, name)
     return parser

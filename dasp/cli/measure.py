@@ -1,34 +1,20 @@
-"""Verify every row of a planned matrix's product, then time it beside other libraries'.
-
-The others are what a user would call in its place: SciPy's product and a loop of numba on a CPU, CuPy's
-product on a GPU.
-"""
+"""Verify every row of a planned matrix's product, then time it beside other libraries'."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dasp.cli.baselines import (
-    Baselines,
-    Missing,
-    cupy_candidate,
-    make_baselines,
-    numba_candidate,
-    scipy_candidate,
-)
+from dasp.cli.devices import Baselines, Missing, TimedDevice
 from dasp.cli.timing import Candidate, Timing
-from dasp.cli.values import fill, random_vector
 from dasp.cli.verify import Reference, Verification, check_rows, reference_product
-from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.dtypes import bits_type
 from dasp.runtime.types import Array, DTypeLike
 
 if TYPE_CHECKING:
@@ -62,139 +48,60 @@ class Operator(Protocol):
         """Return A x, in a new vector."""
 
 
-class TimedHost:
-    """The host's cores.
+# ---- matrices and vectors of a type ----------------------------------------------------------------------
+
+HALF_MOST = 256.0
+"""The largest value of a matrix that is not scaled for float16."""
+
+
+def as_float(csr: csr_array, dtype: DTypeLike = np.float64, seed: int = 0) -> csr_array:
+    """Return the matrix as it is multiplied: CSR, 32-bit indices where they fit, values of `dtype`.
 
     Parameters
     ----------
-    threads : int, optional
-        Threads for us and for every baseline that can use them; every core by default.
-    seconds : float
-        Time for the samples of each candidate.
+    csr : scipy.sparse matrix or array
+    dtype : dtype
+        A type of `dasp.runtime.dtypes.TABLE`. Real values become complex ones by imaginary parts that are
+        drawn, complex ones real ones by their real parts, and values beyond 256 are scaled by a power of
+        two for float16, so that sums stay in its range.
+    seed : int
+        Of the imaginary parts.
     """
+    import scipy.sparse
 
-    kind = "cpu"
-    statistic = "median"
-    """The figure of a timing that is compared."""
-
-    def __init__(self, threads: int | None = None, *, seconds: float = 0.6) -> None:
-        import numba
-
-        limit = int(numba.config.NUMBA_NUM_THREADS)
-        if threads is not None and not 1 <= threads <= limit:
-            raise ValueError(f"{threads} threads were asked for; 1 to {limit} are available")
-        self.threads = threads or limit
-        numba.set_num_threads(self.threads)
-        _threads.set_num_threads(self.threads)
-        self._seconds = seconds
-
-    @cached_property
-    def bandwidth(self) -> float:
-        """Measured copy bandwidth of all threads: bytes read and written per second."""
-        from dasp.cli.roofline import host_copy_bandwidth
-
-        return host_copy_bandwidth(self.threads)
-
-    def vector(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the vector itself."""
-        return np.ascontiguousarray(values)
-
-    def fetch(self, values: Array) -> NDArray[Any]:
-        """Return the vector itself."""
-        return np.asarray(values)
-
-    def synchronize(self) -> None:
-        """Do nothing: host products return when they are done."""
-
-    def baselines(self, csr: csr_array, x: Array) -> Baselines:
-        """Return SciPy's product and numba's loop over rows."""
-        return make_baselines({"scipy": scipy_candidate, "numba_csr": numba_candidate}, csr, x)
-
-    def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
-        """Time by the wall clock, in rounds."""
-        from dasp.cli.timing import time_host
-
-        return time_host(candidates, seconds=self._seconds, samples=samples)
+    matrix, kind = scipy.sparse.csr_array(csr), np.dtype(dtype)
+    data = matrix.data
+    if kind.kind == "c" != data.dtype.kind:
+        size = np.abs(data).max(initial=0) or 1
+        data = data + 1j * size * np.random.default_rng(seed).standard_normal(len(data))
+    if data.dtype.kind == "c" != kind.kind:
+        data = data.real
+    if kind == np.float16 and np.abs(data).max(initial=0) > HALF_MOST:
+        data = np.ldexp(data, 8 - math.frexp(float(np.abs(data).max()))[1])
+    # SciPy has no halves, but keeps the arrays that it is given.
+    matrix = scipy.sparse.csr_array(
+        (data.astype(kind, copy=False), matrix.indices, matrix.indptr), shape=matrix.shape
+    )
+    if max(matrix.nnz, *matrix.shape) < 2**31 and matrix.indices.dtype != np.int32:
+        matrix = scipy.sparse.csr_array(
+            (matrix.data, matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)), shape=matrix.shape
+        )
+    return matrix
 
 
-class TimedGpu:
-    """The current GPU.
-
-    Raises
-    ------
-    RuntimeError
-        If CuPy is not installed, or there is no GPU that works.
-    """
-
-    kind = "cuda"
-    statistic = "best"
-
-    def __init__(self) -> None:
-        try:
-            import cupy
-
-            count = int(cupy.cuda.runtime.getDeviceCount())
-        except (ImportError, RuntimeError) as error:
-            raise RuntimeError(f"no GPU can be used ({error}); pass --device cpu") from error
-        if count == 0:
-            raise RuntimeError("no GPU was found; pass --device cpu")
-
-    @cached_property
-    def bandwidth(self) -> float:
-        """Measured device-to-device copy bandwidth: bytes read and written per second."""
-        from dasp.cli.roofline import cuda_copy_bandwidth
-
-        return cuda_copy_bandwidth()
-
-    def vector(self, values: NDArray[Any]) -> Any:
-        """Return a copy on the GPU."""
-        import cupy
-
-        return cupy.asarray(values)
-
-    def fetch(self, values: Array) -> NDArray[Any]:
-        """Return a copy on the host, after the device has finished."""
-        import cupy
-
-        self.synchronize()
-        return np.asarray(cupy.asnumpy(values))
-
-    def synchronize(self) -> None:
-        """Wait for every stream."""
-        import cupy
-
-        cupy.cuda.Device().synchronize()
-
-    def baselines(self, csr: csr_array, x: Array) -> Baselines:
-        """Return CuPy's product."""
-        return make_baselines({"cupy": cupy_candidate}, csr, x)
-
-    def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
-        """Time CUDA graphs hot, single products cold."""
-        from dasp.cli.timing_cuda import time_cuda
-
-        return time_cuda(candidates, samples=samples)
+def random_vector(size: int, dtype: DTypeLike, seed: int) -> np.ndarray[Any, Any]:
+    """Return numbers of a type whose parts are drawn from the standard normal distribution."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(size)
+    if np.dtype(dtype).kind == "c":
+        x = x + 1j * rng.standard_normal(size)
+    return x.astype(dtype)
 
 
-TimedDevice = TimedHost | TimedGpu
-"""A device on which products are timed."""
-
-
-def open_device(name: str, *, threads: int | None = None, seconds: float = 0.6) -> TimedDevice:
-    """Return the device of `--device auto|cpu|cuda`; `auto` takes the GPU where one works.
-
-    Raises
-    ------
-    RuntimeError
-        If `cuda` is asked for and no GPU works.
-    """
-    if name != "cpu":
-        try:
-            return TimedGpu()
-        except RuntimeError:
-            if name == "cuda":
-                raise
-    return TimedHost(threads, seconds=seconds)
+def fill(y: Array, number: float) -> None:
+    """Write a number into every element of an array of NumPy or CuPy, by its bits: CuPy fills no bfloat16."""
+    bits = bits_type(y.dtype)
+    y.view(bits).fill(np.array(number, y.dtype).view(bits)[()])
 
 
 # ---- one matrix ------------------------------------------------------------------------------------------

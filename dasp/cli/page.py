@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from dasp.matrix.matrix import SpMatrix
-    from dasp.matrix.policy import Policy
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -46,7 +45,7 @@ $pictures
 
 
 def write_page(
-    path: Path, name: str, summary: str, matrix: csr_array, planned: SpMatrix, policy: Policy | None
+    path: Path, name: str, summary: str, matrix: csr_array, planned: SpMatrix, format: str
 ) -> None:
     """Measure a matrix and write its page, which needs no file beside it.
 
@@ -60,35 +59,30 @@ def write_page(
     matrix : csr_array
     planned : SpMatrix
         Of the matrix.
-    policy : Policy, optional
-        By which it was planned.
+    format : str
+        In which it was asked to be planned.
     """
     from dasp import formats
-    from dasp.cli.figures import draw_svg, matrix_panels
+    from dasp.cli.figures import draw_matrix
 
     text = _PAGE.substitute(
         name=escape(name),
         summary="<br>".join(escape(line) for line in summary.removeprefix(f"{name}: ").split("\n")),
-        pictures=draw_svg(matrix_panels(matrix, formats.shares(planned.plan))),
+        pictures=draw_matrix(matrix, formats.shares(planned.plan)),
         plan=planned._repr_html_(),
-        times=escape(_measure(name, matrix, planned, policy)),
+        times=escape(_measure(name, matrix, planned.device, format)),
     )
     path.write_text(text, encoding="utf-8")
 
 
-def _measure(name: str, matrix: csr_array, planned: SpMatrix, policy: Policy | None) -> str:
+def _measure(name: str, matrix: csr_array, device: str, format: str) -> str:
     """Verify and time a matrix; return the report of `dasp bench`."""
-    from dasp.cli.bench import measure_matrix, report
-    from dasp.cli.measure import open_device, warm_up
-    from dasp.cli.values import as_float
-    from dasp.matrix.matrix import SpMatrix
+    from dasp.cli.bench import measure_matrix, planner, report
+    from dasp.cli.devices import open_device
+    from dasp.cli.measure import as_float, warm_up
 
     if not matrix.nnz or matrix.dtype.name not in ("float32", "float64"):
         return "Not measured: there are no entries, or they are neither float32 nor float64."
-
-    def plan(csr: csr_array) -> SpMatrix:
-        return SpMatrix.from_scipy(csr, policy=policy, device=planned.device)
-
-    device = open_device(planned.device.partition(":")[0])
-    warm_up(plan, device, matrix.dtype)
-    return report([measure_matrix(name, as_float(matrix, matrix.dtype), plan, device)])
+    timed, plan = open_device(device), planner(device, format)
+    warm_up(plan, timed, matrix.dtype)
+    return report([measure_matrix(name, as_float(matrix, matrix.dtype), plan, timed)])

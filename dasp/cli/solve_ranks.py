@@ -57,10 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _solve(arguments: argparse.Namespace, comm: Communicator) -> int:
-    policy, seed = distributed.agree(comm, partial(_check, arguments))
+    distributed.agree(comm, partial(_check, arguments))
     folder = comm.gather(distributed.agree(comm, lambda: bool(find_cuts(Path(arguments.matrix)))))[0]
     began = time.perf_counter()
-    D, method = _matrix(arguments, comm, folder, policy, seed)
+    D, method = _matrix(arguments, comm, folder)
     planning = time.perf_counter() - began
     distributed.agree(comm, partial(check_shape, arguments.matrix, D.shape))
     rtol = tolerance(arguments, D.dtype)
@@ -69,7 +69,7 @@ def _solve(arguments: argparse.Namespace, comm: Communicator) -> int:
     if speaks and not arguments.json:
         devices = D.device if D.device == "cpu" else f"{D.device} and so on"
         announce(arguments, D.shape[0], D.nnz, f"{comm.size} ranks ({devices})", title, rtol)
-    b = _right_hand_side(arguments.rhs, seed, D, comm)
+    b = _right_hand_side(arguments.rhs, arguments.seed, D, comm)
     began = time.perf_counter()
     M = _preconditioner(arguments, D)
     setup = time.perf_counter() - began
@@ -84,12 +84,12 @@ def _solve(arguments: argparse.Namespace, comm: Communicator) -> int:
     return int(bool(problem))
 
 
-def _check(arguments: argparse.Namespace) -> tuple[Policy | None, int]:
+def _check(arguments: argparse.Namespace) -> None:
     if arguments.compare:
         raise ValueError(
             "--compare was given and there are several ranks; compare on one, without a launcher"
         )
-    return check(arguments)
+    check(arguments)
 
 
 def _title(kind: str) -> str:
@@ -110,14 +110,10 @@ def _norms(comm: Communicator, *vectors: Any) -> list[float]:
 
 
 def _matrix(
-    arguments: argparse.Namespace,
-    comm: Communicator,
-    folder: bool,
-    policy: Policy | None,
-    seed: int,
+    arguments: argparse.Namespace, comm: Communicator, folder: bool
 ) -> tuple[distributed.SpMatrix, str]:
     """Return the matrix of a folder or of rank 0, and the method that is asked for or fits."""
-    options = {"policy": policy, "device": arguments.device}
+    options = {"policy": Policy(format=arguments.format), "device": arguments.device}
     if folder:
         D = distributed.SpMatrix.from_files(arguments.matrix, comm, **options)
         return D, arguments.method or "bicgstab"
@@ -125,7 +121,7 @@ def _matrix(
     def load() -> tuple[Any, str]:
         if comm.rank:
             return None, ""
-        matrix = load_matrix(arguments.matrix, seed=seed)
+        matrix = load_matrix(arguments.matrix, seed=arguments.seed)
         if arguments.method or matrix.shape[0] != matrix.shape[1]:
             return matrix, arguments.method or "bicgstab"
         return matrix, choose_method(matrix)[0]

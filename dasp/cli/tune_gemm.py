@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -21,12 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from dasp.cli.timing_cuda import products_in, replays
+from dasp.cli.timing import products_in, replays
 from dasp.dense.gemm import cuda, settings
 from dasp.dense.gemm.ladder import DenseProduct, error_bound
 from dasp.dense.gemm.launch_cuda import KernelCall, PreparedCalls
 from dasp.dense.gemm.rungs_cuda import ARRAYS, BY_NAME, LAST, OperandLayout, Rung, launches
 from dasp.dense.gemm.settings import TileSizes
+from dasp.io.files import replacing
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.launch import address
 from dasp.runtime.cuda.stream import on_stream
@@ -176,62 +176,43 @@ class TileSearch:
             return min(replays(run, stream, samples, products)[0])
 
 
-RUNGS: dict[str, tuple[str, ...]] = {
-    dtype: (last, "tuned") if dtype in BY_NAME["tuned"].dtypes else (last,) for dtype, last in LAST.items()
-}
-"""The rungs that are searched for each dtype, unless others are named."""
-
-
-def tune(
-    dtypes: Sequence[str],
-    sizes: Sequence[int],
-    path: Path,
-    *,
-    seconds: float,
-    say: Callable[[str], None],
-    rungs: Sequence[str] | None = None,
-) -> dict[str, Any]:
-    """TileSearch for every dtype and size class, and write the table after each size.
+def tune(dtypes: Sequence[str], path: Path, *, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+    """Search for every dtype and size class, and write the table after each size.
 
     Parameters
     ----------
     dtypes : names of dtypes
-    sizes : members of `settings.SIZES`
     path : the JSON file to write; what it already holds of other GPUs, dtypes and sizes stays
     seconds : time for each rung of each dtype
     say : hears what happens
-    rungs : these instead of the ones that RUNGS has for a dtype; those that do not multiply it are left out
 
     Returns
     -------
     The whole table as it was written.
-
-    Raises
-    ------
-    ValueError
-        If a size is no size class.
     """
-    table = _table(path, sizes)
-    gpu = cuda.device_name()
+    table: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    lines_of = table.setdefault(cuda.device_name(), {})
     for dtype in dtypes:
-        named = (BY_NAME[name] for name in (RUNGS[dtype] if rungs is None else rungs))
-        for rung in (rung for rung in named if dtype in rung.dtypes and rung.tiles.choices):
+        for rung in (BY_NAME[name] for name in (LAST[dtype], "tuned")):
+            if dtype not in rung.dtypes:
+                continue
             search = TileSearch(rung, dtype, seconds, say)
             checked = search.prepare(list(rung.candidates(dtype)))
-            for size in sizes:
+            for size in settings.SIZES:
                 found = search.best(checked, size)
-                if found is not None:
-                    line = table.setdefault(gpu, {}).setdefault(dtype, {}).setdefault(str(size), {})
-                    _keep(line, rung, dtype, size, found, search.vendor(size))
-                    say(
-                        f"{dtype} {size} {rung.name}: {found[1]:.1f} us of {line['microseconds']}; {found[0]}"
-                    )
-                    _write(path, table)
+                if found is None:
+                    continue
+                line = lines_of.setdefault(dtype, {}).setdefault(str(size), {})
+                _keep(line, rung, dtype, found, search.vendor(size))
+                say(f"{dtype} {size} {rung.name}: {found[1]:.1f} us of {line['microseconds']}; {found[0]}")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(path) as file:
+                    file.write(json.dumps(table, indent=1, sort_keys=True).encode() + b"\n")
     return table
 
 
 def _keep(
-    line: dict[str, Any], rung: Rung, dtype: str, size: int, found: tuple[TileSizes, float], vendor: float
+    line: dict[str, Any], rung: Rung, dtype: str, found: tuple[TileSizes, float], vendor: float
 ) -> None:
     """Put a winner into the table's line; the last rung of the dtype decides which kernel "auto" runs."""
     setting, microseconds = found
@@ -241,19 +222,3 @@ def _keep(
     )
     if rung.name == LAST[dtype]:
         line["kernel"] = rung.name if microseconds <= vendor else "vendor"
-
-
-def _table(path: Path, sizes: Sequence[int]) -> dict[str, Any]:
-    """Return the table as it stands in a file, for sizes that are size classes."""
-    strange = [size for size in sizes if size not in settings.SIZES]
-    if strange:
-        raise ValueError(f"sizes has {strange}; some of {settings.SIZES} are needed")
-    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    return found
-
-
-def _write(path: Path, table: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
-    os.replace(partial, path)

@@ -16,12 +16,12 @@ import numpy as np
 
 from dasp import models
 from dasp.cli.table import Table
-from dasp.cli.timing import Candidate, time_host
-from dasp.cli.timing_cuda import replays
+from dasp.cli.timing import Candidate, replays, time_host
 from dasp.formats.cost import TUNE, CostModel, Gathers
 from dasp.matrix import convert, planning
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
+from dasp.runtime.cuda import gpus
 from dasp.runtime.cuda.stream import on_stream
 
 Matrix = TypeVar("Matrix")
@@ -159,14 +159,15 @@ def host_planner(seconds: float) -> Planner[Any]:
     return make
 
 
-def gpu_planner() -> Planner[Any]:
-    """Return the planner of the current GPU, whose clocks take the least of seven replays of a graph."""
+def gpu_planner(device: str) -> Planner[Any]:
+    """Return the planner of a GPU, made the current one: its clocks take the least of seven replays."""
     import cupy
 
+    gpus.use(device)
     stream = cupy.cuda.Stream(non_blocking=True)
 
     def make(matrix: Any, model: CostModel) -> Planned:
-        A, choice = plan(matrix, model, f"cuda:{cupy.cuda.Device().id}")
+        A, choice = plan(matrix, model, device)
 
         def clock() -> float:
             x = cupy.asarray(np.random.default_rng(0).standard_normal(A.shape[1]))

@@ -40,8 +40,8 @@ from benchmarks.bench.session import Session
 from benchmarks.bench.sparse import Settings, Sparse, measure
 from dasp.cli import bench as bench_command
 from dasp.cli import measure as core
-from dasp.cli import roofline, table, timing, timing_cuda, verify
-from dasp.cli.baselines import Baselines
+from dasp.cli import roofline, table, timing, verify
+from dasp.cli.devices import Baselines
 from dasp.cli.measure import warm_up
 from dasp.cli.timing import Candidate
 from dasp.runtime.dtypes import TABLE
@@ -891,7 +891,7 @@ def test_every_type_of_a_sparse_matrix_can_be_measured():
 
 def test_registering_commands_loads_nothing_heavy():
     program = (
-        "import sys, dasp.cli.bench, dasp.cli.info; "
+        "import sys, dasp.cli.bench, dasp.cli.files, dasp.cli.info; "
         "print([m for m in ('numpy', 'numba', 'cupy', 'scipy', 'matplotlib', 'tqdm') if m in sys.modules])"
     )
     done = subprocess.run(
@@ -1044,8 +1044,8 @@ def test_sliced_ell_holds_every_entry_once_and_refuses_waste():
 
 def test_the_gpu_clock_replays_a_graph_of_twenty(cupy_stand_in):
     ran = []
-    found = timing_cuda.time_cuda([Candidate("one", lambda: ran.append(1), lambda: None)])["one"]
-    assert len(ran) == 2 + 20 + timing_cuda.COLD_SAMPLES
+    found = timing.time_cuda([Candidate("one", lambda: ran.append(1), lambda: None)])["one"]
+    assert len(ran) == 2 + 20 + timing.COLD_SAMPLES
     assert (found.method, found.products, found.samples) == ("graph", 20, 7)
     assert found.best_us == pytest.approx(5.0)
 
@@ -1054,15 +1054,15 @@ def test_what_cannot_be_captured_is_timed_by_events(cupy_stand_in):
     def refuse(stream=Stream()):  # noqa: B008
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    assert timing_cuda.capture(refuse, Stream()) is None
+    assert timing.capture(refuse, Stream()) is None
     calls = []
 
     def run():
         calls.append(1)
         Event.advance(7e-3)
 
-    found = timing_cuda.time_cuda([Candidate("loop", run, lambda: None, capturable=False)])["loop"]
+    found = timing.time_cuda([Candidate("loop", run, lambda: None, capturable=False)])["loop"]
     assert found.method == "events"
     assert found.best_us == pytest.approx(7.0)
     assert found.cold_us == pytest.approx(7.0)
-    assert len(calls) == 2 + 20 * (1 + 7) + timing_cuda.COLD_SAMPLES
+    assert len(calls) == 2 + 20 * (1 + 7) + timing.COLD_SAMPLES

@@ -1,0 +1,226 @@
+"""The devices on which `dasp bench` times products, and what a user would call there in place of a plan.
+
+On a CPU that is SciPy's product and a loop of Numba, on a GPU CuPy's product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasp.cli.roofline import cuda_copy_bandwidth, host_copy_bandwidth
+from dasp.cli.timing import Candidate, Timing, time_cuda, time_host
+from dasp.matrix.planning import find_device
+from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.cuda import gpus
+from dasp.runtime.types import Array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+
+# ---- the products of other libraries ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A baseline that cannot be run here, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass
+class Baselines:
+    """The baselines of one matrix: those that run, and those that do not."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+
+
+def make_baselines(makers: dict[str, Callable[[Any, Any], Candidate]], csr: csr_array, x: Array) -> Baselines:
+    """Make the candidates that can be made; the others are missing, each with its reason."""
+    made = Baselines()
+    for name, make in makers.items():
+        try:
+            made.candidates.append(make(csr, x))
+        except (RuntimeError, ValueError, MemoryError) as error:
+            made.missing.append(Missing(name, str(error)))
+    return made
+
+
+def _refuse_halves(dtype: np.dtype[Any], name: str) -> None:
+    if dtype.itemsize < 4:
+        raise RuntimeError(f"{name} has no products of {dtype}")
+
+
+def scipy_candidate(csr: csr_array, x: Array) -> Candidate:
+    """Return SciPy's `csr @ x`: one thread, a new y at every product; RuntimeError for halves."""
+    _refuse_halves(x.dtype, "SciPy")
+    held: list[NDArray[Any]] = []
+
+    def run() -> None:
+        held[:] = [csr @ x]
+
+    return Candidate("scipy", run, lambda: held[0], held.clear)
+
+
+@cache
+def _compile_row_loop() -> Callable[..., None]:
+    """Return a compiled y = A x that goes row by row; the threads share the rows in equal counts."""
+    import numba
+
+    from dasp.runtime.cpu.compile import jit
+
+    @jit(parallel=True, nogil=True)
+    def multiply(data: Array, indices: Array, indptr: Array, x: Array, y: Array) -> None:
+        for row in numba.prange(len(y)):
+            total = y.dtype.type(0)
+            for entry in range(indptr[row], indptr[row + 1]):
+                total += data[entry] * x[indices[entry]]
+            y[row] = total
+
+    return multiply
+
+
+def numba_candidate(csr: csr_array, x: Array) -> Candidate:
+    """Return the plain loop over rows by Numba; RuntimeError for halves."""
+    _refuse_halves(x.dtype, "Numba")
+    multiply = _compile_row_loop()
+    y = np.empty(csr.shape[0], dtype=x.dtype)
+
+    def run() -> None:
+        multiply(csr.data, csr.indices, csr.indptr, x, y)
+
+    return Candidate("numba_csr", run, lambda: y, lambda: y.fill(np.nan), cooldown_seconds=0.02)
+
+
+def cupy_candidate(csr: csr_array, x: Array) -> Candidate:
+    """Return CuPy's `A @ x`, called from Python; RuntimeError for halves."""
+    from cupyx.scipy.sparse import csr_matrix
+
+    _refuse_halves(x.dtype, "CuPy")
+    matrix = csr_matrix(csr)
+    held: list[Any] = []
+
+    def run() -> None:
+        held[:] = [matrix @ x]
+
+    return Candidate("cupy", run, lambda: held[0], held.clear, capturable=False, owned=matrix)
+
+
+# ---- the devices -----------------------------------------------------------------------------------------
+
+
+class TimedHost:
+    """The host's cores.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Threads for us and for every baseline that can use them; every core by default.
+    seconds : float
+        Time for the samples of each candidate.
+    """
+
+    kind = "cpu"
+    statistic = "median"
+    """The figure of a timing that is compared."""
+
+    def __init__(self, threads: int | None = None, *, seconds: float = 0.6) -> None:
+        import numba
+
+        limit = int(numba.config.NUMBA_NUM_THREADS)
+        if threads is not None and not 1 <= threads <= limit:
+            raise ValueError(f"{threads} threads were asked for; 1 to {limit} are available")
+        self.threads = threads or limit
+        numba.set_num_threads(self.threads)
+        _threads.set_num_threads(self.threads)
+        self._seconds = seconds
+
+    @cached_property
+    def bandwidth(self) -> float:
+        """Measured copy bandwidth of all threads: bytes read and written per second."""
+        return host_copy_bandwidth(self.threads)
+
+    def vector(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the vector itself."""
+        return np.ascontiguousarray(values)
+
+    def fetch(self, values: Array) -> NDArray[Any]:
+        """Return the vector itself."""
+        return np.asarray(values)
+
+    def synchronize(self) -> None:
+        """Do nothing: host products return when they are done."""
+
+    def baselines(self, csr: csr_array, x: Array) -> Baselines:
+        """Return SciPy's product and numba's loop over rows."""
+        return make_baselines({"scipy": scipy_candidate, "numba_csr": numba_candidate}, csr, x)
+
+    def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
+        """Time by the wall clock, in rounds."""
+        return time_host(candidates, seconds=self._seconds, samples=samples)
+
+
+class TimedGpu:
+    """The current GPU."""
+
+    kind = "cuda"
+    statistic = "best"
+
+    @cached_property
+    def bandwidth(self) -> float:
+        """Measured device-to-device copy bandwidth: bytes read and written per second."""
+        return cuda_copy_bandwidth()
+
+    def vector(self, values: NDArray[Any]) -> Any:
+        """Return a copy on the GPU."""
+        import cupy
+
+        return cupy.asarray(values)
+
+    def fetch(self, values: Array) -> NDArray[Any]:
+        """Return a copy on the host, after the device has finished."""
+        import cupy
+
+        self.synchronize()
+        return np.asarray(cupy.asnumpy(values))
+
+    def synchronize(self) -> None:
+        """Wait for every stream."""
+        import cupy
+
+        cupy.cuda.Device().synchronize()
+
+    def baselines(self, csr: csr_array, x: Array) -> Baselines:
+        """Return CuPy's product."""
+        return make_baselines({"cupy": cupy_candidate}, csr, x)
+
+    def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
+        """Time CUDA graphs hot, single products cold."""
+        return time_cuda(candidates, samples=samples)
+
+
+TimedDevice = TimedHost | TimedGpu
+"""A device on which products are timed."""
+
+
+def open_device(name: str, *, threads: int | None = None, seconds: float = 0.6) -> TimedDevice:
+    """Return the device of `--device`, a GPU made the current one.
+
+    Raises
+    ------
+    ValueError, RuntimeError
+        If there is no such device, or it does not work.
+    """
+    device = find_device(name)
+    if device == "cpu":
+        return TimedHost(threads, seconds=seconds)
+    gpus.use(device)
+    return TimedGpu()
