@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
 
 from benchmarks.bench import machine
+from benchmarks.bench.cold import add_cold
 from benchmarks.bench.memory import CudaMemory, HostMemory, PeakMemory
 from dasp.cli import devices
 from dasp.cli.devices import Baselines
+from dasp.cli.timing import Candidate, Timing
 
 
 class HostDevice(devices.TimedHost):
@@ -111,6 +113,10 @@ class CudaDevice(devices.TimedGpu):
     def memory(self) -> PeakMemory:
         """Peak of what CuPy allocates on the GPU."""
         return CudaMemory()
+
+    def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
+        """Time CUDA graphs hot, single products cold."""
+        return add_cold(super().time(candidates, samples), candidates)
 
     def all_baselines(
         self, csr: Any, x: Any, names: Collection[str], *, transpose: bool = False

@@ -86,7 +86,7 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     """Run `dasp bench`; 0 when every product is right, 1 when one is wrong."""
     from dasp.cli.devices import TimedHost, open_device
-    from dasp.cli.measure import as_float, warm_up
+    from dasp.cli.measure import as_float
     from dasp.io.matrices import check_spec, load_matrix
 
     specs = arguments.matrix or DEFAULT_MATRICES
@@ -96,7 +96,6 @@ def _run(arguments: argparse.Namespace) -> int:
     plan = planner(device.kind, arguments.format)
     threads = f", {device.threads} threads" if isinstance(device, TimedHost) else ""
     print(f"on {device.kind}{threads}; copy {device.bandwidth / 1e9:.0f} GB/s", file=sys.stderr)
-    warm_up(plan, device, arguments.dtype)
     rows = []
     for spec in specs:
         csr = as_float(load_matrix(spec, seed=arguments.seed), arguments.dtype, arguments.seed)

@@ -203,7 +203,7 @@ class TimedGpu:
         return make_baselines({"cupy": cupy_candidate}, csr, x)
 
     def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
-        """Time CUDA graphs hot, single products cold."""
+        """Time CUDA graphs."""
         return time_cuda(candidates, samples=samples)
 
 

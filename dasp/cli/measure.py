@@ -263,29 +263,6 @@ def best_ms(make: Callable[[], Any], device: TimedDevice, tries: int = PLAN_TRIE
     return made, 1e3 * best
 
 
-def warm_up(
-    plan: Callable[[Any], Operator],
-    device: TimedDevice,
-    dtype: DTypeLike = np.float64,
-    *,
-    transpose: bool = False,
-) -> None:
-    """Plan and multiply a small matrix with rows of every category, so that compiling is timed nowhere."""
-    import scipy.sparse
-
-    lengths = np.array([0, 1, 2, 3, 4, 5, 9, 32, 33, 300, 600] * 4)
-    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    indices = np.concatenate([np.arange(n) for n in lengths]).astype(np.int32)
-    values = np.ones(indptr[-1], dtype=dtype)
-    csr = scipy.sparse.csr_array((values, indices, indptr), shape=(len(lengths), 640))
-    x = device.vector(np.ones(640, dtype=dtype))
-    planned: Any = plan(csr)
-    planned.matvec(x, out=device.vector(np.zeros(len(lengths), dtype=dtype)))
-    if transpose:
-        planned.T.matvec(device.vector(np.ones(len(lengths), dtype=dtype)))
-    device.synchronize()
-
-
 def break_even(plan_ms: float, ours_us: float, setup_ms: float, theirs_us: float) -> float:
     """Return after how many products planning has paid, the baseline's own set-up counted.
 

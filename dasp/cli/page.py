@@ -79,10 +79,9 @@ def _measure(name: str, matrix: csr_array, device: str, format: str) -> str:
     """Verify and time a matrix; return the report of `dasp bench`."""
     from dasp.cli.bench import measure_matrix, planner, report
     from dasp.cli.devices import open_device
-    from dasp.cli.measure import as_float, warm_up
+    from dasp.cli.measure import as_float
 
     if not matrix.nnz or matrix.dtype.name not in ("float32", "float64"):
         return "Not measured: there are no entries, or they are neither float32 nor float64."
-    timed, plan = open_device(device), planner(device, format)
-    warm_up(plan, timed, matrix.dtype)
-    return report([measure_matrix(name, as_float(matrix, matrix.dtype), plan, timed)])
+    csr = as_float(matrix, matrix.dtype)
+    return report([measure_matrix(name, csr, planner(device, format), open_device(device))])

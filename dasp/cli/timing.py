@@ -4,22 +4,16 @@ On the host competitors are timed in rounds, each round in another order, so tha
 half-way slows down everybody. Before each series two products are run untimed: they compile what compiles on
 first use, and leave in the cache what a repeated product would find there.
 
-On the GPU, hot: a CUDA graph of twenty products is captured once and replayed once untimed, then seven times
+On the GPU a CUDA graph of twenty products is captured once and replayed once untimed, then seven times
 between two events; a sample is the time of a replay over twenty. The products are in one stream, one after
 another, as in a solver. What cannot be captured is enqueued twenty times between two events instead (method
 `events`), so the cost of its calls counts.
-
-Cold: before each product a buffer of four times the L2 is overwritten, which takes longer than the host
-needs to enqueue the product, so that only the product lies between the events. The cost of two events with
-nothing between them is taken off. The overwritten lines have to be written back while the product runs, so
-this is the harsher kind of cold.
 """
 
 from __future__ import annotations
 
 import gc
 import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -93,8 +87,6 @@ class Timing:
         How many samples, and how many products each of them is the mean of.
     method : str
         `wall clock`, `graph` or `events`.
-    cold_us : float
-        Microseconds of a product that finds nothing in the L2 cache; NaN where it was not measured.
     """
 
     median_us: float
@@ -103,10 +95,9 @@ class Timing:
     samples: int
     products: int
     method: str
-    cold_us: float = math.nan
 
 
-def summarize(samples_us: Sequence[float], products: int, method: str, cold_us: float = math.nan) -> Timing:
+def summarize(samples_us: Sequence[float], products: int, method: str) -> Timing:
     """Make a `Timing` of samples in microseconds a product."""
     low, median, high = np.percentile(np.asarray(samples_us, dtype=np.float64), [25.0, 50.0, 75.0])
     return Timing(
@@ -116,7 +107,6 @@ def summarize(samples_us: Sequence[float], products: int, method: str, cold_us: 
         len(samples_us),
         products,
         method,
-        cold_us,
     )
 
 
@@ -180,11 +170,10 @@ def _plan_samples(candidate: Candidate, seconds: float, samples: int | None) -> 
 
 PRODUCTS = 20
 REPEATS = 7
-COLD_SAMPLES = 15
 
 
 def time_cuda(candidates: Sequence[Candidate], *, samples: int | None = None) -> dict[str, Timing]:
-    """Time every candidate on the current GPU, hot and cold.
+    """Time every candidate on the current GPU.
 
     Parameters
     ----------
@@ -196,34 +185,21 @@ def time_cuda(candidates: Sequence[Candidate], *, samples: int | None = None) ->
     Returns
     -------
     dict of str to Timing
-        By the candidates' names; `cold_us` is set.
+        By the candidates' names.
     """
     import cupy
 
     stream = cupy.cuda.Stream(non_blocking=True)
-    flush = Flush()
     cupy.cuda.Device().synchronize()
     with on_stream(stream):
         times = {}
         for candidate in candidates:
-            hot, method = replays(candidate.run, stream, samples or REPEATS, capturable=candidate.capturable)
-            times[candidate.name] = summarize(hot, PRODUCTS, method, _cold_us(candidate.run, stream, flush))
+            taken, method = replays(
+                candidate.run, stream, samples or REPEATS, capturable=candidate.capturable
+            )
+            times[candidate.name] = summarize(taken, PRODUCTS, method)
         stream.synchronize()
     return times
-
-
-class Flush:
-    """A buffer four times as large as the L2, and the filling of it."""
-
-    def __init__(self) -> None:
-        import cupy
-
-        size = max(int(cupy.cuda.Device().attributes["L2CacheSize"]), 1 << 20)
-        self._buffer = cupy.zeros(size // 2, dtype=cupy.float64)
-
-    def __call__(self) -> None:
-        """Enqueue the filling."""
-        self._buffer.fill(1.0)
 
 
 def capture(run: Callable[[], object], stream: Stream, products: int = PRODUCTS) -> Graph | None:
@@ -294,14 +270,3 @@ def replays(
     stream.synchronize()
     taken = [between_events(replay, stream) / products for _ in range(samples)]
     return taken, "graph" if graph is not None else "events"
-
-
-def _cold_us(run: Callable[[], object], stream: Stream, flush: Flush) -> float:
-    """Return the median microseconds of a product that finds the L2 filled with something else."""
-    empty, cold = [], []
-    for _ in range(COLD_SAMPLES):
-        flush()
-        empty.append(between_events(lambda: None, stream))
-        flush()
-        cold.append(between_events(run, stream))
-    return max(statistics.median(cold) - statistics.median(empty), 0.0)
