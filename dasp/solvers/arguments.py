@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
+import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, wraps
 from numbers import Real
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -16,12 +18,13 @@ from dasp.runtime import check as _check
 from dasp.runtime.arrays import on_gpu, take
 from dasp.runtime.dtypes import is_number, real_type, stored
 from dasp.runtime.loading import load
+from dasp.runtime.log import logger
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.operator import Matrix, device_of
 from dasp.solvers.space import Space
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R = TypeVar("R", bound=tuple[Any, ...])
 
 MODULES = {"cpu": "dasp.solvers.cpu.space", "cuda": "dasp.solvers.cuda.space"}
 """The module that makes the space of a device."""
@@ -49,10 +52,8 @@ def one_call(method: Callable[P, R]) -> Callable[P, R]:
     @wraps(method)
     def call(*given: P.args, **named: P.kwargs) -> R:
         A = _find_matrix(method, given, named)
-        if not hasattr(A, "solver_space"):
-            return method(*given, **named)
-        with A.call:
-            return method(*given, **named)
+        with A.call if hasattr(A, "solver_space") else nullcontext():
+            return _time(method, *given, **named)
 
     return call
 
@@ -66,9 +67,18 @@ def one_rank(method: Callable[P, R]) -> Callable[P, R]:
             raise TypeError(
                 f"A lies on several ranks; {method.__name__} works on one; use cg, minres, bicgstab or gmres"
             )
-        return method(*given, **named)
+        return _time(method, *given, **named)
 
     return call
+
+
+def _time(method: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
+    """Call a method; return its results with the seconds that it took in the last of them, its `Stats`."""
+    began = time.perf_counter()
+    *found, stats = method(*given, **named)
+    stats = stats.timed(time.perf_counter() - began)
+    logger.info("%s in %.3g s: %s", method.__name__, stats.seconds, stats.reason)
+    return cast("R", (*found, stats))
 
 
 def _find_matrix(method: Callable[..., object], given: tuple[Any, ...], named: dict[str, Any]) -> Any:

@@ -129,9 +129,15 @@ def new_block(space: Space, n: int, k: int) -> Array:
     return space.vectors(n * k, "all")["all"].reshape(n, k)
 
 
+def gram(space: Space, X: Array, Y: Array) -> np.ndarray[Any, Any]:
+    """Return X.H Y for two blocks, on the host in double precision; it is summed in that of the space."""
+    products = space.download(X.conj().T @ Y)
+    return products.astype(np.complex128 if products.dtype.kind == "c" else np.float64)
+
+
 def squared_lengths(space: Space, block: Array) -> np.ndarray[Any, Any]:
     """Return the squares of the norms of columns, on the host."""
-    return np.array(space.gram(block, block).diagonal().real)
+    return np.array(gram(space, block, block).diagonal().real)
 
 
 def norms(space: Space, block: Array) -> np.ndarray[Any, Any]:
@@ -178,7 +184,7 @@ def conjugate(space: Space, R: Array, Z: Array) -> np.ndarray[Any, Any]:
     """
     C, plain = np.eye(R.shape[1]), Z is R
     for _ in range(2):
-        products = space.gram(R, Z)
+        products = gram(space, R, Z)
         if not np.isfinite(products).all():
             raise Breakdown(OVERFLOW if plain else "M gave NaN or infinity")
         values, vectors = np.linalg.eigh((products + products.conj().T) / 2)
@@ -228,7 +234,7 @@ def orthonormalize(space: Space, S: Array, first: int, last: int) -> np.ndarray[
     """
     before, block = S[:, :last], S[:, first:last]
     for made in range(ROUNDS):
-        products = space.gram(before, block)
+        products = gram(space, before, block)
         if not np.isfinite(products).all():
             raise Breakdown(OVERFLOW)
         projection, own = products[:first], products[first:]

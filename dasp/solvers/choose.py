@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from dasp.formats import devices
 from dasp.runtime.arrays import to_host
+from dasp.runtime.types import Vector
 from dasp.solvers.arguments import place_and_type
 from dasp.solvers.operator import Matrix, as_operator
 
@@ -78,7 +77,7 @@ def is_hermitian(A: Matrix) -> bool:
         return bool(abs(ahead.sum() - back.sum()) <= ROUNDING * np.finfo(dtype).eps * size)
 
 
-def find_diagonal(A: Matrix) -> np.ndarray[Any, Any] | None:
+def find_diagonal(A: Matrix) -> Vector | None:
     """Return the diagonal of a matrix on the host, or None of an operator that has none to be read."""
     diagonal = getattr(A, "diagonal", None)
     return to_host(diagonal()) if callable(diagonal) else None

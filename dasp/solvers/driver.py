@@ -8,15 +8,18 @@ yet, the method starts again from the x that it has; where starting again no lon
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import Limits
+from dasp.solvers.operator import Matrix
 from dasp.solvers.scalars import CLAIMED, LIMIT, NOT_FINITE, NOTHING, RUNNING
 from dasp.solvers.space import Loop, Report, Space
 from dasp.solvers.stats import Stats
+from dasp.solvers.workspace import Workspace, workspace_for
 
 GAIN = 0.5
 """The norm of the residual must fall to this times its value at a start for another start to be worth it."""
@@ -55,6 +58,8 @@ class Solve:
         Norms are larger than those of the caller's problem by this factor.
     rescaled : bool
         True if the problem was multiplied by powers of two.
+    noun, no_start : str
+        The name of the residual, and the reason where the first one is no number.
     """
 
     loop: Loop
@@ -65,10 +70,10 @@ class Solve:
     factor = 1.0
     rescaled = False
     noun = "the residual"
-    given = "b, x0 or A x0"
+    no_start = "b, x0 or A x0 holds NaN or infinity"
 
     def copy_x(self) -> Array:
-        """Return a copy of x for the caller's problem."""
+        """Return a copy of x for the caller's problem; infinity where it is too large for its type."""
         raise NotImplementedError
 
     def is_zero(self, s: Mapping[str, float]) -> bool:
@@ -149,7 +154,7 @@ def drive(solve: Solve, limits: Limits) -> Stats:
             flaw = solve.find_flaw(s, given)
             info, reason = (BREAKDOWN, flaw) if flaw else (0, f"{claim}, after {made} iterations")
         elif not finite or code in (NOTHING, NOT_FINITE):
-            info, reason = BREAKDOWN, _explain_not_finite(solve, code, made, residuals)
+            info, reason = BREAKDOWN, _explain_not_finite(solve, made, residuals)
         elif made >= limits.maxiter or code == LIMIT:
             info, reason = made, f"{made} iterations were made: {solve.describe(norm, s)}"
         elif solve.may_improve(code, gained=norm <= GAIN * solve.norm_at_start(s), first=first):
@@ -184,16 +189,32 @@ def iterate(solve: Solve, limits: Limits, made: int, residuals: list[float]) -> 
     return solve.loop.advance(0, finish=True), count
 
 
+def solve_in(
+    workspace: Workspace | None,
+    A: Matrix,
+    M: Matrix | None,
+    b: ArrayLike,
+    limits: Limits,
+    prepare: Callable[[Workspace, tuple[Any, Any]], Solve],
+) -> tuple[Array, Stats]:
+    """Drive the solve that `prepare` makes in a workspace for A and M; return x where b is, and a report."""
+    with workspace_for(A, M, workspace) as (made, own), np.errstate(all="ignore"):
+        one = prepare(made, own)
+        stats = drive(one, limits)
+        x = one.copy_x()
+    if limits.bar is not None:
+        limits.bar.close()
+    return hand_back(x, b, one.space), stats
+
+
 def hand_back(x: Array, b: ArrayLike, space: Space) -> Array:
     """Return x where b is: on the host for NumPy arrays and lists."""
     return space.download(x) if isinstance(b, np.ndarray) or not hasattr(b, "dtype") else x
 
 
-def _explain_not_finite(solve: Solve, code: int, made: int, residuals: list[float]) -> str:
-    if code in solve.words:
-        return f"iteration {made}: {solve.words[code]}"
+def _explain_not_finite(solve: Solve, made: int, residuals: list[float]) -> str:
     if made == 0:
-        return f"{solve.given} holds NaN or infinity"
+        return solve.no_start
     largest = max(filter(math.isfinite, residuals), default=0.0)
     why = "A, M or b holds such a number, or their products overflow"
     if largest > DIVERGED * residuals[0]:

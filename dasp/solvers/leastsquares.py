@@ -10,8 +10,8 @@ x = 2^(u - s) y. A damped one is that of [A; damp I] and [b; damp x0].
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from dasp.runtime import check as _check
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import Limits, place_and_type, space_for, together, vector
-from dasp.solvers.driver import BEYOND, HIDDEN, Solve, drive, hand_back
+from dasp.solvers.driver import BEYOND, HIDDEN, Solve, solve_in
 from dasp.solvers.operator import (
     Damped,
     DampedAdjoint,
@@ -34,7 +34,7 @@ from dasp.solvers.scalars import NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt
 from dasp.solvers.space import Loop, State, Vectors
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import collect_alike, load
-from dasp.solvers.workspace import Workspace, workspace_for
+from dasp.solvers.workspace import Workspace
 
 LEAST = OWN
 """Why a method stopped: as it carries them along, the residual is orthogonal to the columns of A."""
@@ -128,12 +128,6 @@ class Problem:
         multiply_by_power(self.rows["b"], scale)
         multiply_by_power(self.columns["x"], scale - self.unit)
 
-    def solution(self) -> Array:
-        """Return a copy of x, of A and b as they were given."""
-        x = self.space.asarray(self.columns["x"]).copy()
-        multiply_by_power(x, self.unit - self.scale)
-        return x
-
     def norms(self, s: Mapping[str, float]) -> tuple[float, float]:
         """Return the norms of the true residual and of its product with the transpose, as it finished.
 
@@ -216,7 +210,9 @@ class LeastSquaresSolve(Solve):
 
     def copy_x(self) -> Array:
         """Return a copy of x, of A and b as they were given."""
-        return self.problem.solution()
+        x = self.problem.columns["x"].copy()
+        multiply_by_power(x, self.problem.unit - self.problem.scale)
+        return x
 
     def clear_x(self) -> None:
         """Set x to zero."""
@@ -288,7 +284,6 @@ def solve_least_squares(
     TypeError, ValueError
         If an argument is of the wrong kind, shape or value.
     """
-    began = time.perf_counter()
     if isinstance(damp, bool) or not isinstance(damp, (int, float, np.integer, np.floating)):
         raise TypeError(f"damp is {_check.kind_of(damp)}; a number is needed")
     if not 0 <= damp < math.inf:
@@ -305,21 +300,18 @@ def solve_least_squares(
         return *placed, vector("b", b, m), begin
 
     device, dtype, right, start = together(A, take, lambda taken: collect_alike(method.__name__, taken, x0))
-    adjoint = kept_adjoint(A)
 
-    def problem_of(unit: int, scale: int) -> Problem:
-        key = method, dtype, device, unit, float(damp)
-        problem = made.get(key, own, lambda: Problem(*own, dtype, device, method, names, unit, float(damp)))
-        problem.take(right, start, scale)
-        return problem
+    def prepare(made: Workspace, own: tuple[Any, Any]) -> LeastSquaresSolve:
+        def problem_of(unit: int, scale: int) -> Problem:
+            key = method, dtype, device, unit, float(damp)
+            make = partial(Problem, *own, dtype, device, method, names, unit, float(damp))
+            problem = made.get(key, own, make)
+            problem.take(right, start, scale)
+            return problem
 
-    with workspace_for(A, adjoint, workspace) as (made, own), np.errstate(all="ignore"):
-        one = LeastSquaresSolve(problem_of, from_zero=start is None)
-        stats = drive(one, limits)
-        x = one.copy_x()
-    if limits.bar is not None:
-        limits.bar.close()
-    return hand_back(x, b, one.space), stats.timed(time.perf_counter() - began)
+        return LeastSquaresSolve(problem_of, from_zero=start is None)
+
+    return solve_in(workspace, A, kept_adjoint(A), b, limits, prepare)
 
 
 def multiply_by_power(vector: Array, power: int) -> None:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dasp.runtime.types import Array
+from dasp.runtime.types import Array, Vector
 from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.scalars import Scalar
 
@@ -217,22 +217,17 @@ class Space(Protocol):
     def asarray(self, array: Array) -> Array:
         """Return an array of the space's type where the space is, itself if it is there already."""
 
-    def download(self, array: Array) -> np.ndarray[Any, Any]:
+    def download(self, array: Array) -> Vector:
         """Return a copy on the host."""
 
     def largest(self, array: Array) -> float:
         """Return the largest absolute value of a vector, 0 if it has no elements."""
 
-    def gram(self, X: Array, Y: Array) -> np.ndarray[Any, Any]:
-        """Return X.H Y for two blocks, on the host, in double precision.
-
-        A block is an array of n rows in C order, or some columns of one.
-        """
-
     def set_product(self, out: Array, X: Array, C: np.ndarray[Any, Any], plus: Array | None = None) -> None:
         """Set a block to X C, or to X C + `plus`, for a small matrix C of the host.
 
-        `out` may be X, some columns of X, or `plus`.
+        A block is an array of n rows in C order, or some columns of one. `out` may be X, some columns of X,
+        or `plus`.
         """
 
 
@@ -251,12 +246,12 @@ class Triangle:
         Where each level begins in `rows`.
     """
 
-    indptr: np.ndarray[Any, Any]
-    indices: np.ndarray[Any, Any]
-    data: np.ndarray[Any, Any]
-    inverse: np.ndarray[Any, Any]
-    rows: np.ndarray[Any, Any]
-    cuts: np.ndarray[Any, Any]
+    indptr: Vector
+    indices: Vector
+    data: Vector
+    inverse: Vector
+    rows: Vector
+    cuts: Vector
 
 
 class TriangularSolve(Protocol):
@@ -265,7 +260,7 @@ class TriangularSolve(Protocol):
     def __call__(self, b: Array, x: Array) -> None:
         """Set x to the solution for b."""
 
-    def load(self, data: np.ndarray[Any, Any], inverse: np.ndarray[Any, Any]) -> None:
+    def load(self, data: Vector, inverse: Vector) -> None:
         """Take other values of the same pattern, in place."""
 
 

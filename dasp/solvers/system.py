@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from dasp.runtime.log import logger
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import Limits, check_square, place_and_type, space_for, together, vector
-from dasp.solvers.driver import BEYOND, HIDDEN, Solve, drive, hand_back
+from dasp.solvers.driver import BEYOND, HIDDEN, Solve, solve_in
 from dasp.solvers.operator import Matrix, as_operator
 from dasp.solvers.scalars import NOT_FINITE, NOTHING, RUNNING, Scalar, where
 from dasp.solvers.space import Loop, Space, State
 from dasp.solvers.stats import Stats
-from dasp.solvers.workspace import Workspace, workspace_for
+from dasp.solvers.workspace import Workspace
 
 SQUARES = (1e-200, 1e200)
 """Between these the square of a norm loses nothing; a b beyond them is scaled by a power of two."""
 
 COMPLEX_SQUARES = (1e-140, 1e140)
 """The same where quotients of complex numbers take squares of squares."""
-
-EMPTY = Stats(True, 0, [0.0], 0.0, "A has no rows: x is empty", 0.0, 0, relative=0.0)
-"""How a solve goes for a matrix of no rows."""
 
 
 class Method(Protocol):
@@ -122,10 +117,6 @@ class System:
         if "d" in self.names:
             load(self.vectors["d"], self.diagonal, self.space)
 
-    def solution(self) -> Array:
-        """Return x, which the caller may keep."""
-        return self.space.asarray(self.vectors["x"]).copy()
-
     def multiply(self, x: str, y: str) -> None:
         """Set vector y to A times vector x."""
         self.space.apply(self.operator, self.vectors[x], self.vectors[y])
@@ -172,21 +163,15 @@ class LinearSolve(Solve):
         self.words, self.restarts = system.method.words, system.method.restarts
 
     def copy_x(self) -> Array:
-        """Return x divided by the factor; infinity where that is too large for its type."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self.system.vectors["x"] / self.factor
+        """Return a copy of x, divided by the factor."""
+        x = self.system.vectors["x"].copy()
+        if self.factor != 1.0:
+            x /= self.factor
+        return x
 
     def clear_x(self) -> None:
         """Set x to zero."""
         self.system.vectors["x"][...] = 0
-
-    def solution(self) -> Array:
-        """Return x, which the caller may keep; infinity where it is too large for its type."""
-        x = self.system.solution()
-        if self.factor != 1.0:
-            with np.errstate(over="ignore", invalid="ignore"):
-                x /= self.factor
-        return x
 
     def rescale(self) -> bool:
         """Multiply b, and x0, by a power of two so that the norm of b can be squared; once."""
@@ -243,7 +228,6 @@ def solve(
     TypeError, ValueError
         If an argument is of the wrong kind, shape or value.
     """
-    began = time.perf_counter()
     name = str(key[0]) if key else getattr(method, "__name__", "another method")
 
     def take() -> tuple[str, np.dtype[Any], Array, Array | None]:
@@ -254,23 +238,15 @@ def solve(
         return *placed, vector("b", b, size), begin
 
     device, dtype, right, start = together(A, take, lambda taken: collect_alike(name, taken, x0, M))
-    with workspace_for(A, M, workspace) as (made, own):
-        system = made.get(
-            (key or (method,), dtype, device),
-            own,
-            lambda: System(*own, dtype, device, method, names, loop=loop),
-        )
+
+    def prepare(made: Workspace, own: tuple[Any, Any]) -> LinearSolve:
+        kind = key or (method,), dtype, device
+        system = made.get(kind, own, lambda: System(*own, dtype, device, method, names, loop=loop))
         system.take(right, start)
-        one = LinearSolve(system, from_zero=start is None)
-        stats = drive(one, limits) if int(A.shape[0]) else EMPTY
-        x = one.solution()
-    if limits.bar is not None:
-        limits.bar.close()
-    x = hand_back(x, b, one.space)
-    x = x.reshape(getattr(b, "shape", x.shape))
-    seconds = time.perf_counter() - began
-    logger.info("%s rows solved in %.3g s: %s", int(A.shape[0]), seconds, stats.reason)
-    return x, stats.timed(seconds)
+        return LinearSolve(system, from_zero=start is None)
+
+    x, stats = solve_in(workspace, A, M, b, limits, prepare)
+    return x.reshape(getattr(b, "shape", x.shape)), stats
 
 
 def collect_alike(

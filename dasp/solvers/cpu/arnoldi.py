@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dasp.solvers.cpu.vectors import CpuVectors, Vector
+from dasp.runtime.types import Vector
+from dasp.solvers.cpu.vectors import CpuVectors
 from dasp.solvers.space import Fused
 
 ENOUGH = 0.5
@@ -109,7 +110,7 @@ class SmallProblem:
         self.residuals = [norm]
         self._norm = norm
 
-    def add(self, column: np.ndarray[Any, Any]) -> None:
+    def add(self, column: Vector) -> None:
         """Take the next column, of `count` + 2 numbers, and turn it to know the residual."""
         k = self.count
         self._matrix[: k + 2, k] = column
@@ -125,7 +126,7 @@ class SmallProblem:
         self.broken = not column[-1].real > 1e-14 * np.linalg.norm(column)
         self.count += 1
 
-    def solve(self, k: int) -> np.ndarray[Any, Any]:
+    def solve(self, k: int) -> Vector:
         """Return the coefficients of the correction in the basis, from the first k columns."""
         matrix = self._matrix[: k + 1, :k]
         if not np.isfinite(matrix).all():

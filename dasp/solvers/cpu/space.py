@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dasp.runtime.types import Array
+from dasp.runtime.types import Array, Vector
 from dasp.solvers.cpu.arnoldi import CpuArnoldi
 from dasp.solvers.cpu.passes import solve_triangle
-from dasp.solvers.cpu.vectors import CpuVectors, Vector
+from dasp.solvers.cpu.vectors import CpuVectors
 from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.scalars import LIMIT, RUNNING, first_verdict, verdict
 from dasp.solvers.space import Iterate, Report, Start, State, Triangle
@@ -132,11 +132,6 @@ class CpuSpace:
     def largest(self, array: Vector) -> float:
         """Return the largest absolute value."""
         return float(abs(array).max(initial=0.0))
-
-    def gram(self, X: Vector, Y: Vector) -> np.ndarray[Any, Any]:
-        """Return X.H Y in double precision."""
-        products = X.conj().T @ Y
-        return products.astype(np.complex128 if products.dtype.kind == "c" else np.float64)
 
     def set_product(
         self, out: Vector, X: Vector, C: np.ndarray[Any, Any], plus: Vector | None = None

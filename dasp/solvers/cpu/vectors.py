@@ -14,11 +14,10 @@ from dasp.runtime.cpu.job import CHUNKS, Job
 from dasp.runtime.cpu.team import multiply_alone, team
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.integers import ceil_div, round_up
+from dasp.runtime.types import Vector
 from dasp.solvers.cpu.passes import BLOCK, COMPLEX_BLOCK, NO_FACTOR, compile_pass
 from dasp.solvers.scalars import Scalar
 from dasp.solvers.space import Dot, Fused, Update, parse_dot, parse_update
-
-Vector = np.ndarray[Any, Any]
 
 ALIGNMENT = 64
 """Bytes to which rows are rounded up, so that each starts with a cache line."""
@@ -33,10 +32,10 @@ LEAST_SECONDS = 6e-6
 class Rows(NamedTuple):
     """Vectors of n numbers as the rows of one block, by name, and room for the sums of a pass."""
 
-    block: np.ndarray[Any, Any]
+    block: Vector
     n: int
     rows: Mapping[str, int]
-    sums: np.ndarray[Any, Any]
+    sums: Vector
 
 
 class CpuFused:

@@ -83,10 +83,9 @@ class CudaLoop:
         self._left = [self._take(max(1, most)) for _ in range(2)]
         self._totals = [space.totals(left) for left in self._left]
         self._captured = space.captures
-        rows = max(one.vectors.n for trace in phases for one in trace.passes)
         made = [[one for one in trace.entries if isinstance(one, Multiplication)] for trace in phases]
         costly = any(one.costly for each in made for one in each)
-        self._length = space.turn(rows, max(map(len, made)), costly=costly)
+        self._length = space.turn(max(map(len, made)), costly=costly)
         if self._captured:
             self._run_once(traces)
         texts = [*(self._write(trace, WHILE_RUNNING) for trace in phases), self._write(begun, UNGUARDED)]

@@ -13,7 +13,7 @@ from dasp.runtime.cuda.device import CudaDevice, device_of_number
 from dasp.runtime.cuda.graph import in_turn
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.integers import ceil_div
-from dasp.runtime.types import Array
+from dasp.runtime.types import Array, Vector
 from dasp.solvers.cuda.arnoldi import CudaArnoldi
 from dasp.solvers.cuda.loop import CudaLoop
 from dasp.solvers.cuda.passes import (
@@ -37,10 +37,9 @@ LARGE_ROWS, LARGE_THREADS, LARGE_BLOCKS_PER_PROCESSOR = 300_000, 512, 2
 """From so many rows on, threads of a block, and blocks for each multiprocessor: all multiprocessors have
 enough of them, and there are half as many sums to be read. Measured on an H200."""
 
-TURN, LONG_TURN, LONG_TURN_ROWS = 8, 16, 100_000
-"""Iterations of a turn, and those of systems of up to so many rows: a turn costs a launch, an iteration too
-much a product. Measured on an H200: poisson2d:100 takes 4.5, 4.0, 3.7, 3.5 us an iteration with turns of 4,
-8, 16 and 32. An iteration with multigrid takes 140 us, so that turns are a quarter as long there."""
+TURN, COSTLY_TURN = 8, 2
+"""Iterations of a turn, and of one with a preconditioner that takes as long as several products: a turn costs
+a launch, some 2 us on an H200, and an iteration too much a product, and 140 us with multigrid."""
 
 TRIANGULAR = Signature(
     "solve/triangular.cu",
@@ -131,14 +130,12 @@ class CudaSpace:
         most = LARGE_BLOCKS_PER_PROCESSOR if n >= LARGE_ROWS else BLOCKS_PER_PROCESSOR
         return max(1, min(ceil_div(n, width), most * self.on.processors))
 
-    def turn(self, rows: int, products: int, *, costly: bool) -> int:
+    def turn(self, products: int, *, costly: bool) -> int:
         """Return the iterations, an even number, after which the loop looks at their verdict.
 
-        `rows` are those of its longest vectors; `products` those of matrices, and of preconditioners, in one
-        iteration; `costly` says that it applies a preconditioner of several products.
+        An iteration has so many `products` with matrices and preconditioners, and `costly` ones among them.
         """
-        length = LONG_TURN if rows <= LONG_TURN_ROWS else TURN
-        return length // 4 if costly else length
+        return COSTLY_TURN if costly else TURN
 
     def totals(self, sums: Array) -> Array:
         """Return the array in which `combine` leaves the totals of sums over ranks: on one GPU the sums."""
@@ -164,18 +161,13 @@ class CudaSpace:
         there: Array = self.on.asarray(array, self.dtype)
         return there
 
-    def download(self, array: Array) -> np.ndarray[Any, Any]:
+    def download(self, array: Array) -> Vector:
         """Return a copy on the host."""
         return self.on.download(array)
 
     def largest(self, array: Array) -> float:
         """Return the largest absolute value."""
         return float(abs(array).max()) if len(array) else 0.0
-
-    def gram(self, X: Array, Y: Array) -> np.ndarray[Any, Any]:
-        """Return X.H Y on the host, summed in the space's precision."""
-        products = self.download(X.conj().T @ Y)
-        return products.astype(np.complex128 if products.dtype.kind == "c" else np.float64)
 
     def set_product(self, out: Array, X: Array, C: np.ndarray[Any, Any], plus: Array | None = None) -> None:
         """Set `out` to X C, or to X C + `plus`."""
@@ -200,7 +192,7 @@ class CudaTriangle:
         }
 
     @staticmethod
-    def _upload(space: CudaSpace, array: np.ndarray[Any, Any]) -> Array:
+    def _upload(space: CudaSpace, array: Vector) -> Array:
         there: Array = space.on.zeros(len(array), array.dtype)
         space.on.upload(there, array)
         return there
@@ -215,7 +207,7 @@ class CudaTriangle:
             blocks = ceil_div(count, THREADS)
             space.trace.call(space.on.launch(TRIANGULAR, defines, arguments, blocks, THREADS, types))
 
-    def load(self, data: np.ndarray[Any, Any], inverse: np.ndarray[Any, Any]) -> None:
+    def load(self, data: Vector, inverse: Vector) -> None:
         """Take other values of the same pattern, in place."""
         for name, array in (("data", data), ("inverse", inverse)):
             if len(array):

@@ -253,7 +253,7 @@ class PassSpace(Protocol):
     def blocks(self, n: int) -> int:
         """Return the blocks of a pass over vectors of n numbers."""
 
-    def turn(self, rows: int, products: int, *, costly: bool) -> int:
+    def turn(self, products: int, *, costly: bool) -> int:
         """Return the iterations, an even number, after which the loop looks at their verdict."""
 
     def totals(self, sums: Array) -> Array:
