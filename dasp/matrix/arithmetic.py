@@ -340,7 +340,7 @@ class ArithmeticMatrix(TransposableMatrix):
         def __getattr__(self, name: str) -> NoReturn:
             remedy = ""
             if name in ("data", "indices", "indptr") or hasattr(scipy.sparse.csr_array, name):
-                remedy = f"; A.tocsr().{name} is SciPy's"
+                remedy = f"; A.to_scipy().{name} is SciPy's"
             elif hasattr(scipy.sparse.csr_matrix, name):
                 remedy = f"; scipy.sparse.csr_matrix(A.to_scipy()).{name} is SciPy's"
             elif hasattr(np.ndarray, name):
@@ -386,14 +386,15 @@ class ArithmeticMatrix(TransposableMatrix):
         raise TypeError(
             f"a sum of A and {_check.kind_of(other)} was asked; a plan has one pattern; use "
             "A.shifted(sigma) for A + sigma I, or add to A.tocsr() and plan the sum; a function of SciPy "
-            "that adds takes A.as_linear_operator()"
+            "that adds takes A.as_linear_operator() or A.to_scipy()"
         )
 
     __radd__ = __sub__ = __rsub__ = __add__
 
     def __pow__(self, other: object) -> NoReturn:
         raise TypeError(
-            f"A ** {other!r} was asked; a plan has one pattern; compute it by A.tocsr(), and plan the power"
+            f"A ** {other!r} was asked; a plan has one pattern; A @ (A @ x) multiplies twice, and "
+            "A.to_scipy() has the entries"
         )
 
     # ---- how it shows itself -------------------------------------------------------------------------
@@ -418,6 +419,10 @@ class ArithmeticMatrix(TransposableMatrix):
             for line in (HEADINGS, *self._lines())
         ]
         return "\n".join([f"<{self._title()}>", *lines])
+
+    def __format__(self, spec: str) -> str:
+        """Return one line; libraries that refuse the matrix quote it, so it names the way round."""
+        return format(f"<{self._title()}; A.to_scipy() is a csr_array>", spec)
 
     def _repr_html_(self) -> str:
         """Return the same table for a notebook."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 
 import numpy as np
 import pytest
 import scipy.linalg
+import scipy.optimize
 import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
@@ -93,6 +95,47 @@ def test_scipys_functions_of_matrices(b):
             np.random.seed(seed)  # noqa: NPY002, which SciPy draws from
             estimates.append(sla.onenormest(one))
         assert estimates[0] == pytest.approx(estimates[1], rel=1e-12)
+
+
+def test_scipys_least_squares_of_functions(b):
+    matrix = spd()
+    operator = planned(matrix).as_linear_operator()
+    for x in (
+        scipy.optimize.least_squares(lambda x: matrix @ x - b, 0 * b, jac=lambda x: operator).x,
+        scipy.optimize.lsq_linear(operator, b).x,
+    ):
+        assert np.linalg.norm(matrix @ x - b) <= 1e-6 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        sp.csr_array,
+        sp.csr_matrix,
+        sp.csc_array,
+        sp.coo_array,
+        sp.triu,
+        lambda A: sp.block_array([[A]]),
+        lambda A: sp.save_npz(os.devnull, A),
+        lambda A: sp.eye_array(144) @ A,
+        lambda A: sp.eye_array(144, format="csr") + A,
+        lambda A: A + sp.eye_array(144),
+        lambda A: A**2,
+        lambda A: A.getrow(0),
+        lambda A: sla.spsolve(A, np.ones(144)),
+        sla.splu,
+        sla.expm,
+        lambda A: sla.expm_multiply(A, np.ones(144)),
+        lambda A: scipy.optimize.lsq_linear(A, np.ones(144)),
+        sp.csgraph.laplacian,
+        sp.csgraph.connected_components,
+        np.asarray,
+        np.linalg.norm,
+    ],
+)
+def test_a_function_that_reads_entries_names_the_way_round(call):
+    with pytest.raises(Exception, match=r"A\.to_scipy\(\)"):
+        call(planned(spd()))
 
 
 def test_every_product_of_the_operator():
