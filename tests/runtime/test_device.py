@@ -15,13 +15,24 @@ from dasp.runtime.cuda import device as cuda_device
 from dasp.runtime.cuda import driver as cuda_driver
 from dasp.runtime.cuda import graph as cuda_graph
 from dasp.runtime.cuda.device import CudaDevice
+from dasp.runtime.cuda.launch import Signature
 
 
-def test_addresses_and_numbers_as_launches_take_them():
-    pytest.importorskip("cupy")
-    device = CudaDevice(0)
-    assert [device.word(value) for value in (None, 7, np.int64(8))] == [0, 7, 8]
-    assert device.word(SimpleNamespace(data=SimpleNamespace(ptr=9))) == 9
+def test_addresses_and_numbers_as_launches_take_them(monkeypatch):
+    """A kernel gets the address of an array, a number as it is, 0 for None, in the order of the source."""
+
+    class Array:
+        data = SimpleNamespace(ptr=9)
+
+    device, words = object.__new__(CudaDevice), []
+    device._ndarray, device._stream = Array, lambda: SimpleNamespace(ptr=5)
+    monkeypatch.setattr(device, "_load", lambda *_: None)
+    on_grid = SimpleNamespace(on_grid=lambda *given: words.extend(given))
+    monkeypatch.setattr(cuda_device, "Launch", lambda *_: on_grid)
+    signature = Signature("a.cu", "a", "const double* x\n long long n\n int k\n const double* y")
+    launch = device.kernel(signature, {}, {})
+    launch(3, 64, {"n": np.int64(8), "x": Array(), "y": None, "k": 7, "other": 1})
+    assert words == [5, (3, 1), 64, 0, 9, 8, 7, 0]
 
 
 class Kept:

@@ -290,20 +290,20 @@ class _Packing:
     def zeros(self, size: int, dtype: Any) -> Any:
         return self._gpu.put(np.zeros(size, dtype))
 
-    def word(self, value: Any) -> Any:
-        return self._gpu.get(value) if hasattr(value, "data") and hasattr(value.data, "ptr") else value
-
     def read(self, numbers: Any) -> Any:
         return self._gpu.get(numbers).tolist()
 
     def kernel(self, signature: Any, constants: Any, types: Any) -> Any:
         module = compile_kernels(signature.source, constants)
 
-        def launch(blocks: tuple[int, int], threads: int, words: Any) -> None:
-            arguments = signature.ordered(types, {p.name: words[p.name] for p in signature.parameters})
-            module.launch(signature.entry, blocks, threads, arguments)
+        def launch(blocks: tuple[int, int], threads: int, arguments: Any) -> None:
+            declared = {p.name: self._array(arguments[p.name]) for p in signature.parameters}
+            module.launch(signature.entry, blocks, threads, signature.ordered(types, declared))
 
         return launch
+
+    def _array(self, value: Any) -> Any:
+        return self._gpu.get(value) if hasattr(value, "data") and hasattr(value.data, "ptr") else value
 
     def load_all(self, wanted: Any) -> None:
         pass

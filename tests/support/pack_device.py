@@ -11,29 +11,6 @@ import numpy as np
 from tests.simt import compile_kernels, poisoned
 
 
-class _Address:
-    """Where an array is, which keeps no memory, as on a GPU."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        owner = array
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
-        self.owner = weakref.ref(owner)
-        self.offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
-        self.shape, self.dtype = array.shape, array.dtype
-
-
-def _array_at(word: Any) -> Any:
-    """Return what is at an address, which must not have been given back."""
-    if not isinstance(word, _Address):
-        return word
-    owner = word.owner()
-    assert owner is not None, "a kernel is told of memory that was given back"
-    if (word.shape, word.dtype) == (owner.shape, owner.dtype):
-        return owner
-    return np.ndarray(word.shape, word.dtype, owner, word.offset)
-
-
 class PackingDevice:
     """Stands for `dasp.runtime.cuda.device.CudaDevice` in packing; no kernel may read what none has written.
 
@@ -84,18 +61,16 @@ class PackingDevice:
         self.bytes -= size
         self._written.pop(number, None)
 
-    def word(self, value: Any) -> Any:
-        return _Address(value) if isinstance(value, np.ndarray) else value
-
     def asarray(self, array: Any, dtype: Any) -> Any:
         return np.asarray(array, dtype)
 
     def copy(self, target: Any, source: Any) -> None:
         target[:] = source[: len(target)]
-        address = _Address(target)
-        written = self._written.get(id(address.owner()))
+        owner = _owner(target)
+        written = self._written.get(id(owner))
         if written is not None:
-            written[address.offset : address.offset + target.nbytes] = 1
+            offset = target.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+            written[offset : offset + target.nbytes] = 1
 
     def read(self, numbers: Any) -> list[int]:
         self.reads += 1
@@ -105,14 +80,13 @@ class PackingDevice:
         self.load_all([(signature.source, constants)])
         module = compile_kernels(signature.source, constants)
 
-        def launch(blocks: int | tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
+        def launch(blocks: int | tuple[int, int], threads: int, arguments: Mapping[str, Any]) -> None:
             self.launches.append(signature.entry)
-            words = {p.name: words[p.name] for p in signature.parameters}
-            arguments = {name: _array_at(word) for name, word in words.items()}
-            ordered = [self._marked(value) for value in signature.ordered(types, arguments)]
+            declared = {p.name: arguments[p.name] for p in signature.parameters}
+            ordered = [self._marked(value) for value in signature.ordered(types, declared)]
             how = {"seed": self._seed}
             if signature.shared_words:
-                how["shared_bytes"] = 4 * words[signature.shared_words]
+                how["shared_bytes"] = 4 * arguments[signature.shared_words]
             module.launch(signature.entry, grid=blocks, block=threads, args=ordered, **how)
 
         return launch
@@ -126,9 +100,7 @@ class PackingDevice:
         """An array of which the emulator knows what was written; all of it once it was given out in views."""
         if not isinstance(value, np.ndarray):
             return value
-        owner = value
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
+        owner = _owner(value)
         written = self._written.get(id(owner))
         if written is None:
             return value
@@ -138,3 +110,10 @@ class PackingDevice:
         marker = poisoned(value)
         marker._bytes = written
         return marker
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    """Return the array whose memory a view shows, or the array itself."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

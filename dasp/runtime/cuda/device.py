@@ -131,12 +131,6 @@ class CudaDevice:
 
     # ---- launches --------------------------------------------------------------------------------------
 
-    def word(self, value: DeviceArray | int | None) -> int:
-        """Return the argument of a launch for an array, an int or None, the null pointer."""
-        if value is None:
-            return 0
-        return int(value) if isinstance(value, (int, np.integer)) else int(value.data.ptr)
-
     def address(self, array: DeviceArray) -> int:
         """Return where an array begins."""
         return int(array.data.ptr)
@@ -149,14 +143,17 @@ class CudaDevice:
         self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]
     ) -> Launches:
         """Return a compiled kernel, whose grid and arguments come with each launch."""
+        array = self._ndarray
         shared = signature.shared_words
         function = self._load(signature, constants, 4 * self.shared_words if shared else 0)
         launch, names = Launch(function, signature, types, {}, signature.names), signature.names
 
-        def launch_on(blocks: int | tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
+        def launch_on(blocks: int | tuple[int, int], threads: int, arguments: Mapping[str, Any]) -> None:
             grid = (blocks, 1) if isinstance(blocks, int) else blocks
-            nbytes = 4 * words[shared] if shared else 0
-            launch.on_grid(self._stream().ptr, grid, threads, nbytes, *[words[name] for name in names])
+            nbytes = 4 * arguments[shared] if shared else 0
+            values = (arguments[name] for name in names)
+            words = [value.data.ptr if isinstance(value, array) else value or 0 for value in values]
+            launch.on_grid(self._stream().ptr, grid, threads, nbytes, *words)
 
         return launch_on
 
@@ -270,10 +267,6 @@ class CudaDevice:
         return launch
 
 
-Arguments = dict[str, DeviceArray | int | None]
-"""Arguments of a kernel by their names; None is the null pointer."""
-
-
 class KernelLauncher:
     """Launches kernels, each compiled once for its kinds.
 
@@ -300,8 +293,7 @@ class KernelLauncher:
         if kernel is None:
             kernel = self.device.kernel(signature, kinds.constants, kinds.types)
             self._kernels[signature, kinds] = kernel
-        word = self.device.word
-        kernel(blocks, threads, {name: word(value) for name, value in arguments.items()})
+        kernel(blocks, threads, arguments)
 
 
 def _repeat_from_host(function: Callable[[], None], numbers: DeviceArray) -> None:

@@ -364,9 +364,12 @@ class Kinds:
     constants: dict[str, str]
 
 
+Arguments = dict[str, DeviceArray | int | None]
+"""Arguments of a kernel by their names; None is the null pointer."""
+
 Launches = Callable[[int | tuple[int, int], int, Mapping[str, Any]], None]
-"""Launches a kernel: blocks of the grid, along x or along x and y, threads of a block, and by name a number
-or an address for every parameter, and perhaps for others; 0 for no array."""
+"""Launches a kernel: blocks of the grid, along x or along x and y, threads of a block, and an argument for
+every parameter, and perhaps others."""
 
 
 class _Attribute(ctypes.Structure):

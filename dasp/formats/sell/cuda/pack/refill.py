@@ -21,8 +21,7 @@ from dasp.formats.sell.cuda.pack.values import (
     read_facts,
 )
 from dasp.formats.sell.pattern import Coding, Values, code_type
-from dasp.runtime.cuda.device import Arguments
-from dasp.runtime.cuda.launch import Kinds
+from dasp.runtime.cuda.launch import Arguments, Kinds
 from dasp.runtime.integers import ceil_div
 
 _CAPTURED = (
