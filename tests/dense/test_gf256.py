@@ -1,5 +1,6 @@
 """The field GF(2^8), its CPU ladder and the front door, against galois."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -50,20 +51,16 @@ def test_invert_agrees_with_galois(size):
         matrix = random_bytes(seed, size, size)
         matrix[0, 0] = 0  # a pivot must be looked for
         if np.linalg.matrix_rank(FIELD(matrix)) < size:
-            with pytest.raises(ValueError, match="no inverse"):
+            with pytest.raises(
+                ValueError,
+                match=f"singular {size} x {size} matrix .* no inverse",
+            ):
                 field.invert(matrix)
             continue
         np.testing.assert_array_equal(field.invert(matrix), np.asarray(np.linalg.inv(FIELD(matrix))))
 
 
-def test_a_singular_matrix_has_no_inverse():
-    with pytest.raises(
-        ValueError, match=r"singular 2 x 2 matrix over GF\(2\^8\) was given; it has no inverse"
-    ):
-        field.invert(np.array([[1, 2], [2, 4]], np.uint8))
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(3, 4), (4, 3), (1, 6), (6, 1), (128, 128), (0, 5), (4, 252)])
+@pytest.mark.parametrize(("rows", "columns"), [(4, 3), (1, 6), (6, 1), (128, 128), (0, 5), (4, 252)])
 def test_every_minor_of_a_cauchy_matrix_is_not_zero(rows, columns):
     matrix = field.cauchy(rows, columns)
     assert matrix.shape == (rows, columns)
@@ -104,9 +101,9 @@ def test_bit_matrices_make_products():
 
 
 @pytest.mark.parametrize("name", AVAILABLE)
-@pytest.mark.parametrize("n", [1, 15, 63, 64, 127, 128, 129, 1000, 40_001])
-def test_a_rung_multiplies(name, n):
-    for m, k in ((4, 10), (1, 1), (7, 3), (2, 33)):
+def test_a_rung_multiplies(name):
+    widths, shapes = (1, 15, 63, 64, 127, 128, 129, 1000, 40_001), ((4, 10), (1, 1), (7, 3), (2, 33))
+    for n, (m, k) in itertools.product(widths, shapes):
         a, b = random_bytes(m, m, k), random_bytes(n, k, n)
         a[0, 0] = 0
         out = np.full((m, n), 0xA5, np.uint8)
@@ -124,7 +121,7 @@ def test_every_product_of_two_bytes(name):
 def test_the_number_of_threads_changes_nothing(name):
     a, b = random_bytes(1, 3, 10), random_bytes(2, 10, 70_001)
     one = gf256.matmul(a, b, kernel=name, threads=1)
-    for threads in (2, 3, 16):
+    for threads in (2, 16):
         np.testing.assert_array_equal(gf256.matmul(a, b, kernel=name, threads=threads), one)
 
 
@@ -217,7 +214,7 @@ def spread(values, layout):
 LAYOUTS = st.sampled_from(["C", "F", "gaps", "rows apart", "backwards"])
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     sizes=st.tuples(st.integers(0, 12), st.integers(0, 20), st.integers(0, 400)),
     layouts=st.tuples(LAYOUTS, LAYOUTS, LAYOUTS),

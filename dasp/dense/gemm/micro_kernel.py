@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dasp.runtime.cpu.emitter import FIRST_LEVEL, I32, LINE, prefetch_run
+from dasp.runtime.cpu.emitter import FIRST_LEVEL, I32, LINE, prefetch_run, splat
 from dasp.runtime.cpu.host import find_features
 
 SQUARE = 8
@@ -99,14 +99,7 @@ class TileEmitter:
     def broadcast(self, address: ir.Value) -> ir.Value:
         """Return a vector of one element, read from an address."""
         pointer = self.builder.inttoptr(address, self.real.as_pointer())
-        return self.splat(self.builder.load(pointer, align=self.size))
-
-    def splat(self, scalar: ir.Value) -> ir.Value:
-        """Return a vector of one element."""
-        seed = ir.Constant(self.vector, ir.Undefined)
-        first = self.builder.insert_element(seed, scalar, ir.Constant(I32, 0))
-        zeros = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
-        return self.builder.shuffle_vector(first, seed, zeros)
+        return splat(self.builder, self.builder.load(pointer, align=self.size), self.lanes)
 
     def prefetch(self, address: ir.Value, writes: bool) -> None:
         """Ask for a cache line that will be read, or written."""
@@ -248,7 +241,7 @@ def _emit_update(
 ) -> None:
     """Emit C = alpha sums + beta C; with beta == 0, C is not read."""
     builder = emitter.builder
-    factor, weight = emitter.splat(alpha), emitter.splat(beta)
+    factor, weight = splat(builder, alpha, tile.lanes), splat(builder, beta, tile.lanes)
     fresh = builder.fcmp_ordered("==", beta, ir.Constant(emitter.real, 0.0))
     with builder.if_else(fresh) as (then, otherwise):
         for reads, branch in ((False, then), (True, otherwise)):

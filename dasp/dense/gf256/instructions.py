@@ -40,20 +40,19 @@ class Instruction:
     ----------
     name : str
         The rung that it makes.
-    method : {"shuffle", "affine"}
+    method : {"doubling", "shuffle", "affine"}
     width : int
         Bytes in a vector.
     features : tuple of str
         The features that the processor needs, in LLVM's words.
-    rows, vectors : int
-        Output rows and vectors of columns that one step keeps in registers.
+    vectors : int
+        Vectors of columns that one step keeps in registers, for as many as 4 output rows.
     """
 
     name: str
     method: str
     width: int
     features: tuple[str, ...]
-    rows: int
     vectors: int
 
     @property
@@ -71,23 +70,19 @@ def _find_widest() -> int:
     return 64 if "avx512bw" in find_features() else 32 if "avx2" in find_features() else 16
 
 
-DOUBLING = Instruction("doubling", "doubling", _find_widest(), (), 4, 1)
-SHUFFLE_16 = Instruction("shuffle_16", "shuffle", 16, ("neon",) if _is_arm() else ("ssse3",), 4, 2)
-SHUFFLE_32 = Instruction("shuffle_32", "shuffle", 32, ("avx2",), 4, 2)
-SHUFFLE_64 = Instruction("shuffle_64", "shuffle", 64, ("avx512bw",), 4, 2)
+DOUBLING = Instruction("doubling", "doubling", _find_widest(), (), 1)
+SHUFFLE_16 = Instruction("shuffle_16", "shuffle", 16, ("neon",) if _is_arm() else ("ssse3",), 2)
+SHUFFLE_32 = Instruction("shuffle_32", "shuffle", 32, ("avx2",), 2)
+SHUFFLE_64 = Instruction("shuffle_64", "shuffle", 64, ("avx512bw",), 2)
 # So little arithmetic is left that memory decides: four vectors in flight for each row, where AVX-512 has the
 # registers for them.
 AFFINE_32 = Instruction(
-    "affine_32", "affine", 32, ("gfni", "avx2"), 4, 4 if "avx512vl" in find_features() else 2
+    "affine_32", "affine", 32, ("gfni", "avx2"), 4 if "avx512vl" in find_features() else 2
 )
-AFFINE_64 = Instruction("affine_64", "affine", 64, ("gfni", "avx512bw"), 4, 4)
+AFFINE_64 = Instruction("affine_64", "affine", 64, ("gfni", "avx512bw"), 4)
 
 _SHUFFLES = {16: "llvm.x86.ssse3.pshuf.b.128", 32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}
-_AFFINES = {
-    16: "llvm.x86.vgf2p8affineqb.128",
-    32: "llvm.x86.vgf2p8affineqb.256",
-    64: "llvm.x86.vgf2p8affineqb.512",
-}
+_AFFINES = {32: "llvm.x86.vgf2p8affineqb.256", 64: "llvm.x86.vgf2p8affineqb.512"}
 
 
 class _Step:
