@@ -142,33 +142,15 @@ def _complex_dot(vectors, x, y, size):
 
 
 @_inline
-def _scale(out, a, x):
+def _set(out, a, x):
     for i in range(len(out)):
         out[i] = a * x[i]
 
 
 @_inline
-def _scale_product(out, a, x, y):
+def _set_product(out, a, x, y):
     for i in range(len(out)):
         out[i] = a * (x[i] * y[i])
-
-
-@_inline
-def _scale_own(out, a):
-    for i in range(len(out)):
-        out[i] = a * out[i]
-
-
-@_inline
-def _sum_own(out, a, b, x):
-    for i in range(len(out)):
-        out[i] = a * out[i] + b * x[i]
-
-
-@_inline
-def _sum_two(out, a, x, b, y):
-    for i in range(len(out)):
-        out[i] = a * x[i] + b * y[i]
 
 
 @_inline
@@ -184,37 +166,6 @@ def _add_product(out, a, x, y):
 
 
 @_inline
-def _first_terms(out, rows, factors, left):
-    """Set a block of a row to its first terms and return how many those were.
-
-    `rows` is (vectors, their rows' length, first element, and the program from the update on).
-    """
-    vectors, stride, low, program = rows
-    size = len(out)
-    first = program[2] * stride + low
-    own = program[2] == program[0] and program[3] == NO_FACTOR
-    a = out.dtype.type(factors[0])
-    plain = left > 1 and program[5] == NO_FACTOR
-    if plain:
-        b = out.dtype.type(factors[1])
-        second = program[4] * stride + low
-        if own:
-            _sum_own(out, a, b, vectors[second : second + size])
-            return 2
-        if program[3] == NO_FACTOR:
-            _sum_two(out, a, vectors[first : first + size], b, vectors[second : second + size])
-            return 2
-    if own:
-        _scale_own(out, a)
-    elif program[3] == NO_FACTOR:
-        _scale(out, a, vectors[first : first + size])
-    else:
-        other = program[3] * stride + low
-        _scale_product(out, a, vectors[first : first + size], vectors[other : other + size])
-    return 1
-
-
-@_inline
 def _update(vectors, stride, low, size, program, factors):
     """Make one update of a block; `program` begins with it."""
     start = program[0] * stride + low
@@ -222,16 +173,19 @@ def _update(vectors, stride, low, size, program, factors):
     terms = program[1]
     if terms == 0:
         out[:] = 0
-        return
-    done = _first_terms(out, (vectors, stride, low, program), factors, terms)
-    for term in range(done, terms):
+    for term in range(terms):
         a = out.dtype.type(factors[term])
         x = program[2 + 2 * term] * stride + low
-        if program[3 + 2 * term] == NO_FACTOR:
-            _add(out, a, vectors[x : x + size])
-        else:
-            y = program[3 + 2 * term] * stride + low
+        y = program[3 + 2 * term] * stride + low
+        multiplied = program[3 + 2 * term] != NO_FACTOR
+        if multiplied and term == 0:
+            _set_product(out, a, vectors[x : x + size], vectors[y : y + size])
+        elif multiplied:
             _add_product(out, a, vectors[x : x + size], vectors[y : y + size])
+        elif term > 0:
+            _add(out, a, vectors[x : x + size])
+        elif x != start or a != 1:
+            _set(out, a, vectors[x : x + size])
 
 
 def _pass(
