@@ -64,7 +64,7 @@ def jit(
                 "NUMBA_DISABLE_JIT is set; what dasp does on a CPU is compiled by Numba; unset it"
             )
         inlined = options.get("forceinline", False)
-        compiled: Any = njit(no_cpython_wrapper=inlined, no_cfunc_wrapper=inlined, **options)(function)
+        compiled: Any = njit(no_cpython_wrapper=inlined, no_cfunc_wrapper=True, **options)(function)
         if cache and not inlined:
             _keep(compiled, function)
         compiled.compile = _undisturbed(function.__name__, compiled.compile)

@@ -8,7 +8,7 @@ import numpy as np
 
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, narrowest
-from dasp.formats.sell.cpu.windows import cut_runs, sort_rows
+from dasp.formats.sell.cpu.windows import WindowSorter, cut_runs
 from dasp.formats.sell.layout import Cut, Layout, Runs, Slices, Survey, Tried
 from dasp.formats.sell.pattern import shape_word
 from dasp.runtime.integers import ceil_div
@@ -48,11 +48,7 @@ def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
     """See `Primitives`."""
     index, (lengths, long_rows, _) = narrowest(max(csr.shape)), survey.detail
     positions = len(lengths) - len(long_rows)
-    unmoved = window == 0 and not len(long_rows)
-    rows, runs = np.empty(0 if unmoved else positions, index), Runs(csr.indptr[:-1], lengths)
-    if not unmoved:
-        runs = Runs(np.empty(positions, csr.indptr.dtype), np.empty(positions, np.int32))
-        sort_rows(csr.indptr, lengths, window, WARP * cut.steps, rows, *runs)
+    rows, runs = WindowSorter(csr, lengths, len(long_rows), window, WARP * cut.steps).rows_and_runs()
     slices = cut_runs(runs.lengths, cut.steps)
     segments = _segments(csr, long_rows, cut, cut.in_order - len(slices.steps))
     if len(segments.rows):

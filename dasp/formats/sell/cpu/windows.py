@@ -12,18 +12,17 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import WARP
+from dasp.formats.plan import WARP, narrowest
 from dasp.formats.sell.choose import SAMPLES, TILE_ROWS, SliceStatistics, drawn_tile
 from dasp.formats.sell.layout import Cut, Layout, Runs, Slices, Survey, Tried
 from dasp.formats.sell.pattern import MOST_WARPS
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
-from dasp.runtime.integers import ceil_div
 
 Vector = np.ndarray[Any, Any]
 
-DIRECT_SECTORS = 1 << 20
-"""Sectors up to which each has its own place, of 4 bytes, in the table of those seen; others are hashed."""
+SECTOR_BITS = 36
+"""Bits of a sector's number in a key; the others say which block of slices has read it."""
 
 
 def try_windows(
@@ -36,19 +35,16 @@ def try_windows(
     tiles: int,
 ) -> Tried:
     """See `Primitives`."""
-    lengths, steps = survey.detail[0], cut.steps  # lengths: below 0 for rows that are in no slice
+    lengths, long_rows = survey.detail[0], survey.long_rows
     all_rows = len(lengths)
     if tiles:
         rows = _rows_of_tiles(tiles, all_rows)
-        csr, lengths = csr._replace(indptr=csr.indptr[rows]), np.maximum(lengths[rows], 0)
+        csr, lengths, long_rows = csr._replace(indptr=csr.indptr[rows]), np.maximum(lengths[rows], 0), 0
 
     def statistics(window: int) -> SliceStatistics:
-        in_order, begins = _lengths_in_order(lengths, window, WARP * steps)
-        slices = cut_runs(in_order, steps)
-        runs = Runs(np.empty(begins[-1], csr.indptr.dtype), np.empty(begins[-1], np.int32))
-        if any(blocks):
-            wanted = _places(slices)[:, None] + np.arange(MOST_WARPS)
-            _take_sampled(csr.indptr, lengths, window, begins, slices.first_run, wanted, WARP * steps, *runs)
+        sorter = WindowSorter(csr, lengths, long_rows, window, WARP * cut.steps)
+        slices = cut_runs(sorter.lengths(), cut.steps)
+        runs = sorter.sampled_runs(slices) if any(blocks) else Runs(csr.indptr, lengths)
         found = _sample(slices, runs, csr, sector_columns, blocks)
         return found.scaled(all_rows, len(lengths)) if tiles else found
 
@@ -80,9 +76,18 @@ def _sample(
     steps, full = int(slices.steps.sum()), int(slices.full.sum())
     if not count or not any(blocks):
         return SliceStatistics(count, steps, full, 0, 0, 0, 0)
-    every, shift = csr.shape[1] // sector_columns + 1, sector_columns.bit_length() - 1
-    sampled, *sectors = _count_sectors(*slices, *runs, csr.indices, _places(slices), blocks, shift, every)
-    return SliceStatistics(count, steps, full, sampled, *sectors)
+    places, ends = _places(slices), np.append(0, np.cumsum(slices.steps))
+    sampled = ends[np.minimum(places + MOST_WARPS, count)] - ends[places]
+    # Each sector has a place of its own, or there are twice as many places as slots, and sectors share them.
+    sectors, slots = csr.shape[1] // sector_columns + 1, WARP * int(sampled.max())
+    room, shift = 1 << min(sectors, 2 * slots).bit_length(), sector_columns.bit_length() - 1
+    arrays = slices.first_run, slices.shift, *runs, csr.indices, places
+
+    def count_sectors(width: int) -> int:
+        seen, counts = np.zeros(room, np.uint64), np.full(count, -1, np.int64)
+        return int(_count_sectors(*arrays, width, shift, seen, counts)) if width else 0
+
+    return SliceStatistics(count, steps, full, int(sampled.sum()), *map(count_sectors, blocks))
 
 
 def _places(slices: Slices) -> Vector:
@@ -91,12 +96,73 @@ def _places(slices: Slices) -> Vector:
     return places
 
 
-def _lengths_in_order(lengths: Vector, window: int, longest: int) -> tuple[Vector, Vector]:
-    """Return lengths as they stand in slices, and the position at which each window begins and all end."""
-    width = window or max(len(lengths), 1)
-    in_order, begins = np.empty(len(lengths), np.int32), np.empty(ceil_div(len(lengths), width) + 1, np.int64)
-    _sort_lengths(lengths, width, window > 0, in_order, begins, np.zeros(longest + 1, np.int32))
-    return in_order[: begins[-1]], begins
+class WindowSorter:
+    """Sorts rows, longest first inside each window and those of equal lengths in their order.
+
+    Parameters
+    ----------
+    csr : Csr
+    lengths : numpy.ndarray, int32
+        Of rows; below 0 of long ones, which are left out.
+    long_rows : int
+    window : int
+        Rows of a window; 0 to leave rows in their order.
+    longest : int
+        A length that no other row exceeds.
+    """
+
+    def __init__(self, csr: Csr, lengths: Vector, long_rows: int, window: int, longest: int) -> None:
+        self._window, self._longest = window, longest
+        self._rows = np.empty(0, narrowest(max(csr.shape)))
+        self._runs = Runs(csr.indptr[: len(lengths)], lengths)
+        if window:
+            firsts = np.arange(0, len(lengths), window)
+            self._begins = np.append(firsts, len(lengths))
+            if long_rows:
+                self._begins[1:] = np.cumsum(np.add.reduceat(lengths >= 0, firsts, dtype=np.int64))
+        elif long_rows:
+            kept = np.flatnonzero(lengths >= 0)
+            self._rows = kept.astype(self._rows.dtype)
+            self._runs = Runs(*(array[kept] for array in self._runs))
+
+    def lengths(self) -> Vector:
+        """Return the lengths of rows in their new order."""
+        if not self._window:
+            return self._runs.lengths
+        lengths = np.empty(self._begins[-1], np.int32)
+        self._sort(_ALL, self._rows, self._runs.starts[:0], lengths)
+        return lengths
+
+    def rows_and_runs(self) -> tuple[Vector, Runs]:
+        """Return the rows in their new order, none if every row stays in its place, and their runs."""
+        if not self._window:
+            return self._rows, self._runs
+        rows, runs = np.empty(self._begins[-1], self._rows.dtype), self._empty()
+        self._sort(_ALL, rows, *runs)
+        return rows, runs
+
+    def sampled_runs(self, slices: Slices) -> Runs:
+        """Return runs in their new order, which are only set in the windows of the sample."""
+        if not self._window:
+            return self._runs
+        begins, places, runs = self._begins, _places(slices), self._empty()
+        ends = np.append(slices.first_run, begins[-1])[np.minimum(places + MOST_WARPS, len(slices.steps))]
+        firsts = np.searchsorted(begins, slices.first_run[places], side="right") - 1
+        self._sort((firsts, np.searchsorted(begins, ends)), self._rows, *runs)
+        return runs
+
+    def _empty(self) -> Runs:
+        count = self._begins[-1]
+        return Runs(np.empty(count, self._runs.starts.dtype), np.empty(count, np.int32))
+
+    def _sort(self, windows: tuple[Vector, Vector], rows: Vector, starts: Vector, lengths: Vector) -> None:
+        """Set what there is room for; `windows` are ranges of them, in rising order."""
+        cursors = np.zeros(self._longest + 1, np.int64)
+        _sort_windows(*self._runs, self._window, self._begins, *windows, cursors, rows, starts, lengths)
+
+
+_ALL = np.zeros(1, np.int64), np.full(1, np.iinfo(np.int64).max)
+"""The range of all windows."""
 
 
 def cut_runs(lengths: Vector, steps: int) -> Slices:
@@ -109,35 +175,42 @@ def cut_runs(lengths: Vector, steps: int) -> Slices:
 
 
 _compile = jit(nogil=True)
-_inline = jit(nogil=True, forceinline=True)
 
 
 @_compile
-def _sort_lengths(lengths, width, sorts, in_order, begins, times_of):
-    """Write lengths as they stand in slices, and the position at which each window begins and all end.
+def _sort_windows(starts, lengths, width, begins, firsts, stops, cursors, rows, to_starts, to_lengths):
+    """Sort some windows, longest row first: set lengths, and rows and starts if there is room for any.
 
-    `times_of` counts lengths, and is 0 before and after.
+    `begins` holds the position of the first row of each window, `firsts` and `stops` the rising ranges of
+    windows. `cursors`, one for each length, are 0 before and after.
     """
-    m, place = len(lengths), 0
-    for nth in range(len(begins) - 1):
-        begins[nth] = place
-        begin, end = nth * width, min((nth + 1) * width, m)
-        if not sorts:
+    done = 0
+    for i in range(len(firsts)):
+        first = firsts[i] if firsts[i] > done else done
+        done = stops[i] if stops[i] < len(begins) else len(begins) - 1
+        for nth in range(first, done):
+            place, begin, end = begins[nth], nth * width, (nth + 1) * width
+            end = end if end < len(lengths) else len(lengths)
+            most = 0
             for row in range(begin, end):
-                in_order[place] = lengths[row]
-                place += lengths[row] >= 0
-            continue
-        most = 0
-        for row in range(begin, end):
-            if lengths[row] >= 0:
-                times_of[lengths[row]] += 1
-                most = max(most, lengths[row])
-        for length in range(most, -1, -1):
-            for _ in range(times_of[length]):
-                in_order[place] = length
-                place += 1
-            times_of[length] = 0
-    begins[-1] = place
+                if lengths[row] >= 0:
+                    cursors[lengths[row]] += 1
+                    most = lengths[row] if lengths[row] > most else most
+            for length in range(most, -1, -1):
+                times, cursors[length] = cursors[length], place
+                for _ in range(times):
+                    to_lengths[place] = length
+                    place += 1
+            if len(to_starts):
+                for row in range(begin, end):
+                    if lengths[row] >= 0:
+                        at = cursors[lengths[row]]
+                        cursors[lengths[row]] += 1
+                        to_starts[at] = starts[row]
+                        if len(rows):
+                            rows[at] = row
+            for length in range(most + 1):
+                cursors[length] = 0
 
 
 @_compile
@@ -159,138 +232,28 @@ def _cut_runs(lengths, steps, cuts):
     return slices
 
 
-@_inline
-def _sort_window(indptr, lengths, begin, end, sorts, place, cursors, rows, starts, sizes):
-    """Set row, start and length at the positions of a window from `place` on; equal lengths keep their order.
+@_compile
+def _count_sectors(first_run, shifts, starts, lengths, indices, places, width, sector_shift, seen, counts):
+    """Return the sectors that blocks of `width` slices read, added up over the blocks of all places.
 
-    Cursors are 0 before and after. No rows are set if there is no room for any.
+    `seen` is 0 and has room for a power of two of keys, `counts` is -1 for each slice: the blocks of a small
+    matrix belong to several places.
     """
-    most = np.int64(-1)
-    for row in range(begin, end if sorts else begin):
-        length = np.int64(lengths[row])
-        if length >= 0:
-            cursors[length] += 1
-            most = max(most, length)
-    first = np.int64(place)
-    for each in range(most, -1, -1):
-        times = cursors[each]
-        cursors[each] = first
-        first += times
-    for row in range(begin, end):
-        length = np.int64(lengths[row])
-        if length >= 0:
-            at = place
-            if sorts:
-                at = cursors[length]
-                cursors[length] += 1
-            else:
-                place += 1
-            starts[at], sizes[at] = indptr[row], length
-            if len(rows):
-                rows[at] = row
-    cursors[: most + 1] = 0
-
-
-@_compile
-def sort_rows(indptr, lengths, window, longest, rows, starts, sizes):
-    """Set row, start and length at every position, longest first inside each window; 0 leaves their order."""
-    cursors, place = np.zeros(longest + 1, np.int64), 0
-    width = window if window > 0 else max(len(lengths), 1)
-    for begin in range(0, len(lengths), width):
-        end = min(begin + width, len(lengths))
-        _sort_window(indptr, lengths, begin, end, window > 0, place, cursors, rows, starts, sizes)
-        for row in range(begin, end):
-            place += lengths[row] >= 0
-
-
-@_compile
-def _take_sampled(indptr, lengths, window, begins, first_run, wanted, longest, starts, sizes):
-    """Set start and length of the runs of the wanted slices, and of those in the same windows."""
-    width = window if window > 0 else max(len(lengths), 1)
-    done, cursors = np.zeros(len(begins), np.bool_), np.zeros(longest + 1, np.int64)
-    for s in wanted.ravel():
-        if s >= len(first_run):
-            continue
-        first, last = first_run[s], first_run[s + 1] if s + 1 < len(first_run) else len(starts)
-        if window == 0 and len(starts) == len(lengths):
-            for row in range(first, last):
-                starts[row], sizes[row] = indptr[row], lengths[row]
-            continue
-        nth = np.searchsorted(begins, first, side="right") - 1
-        while nth < len(begins) - 1 and begins[nth] < last:
-            if not done[nth]:
-                done[nth] = True
-                begin, end = nth * width, min((nth + 1) * width, len(lengths))
-                _sort_window(
-                    indptr, lengths, begin, end, window > 0, begins[nth], cursors, begins[:0], starts, sizes
-                )
-            nth += 1
-
-
-@_compile
-def _count_sectors(
-    first_run, shifts, steps, full, starts, lengths, indices, firsts, blocks, sector_shift, sectors
-):
-    count, sampled, most = len(steps), 0, 1
-    for first in firsts:
-        slots = 0
-        for s in range(first, min(first + MOST_WARPS, count)):
-            sampled += steps[s]
-            slots += WARP * steps[s]
-        most = max(most, slots)
-    direct = sectors <= DIRECT_SECTORS
-    places = np.int64(1)  # open addressing, at most half full
-    while places < 2 * most:
-        places *= 2
-    if direct:
-        places = np.int64(sectors)
-    holds, seen = np.zeros(1 if direct else places, np.int64), np.zeros(places, np.int32)
-    block = np.int32(0)
-    totals = np.zeros(3, np.int64)
-    found = np.empty(count, np.int32)
-    for kind in range(3):
-        if blocks[kind] == 0:
-            continue
-        found[:] = -1  # sectors of the block that begins at a slice: places of a small matrix overlap
-        for first in firsts:
-            for begin in range(first, min(first + MOST_WARPS, count), blocks[kind]):
-                if found[begin] < 0:
-                    block += np.int32(1)
-                    distinct = 0
-                    for s in range(begin, min(begin + blocks[kind], count)):
-                        for run in range(first_run[s], min(first_run[s] + (WARP >> shifts[s]), len(lengths))):
-                            entries = range(np.uint64(starts[run]), np.uint64(starts[run] + lengths[run]))
-                            if direct:
-                                distinct += _mark(entries, indices, sector_shift, seen, block)
-                            else:
-                                distinct += _mark_hashed(entries, indices, sector_shift, seen, holds, block)
-                    found[begin] = distinct
-                totals[kind] += found[begin]
-    return sampled, totals[0], totals[1], totals[2]
-
-
-@_inline
-def _mark(entries, indices, sector_shift, seen, block):
-    """Mark the sectors of entries as seen by a block, without a branch. Return the number of new ones."""
-    new = 0
-    for entry in entries:
-        sector = np.uint64(indices[entry]) >> np.uint64(sector_shift)
-        new += seen[sector] != block
-        seen[sector] = block
-    return new
-
-
-@_inline
-def _mark_hashed(entries, indices, sector_shift, seen, holds, block):
-    """Mark sectors as `_mark` does, where they share places. Return the number of new ones."""
-    new = 0
-    last = np.uint64(len(seen) - 1)
-    for entry in entries:
-        sector = np.uint64(indices[entry]) >> np.uint64(sector_shift)
-        place = sector & last
-        while seen[place] == block and holds[place] != sector:
-            place = (place + np.uint64(1)) & last
-        if seen[place] != block:
-            seen[place], holds[place] = block, sector
-            new += 1
-    return new
+    total, slices, last = 0, len(counts), np.uint64(len(seen) - 1)
+    ones, one = np.uint64((1 << SECTOR_BITS) - 1), np.uint64(1)
+    for first in places:
+        for begin in range(first, min(first + MOST_WARPS, slices), width):
+            if counts[begin] < 0:
+                counts[begin] = 0
+                block = np.uint64(begin + 1) << np.uint64(SECTOR_BITS)
+                for s in range(begin, min(begin + width, slices)):
+                    for run in range(first_run[s], min(first_run[s] + (WARP >> shifts[s]), len(lengths))):
+                        for entry in range(np.uint64(starts[run]), np.uint64(starts[run] + lengths[run])):
+                            key = block | np.uint64(indices[entry]) >> np.uint64(sector_shift)
+                            place = key & last
+                            while (seen[place] ^ key) - one < ones:  # another sector of this block
+                                place = (place + one) & last
+                            counts[begin] += seen[place] != key
+                            seen[place] = key
+            total += counts[begin]
+    return total
