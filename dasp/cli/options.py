@@ -163,10 +163,22 @@ def _read_integer(text: str, least: int) -> int:
 
 def duration(text: str) -> float:
     """Return a time above 0, which may be infinite, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _read_float(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text} was given; a number of seconds above 0 is needed")
     return value
+
+
+def share(text: str) -> float:
+    """Return a number between 0 and 1, for argparse."""
+    value = _read_float(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text} was given; a number above 0 and below 1 is needed")
+    return value
+
+
+def _read_float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

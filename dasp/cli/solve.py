@@ -23,6 +23,7 @@ from dasp.cli.options import (
     add_parser,
     plan_timed,
     positive,
+    share,
     shows_progress,
 )
 from dasp.cli.other_solvers import one_blas_thread, solve_by_others
@@ -41,10 +42,10 @@ from dasp.io.matrices import load_matrix
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import find_device
 from dasp.matrix.policy import Policy
-from dasp.preconditioners.automatic import fits_jacobi
-from dasp.preconditioners.automatic import run as solve
+from dasp.preconditioners.automatic import solve
 from dasp.runtime.ranks import find_launcher
-from dasp.solvers.choose import METHODS, choose_method
+from dasp.solvers import Stats
+from dasp.solvers.choose import METHODS
 
 PRECONDITIONERS = ("auto", "none", "jacobi", "block-jacobi", "ic0", "ilu0", "chebyshev", "multigrid")
 
@@ -70,7 +71,7 @@ def add_solve(subparsers: Subparsers) -> None:
         "--block", type=positive, default=4, metavar="ROWS", help="of a block of block-jacobi (4)"
     )
     parser.add_argument(
-        "--rtol", type=_share, metavar="R", help="norm of the residual over that of b (1e-8; 1e-4 in float32)"
+        "--rtol", type=share, metavar="R", help="norm of the residual over that of b (1e-8; 1e-4 in float32)"
     )
     parser.add_argument(
         "--maxiter", type=positive, default=10_000, metavar="N", help="iterations at most (10000)"
@@ -100,30 +101,14 @@ def leading_rows(matrix: csr_array) -> csr_array:
     return matrix[: max(1, bisect.bisect_left(matrix.indptr, COMPILING, hi=matrix.shape[0]))]
 
 
-def _share(text: str) -> float:
-    """Return a number between 0 and 1, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text} was given; a number above 0 and below 1 is needed")
-    return value
-
-
-def _compile(
-    arguments: argparse.Namespace, method: str, kind: str, matrix: csr_array, b: NDArray[np.inexact]
-) -> None:
+def _compile(arguments: argparse.Namespace, matrix: csr_array, b: NDArray[np.inexact]) -> None:
     """Plan and solve with some of the rows, so that no time below holds what a process compiles first."""
     rows = leading_rows(matrix)
     square = rows[:, : rows.shape[0]]
     small = SpMatrix(square, arguments.device, policy=Policy(format=arguments.format))
     # A fault of some of the rows need not be one of all; if it is, the full solve reports it.
-    M = None
     with suppress(ValueError):
-        M = preconditioner(kind, square, small, arguments.block)
-    with suppress(ValueError):
-        solve(method, small, as_solved(np.ones(small.shape[0], b.dtype), small.dtype), M, maxiter=1)
+        _solve(arguments, square, small, as_solved(np.ones(small.shape[0], b.dtype), small.dtype), maxiter=1)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -135,40 +120,52 @@ def _run(arguments: argparse.Namespace) -> int:
     device = find_device(arguments.device)
     matrix = load_matrix(arguments.matrix, seed=arguments.seed)
     check_shape(arguments.matrix, matrix.shape)
-    method, kind = arguments.method or choose_method(matrix)[0], arguments.precond
-    if kind == "auto":
-        kind = "jacobi" if fits_jacobi(matrix, method)[0] else "none"
     b = right_hand_side(arguments.rhs, matrix.shape[0], arguments.seed)
-    _compile(arguments, method, kind, matrix, b)
+    _compile(arguments, matrix, b)
     planned, planning = plan_timed(matrix, arguments.format, device)
     rtol = tolerance(arguments, planned.dtype)
     b = as_solved(b, planned.dtype)
-    title = method if kind == "none" else f"{method} with {kind}"
     if not arguments.json:
-        announce(arguments, matrix.shape[0], matrix.nnz, planned.device, title, rtol)
+        announce(arguments, matrix.shape[0], matrix.nnz, planned.device, rtol)
     show = shows_progress() and not arguments.json
     limit, said = one_blas_thread()
     if arguments.compare and not arguments.json:
         print(said, flush=True)
     with limit:
         began = time.perf_counter()
-        M = preconditioner(kind, matrix, planned, arguments.block)
-        setup = time.perf_counter() - began
-        x, stats = solve(method, planned, b, M, rtol=rtol, maxiter=arguments.maxiter, progress=show)
+        options = {"rtol": rtol, "maxiter": arguments.maxiter}
+        title, x, stats = _solve(arguments, matrix, planned, b, **options, progress=show)
+        setup = time.perf_counter() - began - stats.seconds
         made = stats.iterations, setup, stats.seconds, stats.reason
         outcomes = [judge(f"dasp {title}", matrix, x, b, rtol, *made)]
         if arguments.compare:
-            if M is not None:
-                outcomes.append(_solve_plainly(matrix, planned, b, method, rtol, arguments.maxiter))
+            method = title.split()[0].rstrip(",")
+            if " with " in title:
+                outcomes.append(_solve_plainly(matrix, planned, b, method, **options))
             outcomes += solve_by_others(matrix, b, method, rtol, arguments.maxiter, planned.device)
     norm = float(np.linalg.norm(b))
     return report(arguments, planned, 1, planning, rtol, outcomes, stats, x, norm)
 
 
+def _solve(
+    arguments: argparse.Namespace,
+    matrix: csr_array,
+    planned: SpMatrix,
+    b: NDArray[np.inexact],
+    **options: Any,
+) -> tuple[str, NDArray[np.inexact], Stats]:
+    """Solve as `dasp.solve` does; return the method with its preconditioner in words, x and statistics."""
+    kind = arguments.precond
+    M = preconditioner(kind, matrix, planned, arguments.block)
+    x, stats = solve(planned, b, method=arguments.method, M=M, **options)
+    return stats.choice.partition(":")[0].replace(type(M).__name__, kind).lower(), x, stats
+
+
 def preconditioner(kind: str, matrix: csr_array, planned: SpMatrix, block: int) -> Any:
-    """Return the preconditioner that is asked for, or None."""
+    """Return the preconditioner that is asked for, None, or "auto", which `dasp.solve` takes."""
     device = planned.device
     make: dict[str, Callable[[], Any]] = {
+        "auto": lambda: "auto",
         "none": lambda: None,
         "jacobi": lambda: dasp.preconditioners.jacobi(matrix, device=device),
         "block-jacobi": lambda: dasp.preconditioners.block_jacobi(matrix, block=block, device=device),
@@ -181,9 +178,9 @@ def preconditioner(kind: str, matrix: csr_array, planned: SpMatrix, block: int) 
 
 
 def _solve_plainly(
-    matrix: csr_array, planned: SpMatrix, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int
+    matrix: csr_array, planned: SpMatrix, b: NDArray[np.inexact], method: str, *, rtol: float, maxiter: int
 ) -> Outcome:
     """Solve by our own method without a preconditioner."""
-    solve(method, planned, b, None, rtol=rtol, maxiter=1)  # compiles
-    x, stats = solve(method, planned, b, None, rtol=rtol, maxiter=maxiter)
+    solve(planned, b, method=method, M=None, rtol=rtol, maxiter=1)  # compiles
+    x, stats = solve(planned, b, method=method, M=None, rtol=rtol, maxiter=maxiter)
     return judge(f"dasp {method}", matrix, x, b, rtol, stats.iterations, 0.0, stats.seconds, stats.reason)

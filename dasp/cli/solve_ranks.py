@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from dasp.distributed.partition import collect, find_cuts
 from dasp.formats import devices
 from dasp.io.matrices import load_matrix
 from dasp.matrix.policy import Policy
-from dasp.preconditioners.automatic import run as solve
+from dasp.preconditioners.automatic import solve
 from dasp.runtime.arrays import to_host
 from dasp.runtime.ranks import is_raised_everywhere
 from dasp.solvers.choose import choose_method
@@ -60,7 +61,7 @@ def _solve(arguments: argparse.Namespace, comm: Communicator) -> int:
     distributed.agree(comm, partial(_check, arguments))
     folder = comm.gather(distributed.agree(comm, lambda: bool(find_cuts(Path(arguments.matrix)))))[0]
     began = time.perf_counter()
-    D, method = _matrix(arguments, comm, folder)
+    D, method, why = _matrix(arguments, comm, folder)
     planning = time.perf_counter() - began
     distributed.agree(comm, partial(check_shape, arguments.matrix, D.shape))
     rtol = tolerance(arguments, D.dtype)
@@ -68,12 +69,13 @@ def _solve(arguments: argparse.Namespace, comm: Communicator) -> int:
     speaks = comm.rank == 0
     if speaks and not arguments.json:
         devices = D.device if D.device == "cpu" else f"{D.device} and so on"
-        announce(arguments, D.shape[0], D.nnz, f"{comm.size} ranks ({devices})", title, rtol)
+        announce(arguments, D.shape[0], D.nnz, f"{comm.size} ranks ({devices})", rtol)
     b = _right_hand_side(arguments.rhs, arguments.seed, D, comm)
     began = time.perf_counter()
     M = _preconditioner(arguments, D)
     setup = time.perf_counter() - began
-    x, stats = solve(method, D, b, M, rtol=rtol, maxiter=arguments.maxiter)
+    x, stats = solve(D, b, method=method, M=M, rtol=rtol, maxiter=arguments.maxiter)
+    stats = replace(stats, choice=f"{title}: {why}")
     far, norm = _norms(comm, b - D @ x, b)
     residual = far / (norm or 1.0)
     problem = "" if stats.converged and residual <= 10 * rtol else stats.reason
@@ -111,23 +113,22 @@ def _norms(comm: Communicator, *vectors: Any) -> list[float]:
 
 def _matrix(
     arguments: argparse.Namespace, comm: Communicator, folder: bool
-) -> tuple[distributed.SpMatrix, str]:
-    """Return the matrix of a folder or of rank 0, and the method that is asked for or fits."""
+) -> tuple[distributed.SpMatrix, str, str]:
+    """Return the matrix of a folder or of rank 0, the method that is asked for or fits, and why."""
+    given = arguments.method, "as asked for"
     options = {"policy": Policy(format=arguments.format), "device": arguments.device}
     if folder:
         D = distributed.SpMatrix.from_files(arguments.matrix, comm, **options)
-        return D, arguments.method or "bicgstab"
+        return D, *(given if arguments.method else ("bicgstab", "A was not looked at, as it lies in parts"))
 
-    def load() -> tuple[Any, str]:
+    def load() -> tuple[Any, tuple[str, str]]:
         if comm.rank:
-            return None, ""
+            return None, given
         matrix = load_matrix(arguments.matrix, seed=arguments.seed)
-        if arguments.method or matrix.shape[0] != matrix.shape[1]:
-            return matrix, arguments.method or "bicgstab"
-        return matrix, choose_method(matrix)[0]
+        return matrix, given if arguments.method else choose_method(matrix)
 
-    matrix, method = distributed.agree(comm, load)
-    return distributed.SpMatrix.from_scipy(matrix, comm, **options), comm.gather(method)[0]
+    matrix, chosen = distributed.agree(comm, load)
+    return distributed.SpMatrix.from_scipy(matrix, comm, **options), *comm.gather(chosen)[0]
 
 
 def _preconditioner(arguments: argparse.Namespace, D: distributed.SpMatrix) -> Any:

@@ -181,12 +181,10 @@ def judge(
     return Outcome(solver, iterations, setup, seconds, residual, "" if accepted else reason)
 
 
-def announce(
-    arguments: argparse.Namespace, rows: int, entries: int, where: str, title: str, rtol: float
-) -> None:
-    """Print what is about to be solved, where and how."""
-    print(f"{arguments.matrix}: {rows:,} rows, {entries:,} entries, on {where}")
-    print(f"{title}, to {rtol:.1e} of b ({arguments.rhs})", flush=True)
+def announce(arguments: argparse.Namespace, rows: int, entries: int, where: str, rtol: float) -> None:
+    """Print what is about to be solved, and where."""
+    print(f"{arguments.matrix}: {rows:,} rows, {entries:,} entries, on {where}", end="; ")
+    print(f"b is {arguments.rhs}, to {rtol:.1e} of its norm", flush=True)
 
 
 def report(
@@ -221,6 +219,7 @@ def report(
     if arguments.json:
         print(_format_json(arguments, planned, ranks, planning, rtol, outcomes, stats))
     else:
+        print(f"{ours.solver.removeprefix('dasp ')}: {stats.choice.partition(': ')[2]}")
         _print_outcomes(ours, others, planning)
     return int(bool(ours.problem))
 
@@ -228,7 +227,7 @@ def report(
 def _print_outcomes(ours: Outcome, others: list[Outcome], planning: float) -> None:
     """Print what our solver did, and what others did beside it."""
     each = 1e6 * ours.seconds / max(1, ours.iterations)
-    setup = f"; preconditioner made in {ours.setup:.3f} s" if ours.setup > 1e-4 else ""
+    setup = f"; chosen and set up in {ours.setup:.3f} s" if ours.setup > 1e-4 else ""
     print(
         f"{ours.iterations:,} iterations in {ours.seconds:.3f} s ({each:,.1f} us each); "
         f"planned in {planning:.3f} s{setup}; true residual {ours.residual:.2e} of b"
