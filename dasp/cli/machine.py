@@ -55,7 +55,7 @@ def describe() -> list[tuple[str, str]]:
         ("dasp", __version__),
         ("python", platform.python_version()),
         *((name, _find_version(name)) for name in _LIBRARIES),
-        ("kernels", f"{_source.find()} ({_source.digest()})"),
+        ("kernels", f"{_source.find()} ({_source.digest(_source.find())})"),
         ("cpu", f"works: {_threads.get_num_threads()} threads, {platform.machine()}"),
         ("cuda", f"{'works' if works else 'does not work'}: {reason}"),
         ("auto", f"takes {'cuda' if works else 'cpu'}"),

@@ -59,6 +59,24 @@ class KernelFunction(Protocol):
         """The driver's handle."""
 
 
+class Function(Protocol):
+    """A kernel of a module, as cupy.RawKernel."""
+
+    @property
+    def kernel(self) -> KernelFunction:
+        """The kernel."""
+
+
+class KernelModule(Protocol):
+    """Kernels that are compiled together, as cupy.RawModule."""
+
+    def compile(self) -> None:
+        """Compile and load them."""
+
+    def get_function(self, name: str, /) -> Function:
+        """Return a kernel."""
+
+
 class Graph(Protocol):
     """A CUDA graph, as cupy.cuda.Graph."""
 

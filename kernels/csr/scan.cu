@@ -7,7 +7,7 @@
 //     dasp_scan_tiles. A thread has four neighbouring numbers.
 // Deterministic: sums of integers.
 
-#include "scan.cuh"
+#include "csr/scan.cuh"
 
 #ifndef DASP_START
 #error "define DASP_START: the integer type of numbers and of sums"

@@ -1,7 +1,7 @@
 // Sums over the lanes of a warp and the threads of a block, and searches in what was added up.
 #pragma once
 
-#include "../warp.cuh"
+#include "warp.cuh"
 
 using Count = unsigned long long;
 

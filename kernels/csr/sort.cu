@@ -10,7 +10,7 @@
 //     elements (sort.cuh).
 // Deterministic: the order that a stable sort gives is the only one.
 
-#include "sort.cuh"
+#include "csr/sort.cuh"
 
 #ifndef DASP_KEY
 #error "define DASP_KEY and DASP_PLACE: the integer types of keys and of elements"

@@ -4,7 +4,7 @@
 // 256 w + 32 q + l. Chunks of 128 slots are counted apart; `per_window` chunks are a window, sorted alone.
 #pragma once
 
-#include "scan.cuh"
+#include "csr/scan.cuh"
 
 constexpr int SORT_THREADS = 1024, TILE = 8192, CHUNK = 128, CHUNKS = TILE / CHUNK;
 constexpr int MINE = TILE / SORT_THREADS;  // elements of a thread

@@ -9,7 +9,7 @@
 // dasp_merge_columns: the same blocks. Sorted runs of `width` entries, columns (nnz) and order (nnz), merge by two.
 // Deterministic: the rank of an entry among those of its run is its place, whichever thread finds it.
 
-#include "csr.cuh"
+#include "csr/csr.cuh"
 
 using Place = DASP_PLACE;
 

@@ -6,7 +6,7 @@
 // Launch: any number of blocks of 256 threads, each of which searches for an entry, or for a column, at a time.
 // Deterministic: every number has one writer.
 
-#include "csr.cuh"
+#include "csr/csr.cuh"
 
 using Place = DASP_PLACE;
 

@@ -4,7 +4,7 @@
 // Memory: global elements go straight to shared memory, past the registers that rung 13 kept them in and without the
 // instructions that stored them, and two or more tiles ahead instead of one. Lanes in Z order spare turns of shared
 // memory. Takes either memory order of A and B.
-#include "pipeline.cuh"
+#include "dense/pipeline.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_gemm(int m, int n, int k, Real alpha, const Real* a, long long lda, const Real* b, long long ldb, Real beta,

@@ -3,7 +3,7 @@
 // Launch: 32 x 32 threads, one block per 32 x 32 results (product.cuh has the arrays and the numbering).
 // Memory: still 2k loads per result, but the 32 lanes of a warp read one element of A and 32 neighbours of B:
 // two lines per step of k where there were 33, and one line per store.
-#include "product.cuh"
+#include "dense/product.cuh"
 
 extern "C" __global__ void __launch_bounds__(1024)
 dasp_gemm(int m, int n, int k, Real alpha, const Real* a, long long lda, const Real* b, long long ldb, Real beta,

@@ -6,8 +6,8 @@
 // are read together would lie in the same four banks. The lanes form a rectangle (lanes.cuh), so a read asks for 4 or 8
 // pieces and takes two turns of shared memory: per warp, one turn for each step of k (float64: two), where rung 4 took
 // one and a half (three). On its way into shared memory a warp brings 4 rows of B's tile, 8 elements each: all 32 banks.
-#include "lanes.cuh"
-#include "product.cuh"
+#include "dense/lanes.cuh"
+#include "dense/product.cuh"
 
 constexpr int PAD = 16 / sizeof(Real);
 

@@ -3,7 +3,7 @@
 // Launch: as rung 12 (product.cuh has the arrays and the numbering; warp_tile.cuh the lanes).
 // Memory: as many accesses as before, but their latency passes behind the arithmetic: global pieces wait in registers
 // and go into the second pair of shared tiles after the product, so one barrier per step is enough.
-#include "warp_tile.cuh"
+#include "dense/warp_tile.cuh"
 
 constexpr int PIECES_A = ceil_div(BM * BK, THREADS * WIDTH);
 constexpr int PIECES_B = ceil_div(BK * BN, THREADS * WIDTH);

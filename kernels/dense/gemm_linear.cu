@@ -3,7 +3,7 @@
 // Launch: 1024 threads, one block per 32 x 32 results (product.cuh has the arrays and the numbering).
 // Memory: as before. The addresses of both loads are kept as two pointers and two step widths instead of being
 // computed from four indices at each step: fewer registers and integer instructions per result.
-#include "product.cuh"
+#include "dense/product.cuh"
 
 extern "C" __global__ void __launch_bounds__(1024)
 dasp_gemm(int m, int n, int k, Real alpha, const Real* a, long long lda, const Real* b, long long ldb, Real beta,

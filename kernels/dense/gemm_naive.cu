@@ -3,7 +3,7 @@
 // Launch: 32 x 32 threads, one block per 32 x 32 results (product.cuh has the arrays and the numbering).
 // Memory: 2k loads per result. The 32 lanes of a warp read 32 rows of A, so each load of A touches 32 lines,
 // and each store of D as many.
-#include "product.cuh"
+#include "dense/product.cuh"
 
 extern "C" __global__ void __launch_bounds__(1024)
 dasp_gemm(int m, int n, int k, Real alpha, const Real* a, long long lda, const Real* b, long long ldb, Real beta,

@@ -4,7 +4,7 @@
 // Memory: each element that is fetched serves 32 threads, so 2k/32 global loads per result; 2k loads from
 // shared memory, of which the compiler joins four of A (they are neighbours) in one.
 // Past the edges a tile holds zeros, so the inner loop asks no questions.
-#include "product.cuh"
+#include "dense/product.cuh"
 
 extern "C" __global__ void __launch_bounds__(1024)
 dasp_gemm(int m, int n, int k, Real alpha, const Real* a, long long lda, const Real* b, long long ldb, Real beta,

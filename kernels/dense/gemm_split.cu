@@ -4,7 +4,7 @@
 // sums[part][m][n], rows padded to 16 bytes; then gemm_reduce.cu adds them. With parts == 1 this kernel updates D itself.
 // Memory: 2 parts + 1 more accesses per result, which stay in the second-level cache, for `parts` times as many
 // blocks at work. Parts are added in their order, never by atomics, so equal inputs give equal bits.
-#include "pipeline.cuh"
+#include "dense/pipeline.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_gemm(int m, int n, int k, Real alpha, const Real* a, long long lda, const Real* b, long long ldb, Real beta,

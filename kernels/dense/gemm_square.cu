@@ -5,7 +5,7 @@
 // Memory: DASP_TM + DASP_TN elements of shared memory serve DASP_TM * DASP_TN results: k (1/DASP_TM + 1/DASP_TN) per
 // result, and k (1/DASP_BN + 1/DASP_BM) global loads. B's tile lies by rows again: a thread's columns are neighbours now,
 // and read in pieces of 16 bytes as they lie; those of A are read four steps of k (float64: two) at a time, as before.
-#include "product.cuh"
+#include "dense/product.cuh"
 
 constexpr int BM = DASP_BM, BN = DASP_BN, BK = DASP_BK, TM = DASP_TM, TN = DASP_TN;
 constexpr int WIDTH = 16 / sizeof(Real);

@@ -8,10 +8,10 @@
 // doubles keep the eight-byte reads of a fragment, 4 along k and 4 along m or n in each half of a warp, in different
 // banks.
 #include "mma.cuh"
-#include "mma_tiles.cuh"
+#include "dense/mma_tiles.cuh"
 #define DASP_REAL double
-#include "tensor_tiles.cuh"
-#include "vectors.cuh"
+#include "dense/tensor_tiles.cuh"
+#include "dense/vectors.cuh"
 
 constexpr int BM = DASP_BM, BN = DASP_BN, BK = DASP_BK, WM = DASP_WM, WN = DASP_WN, STAGES = DASP_STAGES;
 constexpr int MMA_M = DASP_MMA_K ? 16 : 8, MMA_K = DASP_MMA_K ? DASP_MMA_K : 4;

@@ -5,8 +5,8 @@
 // Memory: as rung 16 at a quarter of the bytes; one ldmatrix fetches what sixteen two-byte loads would. Rows are padded by
 // 16 bytes, so the eight rows of a square start in different banks. Fragments are read ahead as in rung 16. Results are
 // rounded once, after the update.
-#include "mma_tiles.cuh"
-#include "tensor_tiles.cuh"
+#include "dense/mma_tiles.cuh"
+#include "dense/tensor_tiles.cuh"
 
 #ifndef DASP_ALIGNED
 #define DASP_ALIGNED 0

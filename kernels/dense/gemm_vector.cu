@@ -4,7 +4,7 @@
 // the arrays and the numbering). DASP_TM, DASP_TN, DASP_BK are multiples of 16 bytes.
 // Memory: as many bytes as before, in a quarter of the instructions (float64: half). A's tile is stored by columns of
 // A, so that a thread's DASP_TM elements lie in a row and are read 16 bytes at a time too.
-#include "vectors.cuh"
+#include "dense/vectors.cuh"
 
 constexpr int BM = DASP_BM, BN = DASP_BN, BK = DASP_BK, TM = DASP_TM, TN = DASP_TN;
 constexpr int THREADS = BM * BN / (TM * TN);

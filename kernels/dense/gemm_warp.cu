@@ -4,7 +4,7 @@
 // has the arrays and the numbering; warp_tile.cuh says which lane has which results).
 // Memory: a warp reads DASP_WM + DASP_WN elements per row of k instead of parts of more rows and columns than it needs,
 // and its lanes' 16-byte reads meet no bank conflict.
-#include "warp_tile.cuh"
+#include "dense/warp_tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_gemm(int m, int n, int k, Real alpha, const Real* a, long long lda, const Real* b, long long ldb, Real beta,

@@ -1,7 +1,7 @@
 // The larger mma instructions, each under its fragment map (see mma.cuh; PTX ISA, "Matrix Fragments for mma.m16n8k*"),
 // and ldmatrix. Lane l: g = l/4, t = l%4.
 #pragma once
-#include "../half.cuh"
+#include "half.cuh"
 
 // C += A B, float64, A 16 x K (row), B K x 8 (column), C 16 x 8; K = 4, 8 or 16, sm_90.
 // Register v holds A[g + 8 (v%2)][t + 4 (v/2)], B[t + 4v][g], C[g + 8 (v/2)][2t + v%2].

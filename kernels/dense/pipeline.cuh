@@ -8,8 +8,8 @@
 // With tiles always at hand, reads of shared memory are what is left to save: here the lanes stand in Z order (lanes.cuh).
 #pragma once
 #define DASP_Z_ORDER 1
-#include "async_copy.cuh"
-#include "warp_tile.cuh"
+#include "dense/async_copy.cuh"
+#include "dense/warp_tile.cuh"
 
 constexpr int STAGES = DASP_STAGES;
 constexpr int TILE_A = BK * STRIDE_A, TILE_B = BK * STRIDE_B; // elements

@@ -4,7 +4,7 @@
 // An operand's tile covers OUTER indices of m (or n) and BK of k. ALONG (neighbours along k lie side by side): stored
 // [OUTER][BK + pad]; otherwise [BK][OUTER + pad].
 #pragma once
-#include "async_copy.cuh"
+#include "dense/async_copy.cuh"
 
 // This thread's share of one operand's tiles. T is the element, ALIGNED whether 16 bytes may be copied at once.
 template <class T, int OUTER, int BK, int PAD, bool ALONG, int THREADS, bool ALIGNED> struct TensorTile {

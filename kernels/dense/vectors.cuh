@@ -4,7 +4,7 @@
 // a piece lies inside the matrix or outside, never across its edge; without it every piece is read and written
 // element by element, and everything else stays the same.
 #pragma once
-#include "product.cuh"
+#include "dense/product.cuh"
 
 #ifndef DASP_ALIGNED
 #define DASP_ALIGNED 0

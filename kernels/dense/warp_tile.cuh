@@ -5,8 +5,8 @@
 // meet in a bank. They stand row by row, or with DASP_Z_ORDER as lanes.cuh says. Tiles of A and B lie in shared memory by
 // rows of k.
 #pragma once
-#include "lanes.cuh"
-#include "vectors.cuh"
+#include "dense/lanes.cuh"
+#include "dense/vectors.cuh"
 
 #ifndef DASP_Z_ORDER
 #define DASP_Z_ORDER 0

@@ -9,7 +9,7 @@
 // DASP_SCALAR: any type of number.cuh.
 // Equal inputs give equal bits: each element of y is written by one thread.
 
-#include "../number.cuh"
+#include "number.cuh"
 
 using Scalar = DASP_SCALAR;
 

@@ -7,7 +7,7 @@
 // DASP_SCALAR: float or double. Equal inputs and equal launches give equal bits: each element of y is written by one
 // thread, and every sum has a fixed order.
 
-#include "../spmv/dot.cuh"
+#include "spmv/dot.cuh"
 
 using Scalar = DASP_SCALAR;
 

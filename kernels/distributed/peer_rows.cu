@@ -14,7 +14,7 @@
 // turns (blocks): of the last launch. limit: see peers.cuh. lost (1): not 0 once this GPU has given up, in any launch.
 // received (rows, columns). DASP_SCALAR: any type of number.cuh.
 
-#include "peers.cuh"
+#include "distributed/peers.cuh"
 
 using Scalar = DASP_SCALAR;
 

@@ -9,7 +9,7 @@
 //     given up, in any launch.
 // numbers, totals (count): the numbers and their sums, which may be one array.
 
-#include "peers.cuh"
+#include "distributed/peers.cuh"
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_sum_over_ranks(unsigned char* memory, const long long* mailboxes, int ranks, int rank, int capacity, unsigned* turns,

@@ -9,7 +9,7 @@
 // here might be of a later turn, and what it should have received is NaN.
 #pragma once
 
-#include "../number.cuh"
+#include "number.cuh"
 
 // A NaN of any type: all its bits are 1.
 template <class T> __device__ __forceinline__ T not_a_number()

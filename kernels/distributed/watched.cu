@@ -8,7 +8,7 @@
 // turns (1): ended before. mailbox (2), in the host's memory: the last turn that began, and the last that ended.
 // Launches for the same `turns` follow each other.
 
-#include "../number.cuh"
+#include "number.cuh"
 
 extern "C" __global__ void dasp_begin_messages(const unsigned* turns, volatile unsigned* mailbox)
 {

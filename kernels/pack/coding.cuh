@@ -2,8 +2,8 @@
 // DASP_CODING: the number of a Coding in pattern.py.
 #pragma once
 
-#include "../codings.cuh"
-#include "values.cuh"
+#include "codings.cuh"
+#include "pack/values.cuh"
 
 #if DASP_CODING == CODING_SINGLE && DASP_KIND == KIND_COMPLEX
 using Code = unsigned long long;

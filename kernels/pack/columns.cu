@@ -7,7 +7,7 @@
 // Launch: a warp for each slice, whose lane l takes the l-th slot of each step; blocks of 256 threads.
 // Deterministic: each delta and each header is written once, and depends on integers alone.
 
-#include "slices.cuh"
+#include "pack/slices.cuh"
 
 constexpr int AT_ONCE = 8;  // columns of a row in a sector of memory
 

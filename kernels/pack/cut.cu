@@ -15,8 +15,9 @@
 //     placed (positions) or null: gets the rows in their order.
 // In both a warp cuts 128 positions, each lane on the chain that enters at its number.
 // Deterministic: integers are added, in any order; which block is the last one changes nothing.
+// Loops whose turns wait for each other are not unrolled: compiling would take half as long again.
 
-#include "cut.cuh"
+#include "pack/cut.cuh"
 
 // A chain of slices on its way through tiles.
 struct Chain {
@@ -62,6 +63,7 @@ __device__ __forceinline__ void follow_chain(const Count* passages, int tiles, C
     __syncthreads();
     if (threadIdx.x == 0) {
         Chain chain{0, 0, 0, 0};
+#pragma unroll 1
         for (int warp = 0; warp < CUT_WARPS; ++warp) {
             come[warp] = chain;
             const Chain& on = through[warp][chain.entry];
@@ -126,6 +128,7 @@ dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows,
     const long long tiles = gridDim.x, own = blockIdx.y * tiles;
     if (warp_id() == 0) {
         Passage all{lane_id(), 0, 0, 0};
+#pragma unroll 1
         for (int chunk = 0; chunk < CUT_WARPS; ++chunk) {
             const Passage one = Passage::of(through[chunk][all.exit]);
             all = {one.exit, all.slices + one.slices, all.steps + one.steps, all.full + one.full};
@@ -150,6 +153,7 @@ dasp_cut_headers(const Start* __restrict__ indptr, const Index* __restrict__ row
     const long long first = blockIdx.x * (long long)CUT_TILE;
     const int size = int(min(positions - first, (long long)CUT_TILE));
     const Order order{indptr, rows, positions};
+#pragma unroll 1
     for (long long s = blockIdx.x * (long long)CUT_THREADS + threadIdx.x; s < segments;
          s += gridDim.x * (long long)CUT_THREADS)
         headers[s] = segment_headers[s];
@@ -160,6 +164,7 @@ dasp_cut_headers(const Start* __restrict__ indptr, const Index* __restrict__ row
     if (lane_id() > 0) return;
     int entry = int(before[2 * blockIdx.x] & 31);
     Count slice = segments + (before[2 * blockIdx.x] >> 5), step = steps_before + before[2 * blockIdx.x + 1];
+#pragma unroll 1
     for (int chunk = 0; chunk < warp_id(); ++chunk) {
         const Passage one = Passage::of(through[chunk][entry]);
         entry = one.exit;

@@ -5,8 +5,8 @@
 // cut in any order; what remains is to follow one chain of tiles.
 #pragma once
 
-#include "../header.cuh"
-#include "segments.cuh"
+#include "header.cuh"
+#include "pack/segments.cuh"
 
 constexpr int CUT_THREADS = 512, CUT_WARPS = CUT_THREADS / WARP, CUT_TILE = 2048, CUT_CHUNK = CUT_TILE / CUT_WARPS;
 constexpr int CUT_MINE = CUT_CHUNK / WARP;

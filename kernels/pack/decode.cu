@@ -5,7 +5,7 @@
 // codes (count): as DASP_CODING says, not read if all values are equal. table: the values that codes stand for.
 // data (count): the values as bits.
 
-#include "coding.cuh"
+#include "pack/coding.cuh"
 
 constexpr int THREADS = 256;
 

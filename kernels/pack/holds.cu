@@ -4,7 +4,7 @@
 // Launch: one dimension, any number of blocks of 256 threads; a thread takes values a grid apart.
 // Deterministic: a bit is set by any of those that lose one.
 
-#include "coding.cuh"
+#include "pack/coding.cuh"
 
 constexpr int THREADS = 256, AT_ONCE = sizeof(Bits) == 16 ? 4 : 8;
 

@@ -3,7 +3,7 @@
 // Launch: any number of blocks of 256 threads; a thread takes rows, or segments, a grid apart.
 // Deterministic: each key is written once.
 
-#include "order.cuh"
+#include "pack/order.cuh"
 
 constexpr int THREADS = 256;
 

@@ -1,8 +1,8 @@
 // The rows that are sorted, and the keys by which they are put in order.
 #pragma once
 
-#include "../csr/sort.cuh"
-#include "segments.cuh"
+#include "csr/sort.cuh"
+#include "pack/segments.cuh"
 
 // Of all m rows those that are sorted: all, or, where `count` is less, a sample of whole tiles, one drawn of each equal
 // part of the matrix: `drawn_tile` of choose.py.

@@ -3,7 +3,7 @@
 // DASP_START, DASP_COLUMN: types of the CSR's indptr and indices. DASP_INDEX: of rows and columns in the plan.
 #pragma once
 
-#include "../csr/scan.cuh"
+#include "csr/scan.cuh"
 
 #ifndef DASP_START
 #error "define DASP_START, DASP_COLUMN and DASP_INDEX: the integer types of indptr, of indices and of the plan"

@@ -7,8 +7,8 @@
 //     number.
 #pragma once
 
-#include "../header.cuh"
-#include "pack.cuh"
+#include "header.cuh"
+#include "pack/pack.cuh"
 
 // The number of this warp among all of a launch, which is that of its slice.
 template <int THREADS> __device__ __forceinline__ long long warp_of_grid()

@@ -5,8 +5,8 @@
 // Launch: a warp for each slice, whose lane l takes the l-th slot of each step; blocks of 256 threads.
 // Deterministic: each code is written once, from its value alone.
 
-#include "coding.cuh"
-#include "packed.cuh"
+#include "pack/coding.cuh"
+#include "pack/packed.cuh"
 
 // Of a multiprocessor, whose registers they share: where values are looked up, more of them with fewer loads each.
 constexpr int BLOCKS = DASP_CODING == CODING_DICTIONARY && sizeof(Index) + sizeof(Place) == 8 ? 5 : 4;

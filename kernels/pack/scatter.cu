@@ -4,7 +4,7 @@
 // Deterministic: no slot comes twice.
 // data (count): numbers as their bits. slots (count) or null: where the i-th goes, else to place i of `to`.
 
-#include "values.cuh"
+#include "pack/values.cuh"
 
 #ifndef DASP_SLOT
 #error "define DASP_SLOT: the type of slots"

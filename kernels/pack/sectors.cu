@@ -15,7 +15,7 @@
 //     sectors have bits.
 // Deterministic: integers are counted, and the counts do not depend on the order of insertions.
 
-#include "cut.cuh"
+#include "pack/cut.cuh"
 
 constexpr int PLACES = 24, PLACE_SLICES = 16, KINDS = 3, AT_ONCE = 4, MARKED_AT_ONCE = 8;
 constexpr unsigned FREE = 0xffffffffu;

@@ -9,8 +9,8 @@
 // dasp_list_long: a block of 256 threads for each tile of 2048 rows. long_tiles (LONG_TILE_COUNTS, tiles): see survey.cu.
 // dasp_place_segments: one block of 1024 threads. order (segments): the number of the segment at each place.
 
-#include "../header.cuh"
-#include "segments.cuh"
+#include "header.cuh"
+#include "pack/segments.cuh"
 
 constexpr int THREADS = 256, EACH = LONG_TILE / THREADS, PLACE_THREADS = 1024;
 constexpr unsigned ONE_ROW = 5;  // log2 of the lanes to a segment

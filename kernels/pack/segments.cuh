@@ -1,7 +1,7 @@
 // Rows too long for one slice, and the segments that they are cut into.
 #pragma once
 
-#include "pack.cuh"
+#include "pack/pack.cuh"
 
 // A row of more than 32 `steps` entries is long. Its segments have `steps` steps, or more where there would be
 // more than `most_segments` of them, up to `segment_steps`.

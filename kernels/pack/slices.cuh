@@ -2,8 +2,8 @@
 // each step.
 #pragma once
 
-#include "../header.cuh"
-#include "segments.cuh"
+#include "header.cuh"
+#include "pack/segments.cuh"
 
 // What the slices of a matrix are made from: see cut.cu and segments.cu.
 struct Rows {

@@ -8,8 +8,8 @@
 // Launch: a warp for each slice, whose lane l takes the l-th slot of each step; blocks of 256 threads.
 // Deterministic: each code, base and header is written once; sizes are sums of integers.
 
-#include "coding.cuh"
-#include "slices.cuh"
+#include "pack/coding.cuh"
+#include "pack/slices.cuh"
 
 constexpr int AT_ONCE = 4, BLOCKS = sizeof(Bits) == 16 ? 2 : 4;  // of a multiprocessor: registers
 constexpr unsigned PAD_8 = 0xff, PAD_16 = 0xffff;

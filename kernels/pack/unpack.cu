@@ -8,8 +8,8 @@
 //     step; blocks of 256 threads.
 // Deterministic: entries keep the order of their slots; lengths of long rows are sums of integers, in any order.
 
-#include "codes.cuh"
-#include "packed.cuh"
+#include "pack/codes.cuh"
+#include "pack/packed.cuh"
 
 constexpr int THREADS = 256, AT_ONCE = 4;
 

@@ -10,7 +10,7 @@
 // Launch: one dimension, any number of blocks of 1024 threads; each first counts its values in shared memory.
 // Deterministic: of each value the least place counts, whichever thread comes first; which slot a value has does not.
 
-#include "values.cuh"
+#include "pack/values.cuh"
 
 // What the values are not, as far as is known: narrower types are asked of wider ones alone, and whether complex
 // numbers are real, of these. Bytes and halves are real numbers, singles may be complex.
@@ -91,6 +91,7 @@ template <class First> struct Distinct {
     {
         const Count claim = Claims::of(bits, place);
         if (claim == 0) return atomicMax(firsts + SLOTS, first) ? SLOTS : counted(SLOTS);
+#pragma unroll 1
         for (int looked = 0; looked < SLOTS; ++looked, slot = (slot + 1) % SLOTS) {
             Count there = HERE ? peek(claims + slot) : 0;
             if (there == 0) there = atomicCAS(claims + slot, 0ull, claim);
@@ -271,6 +272,7 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* words,
     }
     if (lane_id() == 0 && (dead & NOT_DICTIONARY)) atomicOr(&many, 1u);
     __syncthreads();
+#pragma unroll 1
     for (int slot = threadIdx.x; slot <= SLOTS; slot += THREADS) {
         if (block_firsts[slot] == 0) continue;
         if (!many) listed[atomicAdd(&found, 1)] = slot;

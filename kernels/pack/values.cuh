@@ -2,7 +2,7 @@
 // a narrower type keeps of them. DASP_VALUE_BYTES: 2, 4, 8 or 16.
 #pragma once
 
-#include "pack.cuh"
+#include "pack/pack.cuh"
 
 #ifndef DASP_VALUE_BYTES
 #error "define DASP_VALUE_BYTES and DASP_PLACE: the bytes of a value, and the type of places among them"

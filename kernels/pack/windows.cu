@@ -8,7 +8,7 @@
 // rows (count): the order, the rows that are left out at no place.
 // Deterministic: the sort is stable.
 
-#include "order.cuh"
+#include "pack/order.cuh"
 
 constexpr int PLACE_BITS = 13;  // of a place in a window
 constexpr unsigned PLACE = (1u << PLACE_BITS) - 1;

@@ -3,7 +3,7 @@
 // Launch: one block. Slots 0 to 2 of `scalars` (slots) are why the iteration stopped, the iterations made, and those
 // allowed. A stop because enough iterations were made (`limit`) is taken back, any other stays.
 
-#include "../warp.cuh"
+#include "warp.cuh"
 
 extern "C" __global__ void dasp_allow(double* scalars, double* other, int slots, double limit, double most)
 {

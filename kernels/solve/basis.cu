@@ -20,9 +20,9 @@
 // Equal inputs and equal launches give equal bits: every sum has a fixed order.
 
 #if DASP_COMPLEX
-#include "../number.cuh"
+#include "number.cuh"
 #else
-#include "../warp.cuh"
+#include "warp.cuh"
 #endif
 
 using Scalar = DASP_SCALAR;

@@ -16,9 +16,10 @@
 // messages: see grid.cuh.
 // mode: where to begin. finish: whether the true residual is computed at the end.
 // Equal inputs and equal launches give equal bits: every sum has a fixed order.
+// Loops of a few turns before and behind the iteration are not unrolled: else compiling takes half as long again.
 
-#include "../grid.cuh"
-#include "../spmv/slices.cuh"
+#include "grid.cuh"
+#include "spmv/slices.cuh"
 
 #ifndef DASP_JACOBI
 #error "define DASP_JACOBI: 1 if there is a diagonal preconditioner, else 0"
@@ -82,14 +83,6 @@ __device__ __forceinline__ int slice_at(const uint4* headers, int count, int ide
         low = found == 0 ? low : low + (found - 1) * width + 1;
     }
     return low;
-}
-
-// Copies numbers to shared memory; returns what lies behind them there, at a multiple of 16 bytes.
-template <class T> __device__ __forceinline__ unsigned char* copy_near(unsigned char* to, const T* from, long long count)
-{
-    T* const near = reinterpret_cast<T*>(to);
-    for (int i = threadIdx.x; i < int(count); i += THREADS) near[i] = load_stream(from + i);
-    return to + (count * sizeof(T) + 15) / 16 * 16;
 }
 
 // What a block has of the plan in shared memory; indices are those of the whole plan.
@@ -280,25 +273,29 @@ dasp_persistent(const uint4* __restrict__ headers, const Index* __restrict__ bas
 
     // What stays in shared memory: its part of the plan, its rows of the vectors, and scalars, equal in each block.
     extern __shared__ __align__(16) unsigned char memory[];
-    unsigned char* room = memory;
+    uint4* const words = reinterpret_cast<uint4*>(memory);  // headers, values and deltas, one behind the other
+    const int steps = int(end.step - start.step), of_headers = end.slice - start.slice;
+    const int of_values = VALUE_BYTES / 16 * steps, before_deltas = of_headers + of_values;
+    const int before_bases = before_deltas + 2 * int(end.deltas - start.deltas);
+    const uint4* const more_values = reinterpret_cast<const uint4*>(values + 32ll * start.step) - of_headers;
+    const uint4* const more_deltas = reinterpret_cast<const uint4*>(deltas + 32ll * start.deltas) - before_deltas;
+    for (int i = threadIdx.x; i < before_bases; i += THREADS)
+        words[i] = load_stream((i < of_headers ? headers + start.slice : i < before_deltas ? more_values : more_deltas) + i);
+    Index* const near_bases = reinterpret_cast<Index*>(words + before_bases);
+    for (int i = threadIdx.x; i < steps; i += THREADS) near_bases[i] = load_stream(bases + start.step + i);
     Near near;
     near.table = table;
-    near.headers = reinterpret_cast<const uint4*>(room) - start.slice;
-    room = copy_near(room, headers + start.slice, end.slice - start.slice);
-    near.values = reinterpret_cast<const Code*>(room) - 32ll * start.step;
-    if (VALUE_BYTES)
-        room = copy_near(room, reinterpret_cast<const uint4*>(values + 32ll * start.step),
-                         (long long)VALUE_BYTES / 16 * (end.step - start.step));
-    near.deltas = room - 32ll * start.deltas;
-    room = copy_near(room, reinterpret_cast<const uint4*>(deltas + 32ll * start.deltas), 2ll * (end.deltas - start.deltas));
-    near.bases = reinterpret_cast<const Index*>(room) - start.step;
-    room = copy_near(room, bases + start.step, end.step - start.step);
-    X* const numbers = reinterpret_cast<X*>(room);
+    near.headers = words - start.slice;
+    near.values = reinterpret_cast<const Code*>(words + of_headers) - 32ll * start.step;
+    near.deltas = reinterpret_cast<const unsigned char*>(words + before_deltas) - 32ll * start.deltas;
+    near.bases = near_bases - start.step;
+    X* const numbers = reinterpret_cast<X*>(words + before_bases + (steps * int(sizeof(Index)) + 15) / 16);
     X *const own_x = numbers, *const r = own_x + mine, *const w = r + mine, *const z = w + mine, *const s = z + mine;
     X *const p = s + mine, *const inverse = p + mine;
     Index* const own_rows = reinterpret_cast<Index*>(numbers + LOCAL * mine);
     const auto row_of = [&](int i) { return identity ? Index(start.position + i) : own_rows[i]; };
     const auto times_m = [&](int i, X value) { return DASP_JACOBI ? inverse[i] * value : value; };
+#pragma unroll 1
     for (int i = threadIdx.x; i < mine; i += THREADS) {
         const Index row = identity ? Index(start.position + i) : load_stream(rows + start.position + i);
         if (!identity) own_rows[i] = row;
@@ -331,6 +328,7 @@ dasp_persistent(const uint4* __restrict__ headers, const Index* __restrict__ bas
         };
 
         if (phase == BEGIN) {
+#pragma unroll 1
             for (int i = threadIdx.x; i < mine; i += THREADS) {
                 own_x[i] = 0;
                 begin_row(i, row_of(i), 0);
@@ -338,6 +336,7 @@ dasp_persistent(const uint4* __restrict__ headers, const Index* __restrict__ bas
         } else if (phase == READ) {
             const X* const of_r = shown + (1 - at) * stride + start.position;
             const X* const of_w = kept + start.position;
+#pragma unroll 1
             for (int i = threadIdx.x; i < mine; i += THREADS) {
                 own_x[i] = x[row_of(i)];
                 r[i] = of_r[i];
@@ -407,6 +406,7 @@ dasp_persistent(const uint4* __restrict__ headers, const Index* __restrict__ bas
         // It stopped.
         X* const of_r = shown + (1 - at) * stride + start.position;
         X* const of_w = kept + start.position;
+#pragma unroll 1
         for (int i = threadIdx.x; i < mine; i += THREADS) {
             x[row_of(i)] = own_x[i];
             if (scalar[REASON] != LIMIT) continue;
@@ -426,5 +426,6 @@ dasp_persistent(const uint4* __restrict__ headers, const Index* __restrict__ bas
     __syncthreads();
     if (threadIdx.x < SLOTS) record[threadIdx.x] = mailbox[threadIdx.x] = scalar[threadIdx.x];
     const int behind = min(HISTORY + 1 + int(scalar[COUNT]), MAILBOX);
+#pragma unroll 1
     for (int at = HISTORY + threadIdx.x; at < behind; at += THREADS) mailbox[at] = history[at - HISTORY];
 }

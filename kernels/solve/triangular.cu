@@ -6,9 +6,9 @@
 // for the rows of the level. DASP_COMPLEX: whether Scalar is complex. Equal inputs give equal bits.
 
 #if DASP_COMPLEX
-#include "../number.cuh"
+#include "number.cuh"
 #else
-#include "../warp.cuh"
+#include "warp.cuh"
 #endif
 
 using Scalar = DASP_SCALAR;

@@ -5,7 +5,7 @@
 // arrays.
 #pragma once
 
-#include "tile.cuh"
+#include "spmv/tile.cuh"
 
 #ifndef DASP_COLUMNS
 #error "define DASP_COLUMNS: columns of a column block, 1 to 32, a power of two unless DASP_LANES is 1"

@@ -7,8 +7,8 @@
 //     segments of a row have some: then y does not hold.
 // Deterministic: entries of a row at one place are added up in their order, and no two segments of a row write y.
 
-#include "in_order.cuh"
-#include "slices.cuh"
+#include "spmv/in_order.cuh"
+#include "spmv/slices.cuh"
 
 constexpr int AT_ONCE = 4;
 

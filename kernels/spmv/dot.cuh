@@ -5,7 +5,7 @@
 // Deterministic: every sum has a fixed order.
 #pragma once
 
-#include "../warp.cuh"
+#include "warp.cuh"
 
 struct Dots {
     double sum[DASP_DOT] = {};

@@ -1,7 +1,7 @@
 // Sums over the lanes of a row in the order of its entries, as a loop over them adds them up.
 #pragma once
 
-#include "../scalar.cuh"
+#include "scalar.cuh"
 
 template <class T> __device__ __forceinline__ T from_lane(T value, int lane) { return __shfl_sync(ALL_LANES, value, lane); }
 template <class T> __device__ __forceinline__ Complex<T> from_lane(Complex<T> value, int lane)

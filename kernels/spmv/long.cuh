@@ -1,7 +1,7 @@
 // Long rows: one warp sums one segment of a row; the warp of the last segment adds the row's partials.
 #pragma once
 
-#include "partial.cuh"
+#include "spmv/partial.cuh"
 
 // rows (r), offsets (r + 1), segment_offsets (r + 1), segment_rows (segments): see dasp/formats/dasp/pattern.py.
 // columns, values: whole groups of 64 slots for each row, pads (column -1, value 0) after its entries.

@@ -1,7 +1,7 @@
 // Medium rows: a warp multiplies the tiles of one, two or four row blocks, then what the tiles leave.
 #pragma once
 
-#include "tile.cuh"
+#include "spmv/tile.cuh"
 
 // rows (8 * blocks): the caller's rows, -1 where the last block has fewer than eight.
 // tile_offsets (blocks + 1); columns, values (32 * tiles): the regular part; a pad has column -1, value 0.

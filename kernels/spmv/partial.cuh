@@ -11,7 +11,7 @@
 //       the CUDA programming model" (https://github.com/NVIDIA/cub/issues/245).
 #pragma once
 
-#include "tile.cuh"
+#include "spmv/tile.cuh"
 
 #ifndef DASP_TICKETS
 #error "define DASP_TICKETS: 1 to number blocks with segments as they start, 0 to trust the grid's numbers"

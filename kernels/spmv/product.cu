@@ -9,9 +9,9 @@
 // y (m) is written once for every row, in the caller's order. Equal inputs give equal bits: every sum has
 // a fixed order, and there are no atomic sums.
 
-#include "long.cuh"
-#include "medium.cuh"
-#include "short.cuh"
+#include "spmv/long.cuh"
+#include "spmv/medium.cuh"
+#include "spmv/short.cuh"
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_spmv(const Index* __restrict__ long_rows, const Offset* __restrict__ long_offsets,

@@ -24,11 +24,11 @@
 // Products and sums are float64 whatever the types. Y is written once. Equal inputs give equal bits, and a column's
 // are the same whatever the other columns.
 
-#include "slices.cuh"
+#include "spmv/slices.cuh"
 
 #define DASP_NEAR 1
 #define DASP_FILLED DASP_WHOLE
-#include "column_blocks.cuh"
+#include "spmv/column_blocks.cuh"
 
 #ifndef DASP_STEPS
 #error "define DASP_STEPS: tiles whose rows of X are loaded before the first is multiplied"

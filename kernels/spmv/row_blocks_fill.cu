@@ -14,8 +14,8 @@
 // offsets (count * most): 16 rows of 128 entries, one row after the other.
 // Deterministic: every number has one writer, and the counts are added up by the last block in their order.
 
-#include "../csr/scan.cuh"
-#include "../pack/codes.cuh"
+#include "csr/scan.cuh"
+#include "pack/codes.cuh"
 
 #ifndef DASP_INDEX
 #error "define DASP_INDEX: the type of rows and columns, int or long long"

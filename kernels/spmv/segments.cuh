@@ -4,7 +4,7 @@
 // SegmentOffset: the type in which the source counts segments, declared before this is included.
 #pragma once
 
-#include "tile.cuh"
+#include "spmv/tile.cuh"
 
 // One warp adds the partials of one long row and one column, in the order of partial.cuh.
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)

@@ -3,6 +3,6 @@
 //
 // Launch: one thread.
 
-#include "../warp.cuh"
+#include "warp.cuh"
 
 extern "C" __global__ void dasp_settle() { wait_for_earlier_kernels(); }

@@ -1,7 +1,7 @@
 // Rows of 1 to 4 entries: a unit of 32 results comes from tile rows that hold one row or two pieces.
 #pragma once
 
-#include "tile.cuh"
+#include "spmv/tile.cuh"
 
 // Sections in this order: pairs_13, pairs_22 and fours tile rows of four slots, then singles of one slot.
 // rows: the caller's row of each result, -1 where there is none; 32 to a unit, see dasp/formats/dasp/pattern.py.

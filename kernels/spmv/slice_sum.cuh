@@ -1,7 +1,7 @@
 // The sums of the rows of a slice, by one warp. slices.cu says how a slice is stored.
 #pragma once
 
-#include "slices.cuh"
+#include "spmv/slices.cuh"
 
 #ifndef DASP_IN_FLIGHT
 #error "define DASP_IN_FLIGHT: steps whose loads are in flight before the first is multiplied, 1 to 8"

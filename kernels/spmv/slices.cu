@@ -20,14 +20,14 @@
 // row. Equal inputs give equal bits: every sum has a fixed order.
 // DASP_DOT 1: y'w is left too, and beta is 0: see dot.cuh. DASP_DOT 2: and y'y.
 
-#include "partial.cuh"
-#include "slice_sum.cuh"
+#include "spmv/partial.cuh"
+#include "spmv/slice_sum.cuh"
 
 #ifndef DASP_DOT
 #define DASP_DOT 0
 #endif
 #if DASP_DOT
-#include "dot.cuh"
+#include "spmv/dot.cuh"
 #define DOT_PARAMETERS , const X* w, double* sums, int run
 #else
 #define DOT_PARAMETERS

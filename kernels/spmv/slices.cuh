@@ -2,9 +2,9 @@
 // arrays hold them, and how.
 #pragma once
 
-#include "../codings.cuh"
-#include "../header.cuh"
-#include "tile.cuh"
+#include "codings.cuh"
+#include "header.cuh"
+#include "spmv/tile.cuh"
 
 #if DASP_CODING == CODING_SINGLE
 using Code = Choose<Parts<Value>::are_two, Complex<float>, float>::type;

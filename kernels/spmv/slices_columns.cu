@@ -21,17 +21,17 @@
 // Y is written once. Equal inputs give equal bits, and a column's are the same whatever COLUMNS, LANES, PACK, the
 // strides and the other columns: a slot is summed step by step, then neighbouring slots of a row pairwise.
 
-#include "slices.cuh"
+#include "spmv/slices.cuh"
 
 // Where lanes share slots, and where a lane loads several columns at once, columns of X lie beside each other.
 #define DASP_NEAR (DASP_LANES * DASP_PACK > 1)
 // A lane without a column reads what the first lane of its group does, if it has one load of a row: that then depends on
 // nothing but the row.
 #define DASP_FILLED (DASP_WHOLE || DASP_COLUMNS == DASP_LANES * DASP_PACK)
-#include "column_blocks.cuh"
+#include "spmv/column_blocks.cuh"
 
 using SegmentOffset = Index;
-#include "segments.cuh"
+#include "spmv/segments.cuh"
 
 #ifndef DASP_STEPS
 #error "define DASP_STEPS: steps that are loaded before the first is multiplied"

@@ -5,9 +5,9 @@
 // diagonal of C means anything, or as one multiply-add per lane without it.
 #pragma once
 
-#include "../mma.cuh"
-#include "../scalar.cuh"
-#include "../warp.cuh"
+#include "mma.cuh"
+#include "scalar.cuh"
+#include "warp.cuh"
 
 #ifndef DASP_INDEX
 #error "define DASP_INDEX: the type of rows and columns, int or long long"

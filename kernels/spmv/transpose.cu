@@ -7,7 +7,7 @@
 // rows_of: element (i, j) at i wide + j, with zeros behind the last column after a copy to rows. columns_of: at
 //     i row + j column. Numbers are copied as DASP_BYTES bytes: every bit is kept.
 
-#include "../warp.cuh"
+#include "warp.cuh"
 
 #ifndef DASP_TO_ROWS
 #error "define DASP_TO_ROWS: 1 to copy to rows, 0 to copy rows to columns"

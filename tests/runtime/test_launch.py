@@ -71,10 +71,7 @@ def test_a_signature_is_found_for_both_formats():
 @pytest.mark.parametrize("signature", [*SIGNATURES.values(), dotted.SIGNATURE], ids=lambda each: each.entry)
 def test_a_signature_is_what_the_source_declares(signature):
     text = _source.read(signature.source)
-    folder, slash, _ = signature.source.rpartition("/")
-    text += "".join(
-        _source.read(f"{folder}{slash}{name}") for name in re.findall(r'#include "(\w+\.cuh)"', text)
-    )
+    text += "".join(map(_source.read, re.findall(r'#include "(.+\.cuh)"', text)))
     text = re.sub(r"//.*", "", text)
     (inside,) = re.findall(rf"\b{signature.entry}\(([^)]*)\)", text)
     for macro, parameters in re.findall(r"#define (DOT_\w+) (,.*)", text):

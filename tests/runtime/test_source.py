@@ -1,12 +1,14 @@
 """Finding, signing and compiling the CUDA sources."""
 
 import shutil
+import sys
 import threading
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cuda import source as _source
 from tests.support.nvrtc import compile_text
 
@@ -49,9 +51,9 @@ def test_find_is_not_content_with_a_folder_of_that_name(tmp_path):
 
 
 def test_digest_is_twelve_hexadecimal_digits_and_does_not_depend_on_the_place(copied):
-    assert len(_source.digest()) == 12
-    int(_source.digest(), 16)
-    assert _source.digest(copied) == _source.digest()
+    assert len(_source.digest(_source.find())) == 12
+    int(_source.digest(_source.find()), 16)
+    assert _source.digest(copied) == _source.digest(_source.find())
 
 
 def test_digest_changes_with_a_header(copied):
@@ -85,12 +87,11 @@ def test_a_source_is_read_by_its_name():
         _source.read("spmv/absent.cu")
 
 
-def test_options_carry_the_digest_and_the_folders():
-    one = _source.options("spmv/slices.cu")
+def test_options_carry_the_digest_and_the_folder():
+    one = _source.options()
     assert "-std=c++17" in one
     assert f"-I{_source.find()}" in one
-    assert f"-I{_source.find() / 'spmv'}" in one
-    assert f"-DDASP_SOURCES={_source.digest()}" in one
+    assert f"-DDASP_SOURCES={_source.digest(_source.find())}" in one
 
 
 def test_constants_stand_before_the_source_in_one_order():
@@ -121,18 +122,6 @@ def test_a_wrong_architecture_is_an_error():
         compile_text(KERNEL, {"N": "3"}, "hopper", title="small.cu")
 
 
-@pytest.mark.skipif(gpu_works(), reason="there is a GPU")
-def test_without_a_gpu_load_says_so():
-    with pytest.raises(RuntimeError, match="no usable GPU"):
-        _source.load("mma.cuh", {})
-
-
-def test_without_cupy_an_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
-    with pytest.raises(RuntimeError, match=r"CuPy cannot be imported.*pip install"):
-        _source.load("mma.cuh", {})
-
-
 class CountingCupy:
     """As much of CuPy as `load` uses, to count what is compiled."""
 
@@ -161,7 +150,7 @@ class CountingCupy:
 @pytest.fixture
 def counting(monkeypatch):
     cupy = CountingCupy()
-    monkeypatch.setattr(_source, "_import_cupy", lambda: cupy)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(_source, "_modules", {})
     return cupy
 
@@ -171,7 +160,7 @@ def test_load_compiles_once_per_device_and_set_of_constants(counting):
     _source.load("mma.cuh", {"B": "2", "A": "1"})
     assert len(counting.made) == 1
     assert counting.made[0]["backend"] == "nvrtc"
-    assert counting.made[0]["options"] == _source.options("mma.cuh")
+    assert counting.made[0]["options"] == _source.options()
     assert counting.made[0]["code"].startswith("#define A 1\n#define B 2\n")
     _source.load("mma.cuh", {"A": "2", "B": "2"})
     counting.device = 1
@@ -179,15 +168,39 @@ def test_load_compiles_once_per_device_and_set_of_constants(counting):
     assert len(counting.made) == 3
 
 
-def test_several_sources_are_loaded_beside_each_other_and_their_options_told_once(counting, monkeypatch):
-    monkeypatch.setattr(_source, "_introduced", set())
-    wanted = [("mma.cuh", {"A": "1"}), ("warp.cuh", {}), ("spmv/slices.cuh", {}), ("mma.cuh", {"A": "2"})]
+WANTED = [("mma.cuh", {"A": "1"}), ("warp.cuh", {}), ("spmv/slices.cuh", {}), ("mma.cuh", {"A": "2"})]
+
+
+def test_several_sources_are_loaded_beside_each_other_once(counting):
     for _ in range(2):
-        _source.load_all(wanted)
-    told = [one["options"] for one in counting.made if one["code"] == "// nothing\n"]
-    assert told == [_source.options("mma.cuh"), _source.options("spmv/slices.cuh")]
-    assert [one["options"] for one in counting.made[:2]] == told
-    assert len(counting.made) == len(told) + len(wanted)
+        _source.load_all([*WANTED, *WANTED])
+    assert len(counting.made) == len(WANTED)
+
+
+def test_loads_go_on_while_others_wait_for_what_they_need(counting, monkeypatch):
+    """A source that is being loaded is waited for, and not compiled again; one not yet begun is dropped."""
+    monkeypatch.setattr(_threads, "running", lambda threads: 1)
+    slow, go = threading.Event(), threading.Event()
+
+    def compile_slowly():
+        slow.set()
+        assert go.wait(10)
+
+    monkeypatch.setattr(counting, "compile", compile_slowly)
+    _source.begin_loading(WANTED)
+    assert slow.wait(10)
+    waiting = threading.Thread(target=_source.load, args=WANTED[0])
+    waiting.start()
+    ending = threading.Thread(target=_source.finish_loading)
+    ending.start()
+    ending.join(0.05)
+    assert waiting.is_alive()
+    assert ending.is_alive()
+    go.set()
+    for thread in (waiting, ending):
+        thread.join(10)
+        assert not thread.is_alive()
+    assert len(counting.made) == 1
 
 
 def test_load_from_several_threads_compiles_once(counting):
@@ -212,8 +225,9 @@ def test_load_on_a_gpu_gives_kernels_that_run(tmp_path, monkeypatch):
 
     shutil.copytree(_source.find(), tmp_path / "kernels")
     (tmp_path / "kernels" / "small.cu").write_text(KERNEL)
-    found = _source.find(tmp_path / "dasp")
+    found, options = _source.find(tmp_path / "dasp"), _source.options.__wrapped__
     monkeypatch.setattr(_source, "find", lambda: found)
+    monkeypatch.setattr(_source, "options", options)
     x = cupy.arange(32, dtype=cupy.float64)
     _source.load("small.cu", {"N": "3"}).get_function("small")((1,), (32,), (x,))
     assert (x.get() == 3.0 * cupy.arange(32).get()).all()
@@ -223,7 +237,6 @@ KERNEL = """
 #ifndef N
 #error N is missing
 #endif
-#include <cuda_fp16.h>
 #include "warp.cuh"
 extern "C" __global__ void small(double* x) { x[lane_id()] *= N; }
 """

@@ -305,7 +305,7 @@ class _Packing:
     def _array(self, value: Any) -> Any:
         return self._gpu.get(value) if hasattr(value, "data") and hasattr(value.data, "ptr") else value
 
-    def load_all(self, wanted: Any) -> None:
+    def begin_loading(self, wanted: Any) -> None:
         pass
 
 

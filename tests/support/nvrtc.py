@@ -9,8 +9,8 @@ from dasp.runtime.cuda.source import options, with_constants
 def compile_text(source: str, defines: Mapping[str, str], arch: str, *, title: str) -> tuple[bytes, str]:
     """Compile CUDA text that may include the sources' headers; return the cubin and the compiler's log.
 
-    The title is the text's name in the log, and the place that its includes are relative to.
-    The options are those of `load`, with CuPy's own `-ftz=true`, so that the code is what a GPU would run.
+    The title is the text's name in the log. The options are those of `load`, with CuPy's own `-ftz=true`, so
+    that the code is what a GPU would run.
     """
     from cupy.cuda import nvrtc
 
@@ -18,7 +18,7 @@ def compile_text(source: str, defines: Mapping[str, str], arch: str, *, title: s
         raise ValueError(f"arch is {arch!r}; a name such as 'sm_90' is needed")
     program = nvrtc.createProgram(with_constants(source, defines, title), title, (), ())
     try:
-        nvrtc.compileProgram(program, (*options(title), f"-arch={arch}", "-ftz=true"))
+        nvrtc.compileProgram(program, (*options(), f"-arch={arch}", "-ftz=true"))
         return _whole(bytes(nvrtc.getCUBIN(program))), str(nvrtc.getProgramLog(program))
     except nvrtc.NVRTCError as error:
         log = nvrtc.getProgramLog(program)

@@ -77,7 +77,7 @@ class PackingDevice:
         return list(numbers.tolist())
 
     def kernel(self, signature: Any, constants: Any, types: Any) -> Any:
-        self.load_all([(signature.source, constants)])
+        self.begin_loading([(signature.source, constants)])
         module = compile_kernels(signature.source, constants)
 
         def launch(blocks: int | tuple[int, int], threads: int, arguments: Mapping[str, Any]) -> None:
@@ -91,7 +91,7 @@ class PackingDevice:
 
         return launch
 
-    def load_all(self, wanted: Any) -> None:
+    def begin_loading(self, wanted: Any) -> None:
         for name, constants in wanted:
             key = name, frozenset(constants.items())
             self.sources[key] = self.sources.get(key, 0) + 1

@@ -225,37 +225,46 @@ class _Share:
 _offered: deque[_Share] = deque()
 
 
+class Offer:
+    """Tasks that so many helpers do, if they can, while the caller does something else."""
+
+    def __init__(self, tasks: Sequence[Callable[[], None]], helpers: int) -> None:
+        self._shares = [_Share(task) for task in tasks]
+        with Deferred():
+            _offered.extend(self._shares)
+            _wake_helpers(helpers)
+
+    def finish(self, *, drop: bool = False) -> None:
+        """Do the tasks that no helper has begun, or `drop` them, and wait for the others.
+
+        The first exception of a task is raised then, and so is what the handler of a signal raises.
+        """
+        begun = []
+        with Deferred():
+            for share in reversed(self._shares):  # while helpers come from the beginning
+                if not _take_back(share):
+                    begun.append(share)
+                elif not drop:
+                    share.work()
+            for share in begun:
+                with share.ended:
+                    pass
+        for share in self._shares:
+            if share.failure is not None:
+                raise share.failure
+
+
 def run(tasks: Sequence[Callable[[], None]]) -> None:
     """Run every task, at most one at a time in the calling thread and the others beside it.
 
     Returns when all have ended; the first exception of a task is raised then, and so is what the handler of a
-    signal raises. Tasks may call `run`. A task that no worker has begun when the caller is free is run by the
-    caller.
+    signal raises. Tasks may call `run`. A task that no worker has begun is run by the caller.
     """
     if len(tasks) == 1:
         tasks[0]()
         return
-    shares = [_Share(task) for task in tasks]
-    helpers = running(len(tasks)) - 1
     with Deferred():
-        try:
-            if helpers:
-                _offered.extend(shares[1:])
-                _wake_helpers(helpers)
-        finally:
-            shares[0].work()
-            begun = []
-            for share in reversed(shares[1:]):  # while helpers come from the beginning
-                if not helpers or _take_back(share):
-                    share.work()
-                else:
-                    begun.append(share)
-            for share in begun:
-                with share.ended:
-                    pass
-    for share in shares:
-        if share.failure is not None:
-            raise share.failure
+        Offer(tasks, running(len(tasks)) - 1).finish()
 
 
 def over_ranges(items: int, entries: int, work: Callable[[int, int], T]) -> list[T]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.driver import allow_shared
 from dasp.runtime.cuda.graph import WHILE_NODES, LoopGraph, in_turn
 from dasp.runtime.cuda.launch import OVERLAPPING, Kinds, Launch, Launches, Signature
+from dasp.runtime.cuda.source import Source
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.types import CupyDevice, DeviceArray, KernelFunction, Stream, Vector
 
@@ -135,9 +136,15 @@ class CudaDevice:
         """Return where an array begins."""
         return int(array.data.ptr)
 
-    def load_all(self, wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
-        """Compile sources beside each other, each for some constants."""
-        _source.load_all(wanted)
+    def load_all(self, wanted: Iterable[Source]) -> None:
+        """Load sources beside each other."""
+        with self._device:
+            _source.load_all(wanted)
+
+    def begin_loading(self, wanted: Iterable[Source]) -> None:
+        """Let helpers load sources; a launch waits for its own."""
+        with self._device:
+            _source.begin_loading(wanted)
 
     def kernel(
         self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]

@@ -6,26 +6,29 @@ recognised by the file `mma.cuh`, because other distributions install folders ca
 
 import contextlib
 import hashlib
-import importlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.log import logger, tell_compiling
+from dasp.runtime.types import CupyDevice, KernelModule
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 COMPILED_SECONDS = 0.1
 """More than it takes to find a kernel compiled on disk."""
 
-_modules: dict[tuple[object, ...], Any] = {}
-_loading: dict[tuple[object, ...], threading.Lock] = {}
-_modules_lock = threading.Lock()
-_introduced: set[tuple[str, ...]] = set()
+Source = tuple[str, Mapping[str, str]]
+"""The name of a source, such as `spmv/product.cu`, and its compile-time constants."""
+
+_Key = tuple[object, ...]
+
+_modules: dict[_Key, KernelModule] = {}
+_loading: dict[_Key, threading.Lock] = {}
+_begun: list[_threads.Offer] = []
 
 
 def find(package: Path = _PACKAGE) -> Path:
@@ -46,13 +49,12 @@ def find(package: Path = _PACKAGE) -> Path:
     )
 
 
-def digest(folder: Path | None = None) -> str:
+def digest(folder: Path) -> str:
     """Return the first 12 hexadecimal digits of a SHA-256 over every file of the sources.
 
     Names and contents both count. The digest is an option of each compilation, because CuPy's cache of
     compiled kernels does not look into included files.
     """
-    folder = find() if folder is None else folder
     total = hashlib.sha256()
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         content = path.read_bytes()
@@ -76,26 +78,18 @@ def with_constants(text: str, defines: Mapping[str, str], name: str) -> str:
     return f'{constants}#line 1 "{name}"\n{text}'
 
 
-def options(name: str = "") -> tuple[str, ...]:
-    """Return the compiler's options for a source.
+@cache
+def options() -> tuple[str, ...]:
+    """Return the compiler's options, one set for all sources: CuPy has NVRTC answer once for each.
 
-    The folder of the source itself is searched for what it includes, then the folder of all sources.
+    Sources are included by their names in the folder of all. A module is compiled once in a process, so the
+    digest is that of the first compilation.
     """
     folder = find()
-    own = (folder / name).parent if "/" in name else folder
-    return (
-        "-std=c++17",
-        *(f"-I{place}" for place in dict.fromkeys((own, folder))),
-        *(f"-I{place}" for place in _toolkit_headers()),
-        f"-DDASP_SOURCES={_digest_of(folder)}",
-    )
+    return "-std=c++17", f"-I{folder}", f"-DDASP_SOURCES={digest(folder)}"
 
 
-_digest_of = cache(digest)
-"""`digest`, as it was when a process first asked: a module is compiled once in a process, too."""
-
-
-def load(name: str, defines: Mapping[str, str]) -> Any:
+def load(name: str, defines: Mapping[str, str]) -> KernelModule:
     """Compile a source for the current GPU, load it, and return CuPy's module.
 
     A module is compiled once per process, device, source and set of constants; between processes CuPy
@@ -116,28 +110,28 @@ def load(name: str, defines: Mapping[str, str]) -> Any:
     Raises
     ------
     RuntimeError
-        When CuPy is not installed, there is no usable GPU, or the source does not compile.
+        When the source does not compile.
     """
-    cupy = _import_cupy()
-    try:
-        device = cupy.cuda.runtime.getDevice()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise RuntimeError(f"no usable GPU ({error}); CUDA kernels need one; use device='cpu'") from error
-    key = (device, name, *sorted(defines.items()))
+    import cupy
+
+    key = _key(cupy.cuda.runtime.getDevice(), name, defines)
     module = _modules.get(key)
     if module is None:
-        with _modules_lock:
-            loading = _loading.setdefault(key, threading.Lock())
-        with loading:
-            module = _modules.get(key)
-            if module is None:
-                module = _modules[key] = _load(cupy, name, defines)
+        with _loading.setdefault(key, threading.Lock()):
+            module = _modules.get(key) or _load(name, defines)
+            _modules[key] = module
     return module
 
 
-def _load(cupy: Any, name: str, defines: Mapping[str, str]) -> Any:
+def _key(device: int, name: str, defines: Mapping[str, str]) -> _Key:
+    return device, name, *sorted(defines.items())
+
+
+def _load(name: str, defines: Mapping[str, str]) -> KernelModule:
+    import cupy
+
     code = with_constants(read(name), defines, name)
-    module = cupy.RawModule(code=code, options=options(name), backend="nvrtc")
+    module: KernelModule = cupy.RawModule(code=code, options=options(), backend="nvrtc")
     start = time.perf_counter()
     try:
         module.compile()
@@ -150,57 +144,45 @@ def _load(cupy: Any, name: str, defines: Mapping[str, str]) -> Any:
     return module
 
 
-def load_all(wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
-    """Load several sources for the current GPU beside each other, because compiling one takes long.
+def load_all(wanted: Iterable[Source]) -> None:
+    """Load sources for the current GPU beside each other, because compiling one takes long.
 
-    Parameters
-    ----------
-    wanted : sequence of (str, mapping)
-        Names and constants, as `load` takes them. What does not compile is left to `load` to say.
+    What does not compile is left to `load` to say.
     """
-    cupy = _import_cupy()
+    missing = _missing(wanted)
+    if missing:
+        _threads.run(missing)
+
+
+def begin_loading(wanted: Iterable[Source]) -> None:
+    """Let helpers load sources for the current GPU in their order; `load` waits for the one that it needs."""
+    missing = _missing(wanted)
+    if missing:
+        _begun.append(_threads.Offer(missing, _threads.running(len(missing))))
+
+
+def finish_loading() -> None:
+    """Wait for the sources that helpers have begun to load, because none can be while a stream is captured.
+
+    The others are left to whoever needs them.
+    """
+    while True:
+        try:
+            begun = _begun.pop()
+        except IndexError:
+            return
+        begun.finish(drop=True)
+
+
+def _missing(wanted: Iterable[Source]) -> Sequence[Callable[[], None]]:
+    """Return functions that load the sources that are not loaded yet."""
+    import cupy
+
     device, number = cupy.cuda.Device(), cupy.cuda.runtime.getDevice()
-    keys = {(number, name, *sorted(defines.items())): (name, defines) for name, defines in wanted}
-    missing = [each for key, each in keys.items() if key not in _modules]
-    if len(missing) < 2:
-        return
-    for flags in dict.fromkeys(options(name) for name, _ in missing):
-        _introduce(cupy, flags)
-
-    def load_one(name: str, defines: Mapping[str, str]) -> None:
-        with device, contextlib.suppress(RuntimeError):
-            load(name, defines)
-
-    _threads.run([partial(load_one, *each) for each in missing])
+    missing = {key: each for each in wanted if (key := _key(number, *each)) not in _modules}
+    return [partial(_load_quietly, device, *each) for each in missing.values()]
 
 
-def _introduce(cupy: Any, flags: tuple[str, ...]) -> None:
-    """Let CuPy ask NVRTC about options once, as it does for each set of them in a process.
-
-    Threads that load kernels with the same options would all ask, and NVRTC answers one after the other.
-    """
-    if flags not in _introduced:
-        _introduced.add(flags)
-        with contextlib.suppress(RuntimeError, cupy.cuda.compiler.CompileException):
-            cupy.RawModule(code="// nothing\n", options=flags, backend="nvrtc").compile()
-
-
-def _import_cupy() -> Any:
-    try:
-        import cupy
-    except ImportError as error:
-        raise RuntimeError(
-            f"CuPy cannot be imported ({error}); CUDA kernels need it; "
-            "pip install 'cupy-cuda13x[ctk]' (or cupy-cuda12x), or use device='cpu'"
-        ) from error
-    return cupy
-
-
-@cache
-def _toolkit_headers() -> tuple[str, ...]:
-    """Return the folder of `cuda_fp16.h`, found as CuPy finds its libraries; empty when there is none."""
-    try:
-        folder = importlib.import_module("cuda.pathfinder").find_nvidia_header_directory("cudart")
-    except (ImportError, AttributeError, RuntimeError):
-        folder = None
-    return () if folder is None else (str(folder),)
+def _load_quietly(device: CupyDevice, name: str, defines: Mapping[str, str]) -> None:
+    with device, contextlib.suppress(Exception):
+        load(name, defines)

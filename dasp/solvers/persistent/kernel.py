@@ -10,14 +10,14 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from dasp.formats.kernel_cuda import defines, types
+from dasp.formats.kernel_cuda import types
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cuda import vector
 from dasp.formats.sell.cuda.product import SellCudaProduct
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.launch import Signature
-from dasp.runtime.dtypes import into
+from dasp.runtime.dtypes import C_NAMES, into
 from dasp.runtime.integers import ceil_div
 from dasp.solvers.operator import Matrix, device_of, product_of
 
@@ -194,8 +194,14 @@ def make_recipe(plan: Plan, on: Chip, *, diagonal: bool) -> Recipe | None:
     shared_bytes = ceil_div(total, blocks) + longest + PADDING
     if shared_bytes > on.shared_bytes - STATIC_BYTES:
         return None
-    own = {"DASP_THREADS": str(THREADS), "DASP_MAILBOX": str(MAILBOX)}
-    own["DASP_JACOBI"] = str(int(diagonal))
+    constants = {
+        **kinds.defines,
+        "DASP_INDEX": C_NAMES[pattern.index_dtype],
+        "DASP_OFFSET": "int",
+        "DASP_CODING": str(int(plan.values.coding)),
+        "DASP_THREADS": str(THREADS),
+        "DASP_MAILBOX": str(MAILBOX),
+        "DASP_JACOBI": str(int(diagonal)),
+    }
     arguments = {name: every[name] for name in PLAN_ARGUMENTS} | {"nbytes": shared_bytes}
-    constants = {**defines(vector, plan, kinds), **own}
     return Recipe(constants, arguments, types(vector, plan, kinds), blocks, shared_bytes)

@@ -380,9 +380,9 @@ def test_memory_is_at_most_that_of_the_matrix_beside_the_plan_and_is_given_back(
 def test_what_a_usual_matrix_needs_is_compiled_at_once(narrow):
     csr, device = csr_of(generate("fem3:3").astype(np.float64)), PackingDevice()
     packing = CudaPrimitives(device)
-    packing.compile_usual(csr)
+    packing.begin_loading(csr)
     at_once = set(device.sources)
-    packing.compile_usual(csr)
+    packing.begin_loading(csr)
     assert all(times == 1 for times in device.sources.values())
     SELL.pack(csr, SELL.options(narrow=narrow), H200, packing)
     assert {name for name, _ in set(device.sources) - at_once} <= {"pack/store.cu"}

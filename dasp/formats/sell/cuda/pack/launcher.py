@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dasp.formats.csr.cuda.kernels import SUM_TILES
+from dasp.formats.csr.cuda.kernels import SUM_TILES, kinds_of
 from dasp.formats.csr.cuda.operations import CudaOperations
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.sell.cuda.pack import kernels, kinds
@@ -10,14 +10,10 @@ from dasp.formats.sell.cuda.pack.kinds import INT64
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda.device import CudaDevice, KernelLauncher
 from dasp.runtime.cuda.launch import Kinds
-from dasp.runtime.dtypes import C_NAMES
 from dasp.runtime.integers import ceil_div
 
 BLOCKS = 528
 """Most blocks of a launch whose threads go through an array a grid apart: four to a multiprocessor."""
-
-USUAL = kernels.SURVEY, kernels.SORT_WINDOWS, kernels.CUT_TILES, kernels.COUNT_SECTORS, kernels.FILL_DELTAS
-"""A kernel of each source that most matrices need and that knows their integers alone."""
 
 
 class Launcher(KernelLauncher):
@@ -38,21 +34,26 @@ class Launcher(KernelLauncher):
         self.operations = CudaOperations(device)
         self._ready: set[Kinds] = set()
 
-    def compile_usual(self, csr: Csr) -> None:
-        """Compile the kernels that most matrices of these types need beside each other, not in turn."""
-        integers, stored = kinds.of_matrix(csr), kinds.of_matrix(csr, Coding.PLAIN)
+    def begin_loading(self, csr: Csr, coding: Coding = Coding.PLAIN) -> None:
+        """Let helpers compile the kernels that most matrices of these types need, in the order of their use.
+
+        The coding is known once the values are.
+        """
+        integers, stored = kinds.of_matrix(csr), kinds.of_matrix(csr, coding)
         if stored in self._ready:
             return
         self._ready.add(stored)
-        values = kinds.of_values(csr.data.dtype, len(csr.data))
-        self.device.load_all(
-            [
-                *((signature.source, integers.constants) for signature in USUAL),
-                (kernels.VALUE_FACTS.source, values.constants),
-                (SUM_TILES.source, {"DASP_START": C_NAMES[INT64]}),
-                (kernels.STORE_SLICES.source, stored.constants),
-            ]
-        )
+        usual = {
+            kernels.SURVEY: integers,
+            kernels.VALUE_FACTS: kinds.of_values(csr.data.dtype, len(csr.data)),
+            kernels.SORT_WINDOWS: integers,
+            kernels.CUT_TILES: integers,
+            kernels.COUNT_SECTORS: integers,
+            kernels.STORE_SLICES: stored,
+            SUM_TILES: kinds_of(start=INT64),
+            kernels.FILL_DELTAS: integers,
+        }
+        self.device.begin_loading([(signature.source, of.constants) for signature, of in usual.items()])
 
 
 def count_blocks(count: int, each: int, most: int = BLOCKS) -> int:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from dasp.formats.csr.check import check_facts
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array
+from dasp.formats.sell.choose import choose_coding
 from dasp.formats.sell.cuda.pack import kernels, kinds
 from dasp.formats.sell.cuda.pack.kernels import LONG_COUNTS, LONG_TILE
 from dasp.formats.sell.cuda.pack.kinds import COUNT
@@ -68,7 +69,7 @@ def survey(on: Launcher, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     m, nnz = csr.shape[0], len(csr.indices)
     if csr.indptr.shape != (m + 1,):
         check_facts("CSR", csr.shape, False, 0, (nnz, len(csr.data)), None)
-    on.compile_usual(csr)
+    on.begin_loading(csr)
     narrows = bool(narrow and nnz and len(csr.data))
     words = on.device.zeros(FACTS + VALUE_WORDS * narrows, COUNT)
     long_tiles = on.device.zeros(LONG_COUNTS * ceil_div(m, LONG_TILE), COUNT)
@@ -91,6 +92,8 @@ def survey(on: Launcher, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     facts = Facts._make(numbers[:FACTS])
     _hold(csr, facts)
     values = value_statistics(len(csr.data), *numbers[FACTS:]) if narrows else None
+    if values:
+        on.begin_loading(csr, choose_coding(values, csr.data.dtype))
     return Survey(
         columns_rise=facts.descents == facts.row_descents,
         most_column=facts.most_column - BIAS if nnz else -1,
