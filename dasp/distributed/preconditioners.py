@@ -27,7 +27,8 @@ from dasp.multigrid.hierarchy import (
 )
 from dasp.multigrid.smoothers import CycleOptions, Level, check_options
 from dasp.preconditioners.base import MOST_STEPS, Preconditioner, computing_type, inverse_diagonal
-from dasp.preconditioners.chebyshev import UPPER, Polynomial
+from dasp.preconditioners.chebyshev import Polynomial
+from dasp.preconditioners.spectrum import UPPER
 from dasp.runtime import check as _check
 from dasp.runtime.types import Array
 from dasp.solvers.chebyshev import estimate_spectrum

@@ -14,15 +14,21 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from dasp.matrix.matrix import SpMatrix
-from dasp.multigrid.hierarchy import Setup, check_finite, coarsen, cycle_type, levels_of, set_up
-from dasp.multigrid.smoothers import CycleOptions, Level, check_options
+from dasp.multigrid.hierarchy import Setup, coarsen, cycle_type, levels_of, not_finite, set_up
+from dasp.multigrid.smoothers import LEVEL_VECTORS, CycleOptions, Level, check_options
 from dasp.preconditioners.base import PlannedPart, Preconditioner, host_matrix, place
+from dasp.preconditioners.spectrum import spectral_radius
 from dasp.runtime.dtypes import real_type
-from dasp.runtime.types import DTypeLike
+from dasp.runtime.types import Array, DTypeLike
 from dasp.solvers.operator import DeviceOperator
+from dasp.solvers.space import Vectors
 
 COARSE_SWEEPS = 8
 """Times that the last level is smoothed, forwards and backwards, where it has more rows."""
+
+
+DENSE = "the inverse"
+"""The name of the dense matrix among those of the levels."""
 
 
 def entry_type(matrix: csr_array, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -33,30 +39,57 @@ def entry_type(matrix: csr_array, dtype: np.dtype[Any]) -> np.dtype[Any]:
 class Multigrid(Preconditioner):
     """A cycle; see `multigrid`."""
 
-    _levels: list[Level]
-    _last: Level
-    _P: list[DeviceOperator]
-    _R: list[DeviceOperator]
-    _dense: DeviceOperator | None
+    _setup: Setup
+    _parts: dict[tuple[str, int], PlannedPart]
 
-    def __init__(self, setup: Setup, options: CycleOptions, dtype: np.dtype[Any], device: str) -> None:
-        super().__init__(setup.rows[0], dtype, device, ("d", "step", "q", "r"))
-        self._build(setup, options)
+    def __init__(
+        self,
+        setup: Setup,
+        options: CycleOptions,
+        dtype: np.dtype[Any],
+        device: str,
+        like: Multigrid | None = None,
+    ) -> None:
+        """Plan the levels; `like` is the same cycle in another type."""
+        super().__init__(setup.rows[0], dtype, device, LEVEL_VECTORS)
+        self._options = options
+        self._build(setup, like)
 
-    def _build(self, setup: Setup, options: CycleOptions) -> None:
-        """Plan the matrices of the levels."""
-        self._setup, self._parts = setup, [self._plan(matrix) for matrix in _matrices(setup)]
-        operators = iter(part.operator for part in self._parts)
+    def _build(self, setup: Setup, like: Multigrid | None = None) -> None:
+        """Plan the matrices of all levels, and make the levels of them."""
+        self._setup, self._parts = setup, {}
+        for key, matrix in _matrices(setup).items():
+            dtype, before = entry_type(matrix, self.dtype), None if like is None else like._parts[key]
+            self._parts[key] = PlannedPart(matrix, dtype, self.device, before)
+        self._check_finite()
         levels = []
-        for k, (one, part) in enumerate(zip(setup.levels, self._parts, strict=False)):
-            vectors, radius = None if k else self.vectors, one.radius(options, part.matrix)
-            levels.append(Level(next(operators), one.inverse, radius, self.space, options, vectors, one.A))
-        between = [one for one in setup.levels if one.P is not None]
-        P, R = ([next(operators) for _ in between] for _ in range(2))
-        self._assemble(options, levels, P, R, next(operators, None))
+        for k, one in enumerate(setup.levels):
+            part = self._parts["A", k]
+            vectors = (
+                self.vectors if k == 0 else self.space.vectors(part.csr.shape[0], "b", "x", *LEVEL_VECTORS)
+            )
+            inverse = one.inverse(part)
+            radius = self._radius(part, inverse, vectors) if like is None else like._levels[k].radius
+            levels.append(Level(part.operator, inverse, radius, self.space, self._options, vectors, one.A))
+        P, R, dense = self._operators()
+        self._assemble(self._options, levels, P, R, dense)
 
-    def _plan(self, matrix: csr_array) -> PlannedPart:
-        return PlannedPart(matrix, entry_type(matrix, self.dtype), self.device)
+    def _check_finite(self) -> None:
+        for (name, k), part in self._parts.items():
+            if not part.is_finite():
+                raise not_finite(name, k)
+
+    def _radius(self, part: PlannedPart, inverse: Array, vectors: Vectors) -> float:
+        """Return the largest eigenvalue of D^-1 A, about, by products on the device; 0 if none is needed."""
+        if self._options.smoother == "gauss-seidel":
+            return 0.0
+        return spectral_radius(part.matrix, part.operator, inverse, self.space, vectors)
+
+    def _operators(self) -> tuple[list[DeviceOperator], list[DeviceOperator], DeviceOperator | None]:
+        """Return P and R of all levels, and the dense matrix if there is one."""
+        P, R = ([part.operator for (own, _), part in self._parts.items() if own == name] for name in "PR")
+        dense = self._parts.get((DENSE, len(self._setup.levels)))
+        return P, R, None if dense is None else dense.operator
 
     def _read(self, A: Any) -> Setup:
         """Return the hierarchy of a matrix, by P and R of this one; or that of PyAMG that is given."""
@@ -69,27 +102,28 @@ class Multigrid(Preconditioner):
             raise ValueError(
                 f"the hierarchy is of a matrix of shape {hierarchy[0].A.shape}; M has {self.shape}"
             )
-        check_finite(hierarchy)
         return set_up(hierarchy, self._options)
 
     def _load(self, numbers: Setup) -> bool:
         """Take a hierarchy; one of other sizes is planned anew."""
-        if numbers.rows != self._setup.rows or (numbers.dense is None) != (self._setup.dense is None):
-            self._build(numbers, self._options)
+        matrices = _matrices(numbers)
+        if numbers.rows != self._setup.rows or matrices.keys() != self._parts.keys():
+            self._build(numbers)
             return False
-        same = [part.load(matrix) for part, matrix in zip(self._parts, _matrices(numbers), strict=True)]
-        self._setup, operators = numbers, iter(part.operator for part in self._parts)
-        smoothed = self._levels if self._dense is not None else [*self._levels, self._last]
-        for level, one, part in zip(smoothed, numbers.levels, self._parts, strict=False):
-            level.load(one.inverse, one.radius(self._options, part.matrix), one.A)
-            level.A = next(operators)
-        self._P, self._R = ([next(operators) for _ in self._P] for _ in range(2))
-        self._dense = next(operators, None)
+        self._setup = numbers
+        same = [self._parts[key].load(matrix) for key, matrix in matrices.items()]
+        self._check_finite()
+        for k, (level, one) in enumerate(zip(self._levels, numbers.levels, strict=True)):
+            part = self._parts["A", k]
+            inverse = one.inverse(part)
+            level.A = part.operator
+            level.load(inverse, self._radius(part, inverse, level.vectors), one.A)
+        self._P, self._R, self._dense = self._operators()
         return all(same)
 
     def _in_type(self, dtype: np.dtype[Any]) -> Multigrid:
         """Return another one that computes in a type."""
-        return Multigrid(self._setup, self._options, dtype, self.device)
+        return Multigrid(self._setup, self._options, dtype, self.device, self)
 
     def _assemble(
         self,
@@ -101,27 +135,19 @@ class Multigrid(Preconditioner):
     ) -> None:
         """Take the levels that are smoothed, and the dense one below them if there is one."""
         self._options, self._levels, self._P, self._R, self._dense = options, levels, P, R, dense
-        if dense is None:
-            self._last = self._levels.pop()
-            self._coarsest = self._last.vectors
-        else:
-            self._coarsest = self.space.vectors(dense.shape[0], "b", "x") if levels else self.vectors
+        self._vectors = [level.vectors for level in levels]
+        if dense is not None:
+            self._vectors.append(self.space.vectors(dense.shape[0], "b", "x") if levels else self.vectors)
 
     def apply(self) -> None:
         """Make a cycle."""
         self._cycle(0, self._options.cycle, from_zero=True)
 
     def _cycle(self, k: int, kind: str, *, from_zero: bool) -> None:
-        if k == len(self._levels):
-            if self._dense is not None:
-                self.space.apply(self._dense, self._coarsest["b"], self._coarsest["x"])
-                return
-            for sweep in range(COARSE_SWEEPS):
-                self._last.smooth(from_zero=from_zero and sweep == 0, forward=True)
-                self._last.smooth(from_zero=False, forward=False)
+        if k == len(self._P):
+            self._solve_coarsest(from_zero=from_zero)
             return
-        level = self._levels[k]
-        below = self._levels[k + 1].vectors if k + 1 < len(self._levels) else self._coarsest
+        level, below = self._levels[k], self._vectors[k + 1]
         level.smooth(from_zero=from_zero, forward=True)
         level.restrict(self._R[k], below["b"])
         self._cycle(k + 1, kind, from_zero=True)
@@ -130,17 +156,26 @@ class Multigrid(Preconditioner):
         level.prolong(self._P[k], below["x"])
         level.smooth(from_zero=False, forward=False)
 
+    def _solve_coarsest(self, *, from_zero: bool) -> None:
+        """Multiply by the dense matrix; without one smooth the last level many times."""
+        vectors = self._vectors[-1]
+        if self._dense is not None:
+            self.space.apply(self._dense, vectors["b"], vectors["x"])
+            return
+        for sweep in range(COARSE_SWEEPS):
+            self._levels[-1].smooth(from_zero=from_zero and sweep == 0, forward=True)
+            self._levels[-1].smooth(from_zero=False, forward=False)
 
-def _matrices(setup: Setup) -> list[csr_array]:
-    """Return the matrices of all levels, then all P, all R, and the dense one if there is one."""
-    between = [one for one in setup.levels if one.P is not None]
-    dense = [] if setup.dense is None else [setup.dense]
-    return [
-        *(one.A for one in setup.levels),
-        *(one.P for one in between),
-        *(one.R for one in between),
-        *dense,
-    ]
+
+def _matrices(setup: Setup) -> dict[tuple[str, int], csr_array]:
+    """Return the matrices that a cycle multiplies by, each with its name and its level."""
+    matrices = {
+        (name, k): getattr(level, name)
+        for name in "APR"
+        for k, level in enumerate(setup.levels)
+        if getattr(level, name) is not None
+    }
+    return matrices if setup.dense is None else {**matrices, (DENSE, len(setup.levels)): setup.dense}
 
 
 def multigrid(
@@ -190,6 +225,9 @@ def multigrid(
 
     Notes
     -----
+    Of each level that is smoothed the largest eigenvalue of D^-1 A is estimated by eight products; of one
+    that is not Hermitian it is bounded by the largest sum of a row of absolute values.
+
     The smoothers need positive eigenvalues of D^-1 A. A Helmholtz matrix has others if its waves are shorter
     than coarse levels can show. Then make the hierarchy of a Laplacian with a complex shift, which is far
     from singular, and use the cycle in `gmres` or `bicgstab` for the matrix itself (Erlangga,
@@ -205,7 +243,6 @@ def multigrid(
     """
     hierarchy = levels_of(ml)
     computed = cycle_type(hierarchy, dtype)
-    check_finite(hierarchy)
     options = check_options(smoother, cycle, sweeps, degree)
     where = ml.device if isinstance(ml, SpMatrix) and device == "auto" else place(None, device)
     if smoother == "gauss-seidel" and where != "cpu":

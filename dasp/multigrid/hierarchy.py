@@ -1,4 +1,4 @@
-"""A PyAMG hierarchy as a cycle uses it: checked, diagonals inverted, the last levels as one dense matrix."""
+"""A PyAMG hierarchy as a cycle uses it, on the host: checked, and the last levels as one dense matrix."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array, csr_matrix
 
-from dasp.matrix.matrix import SpMatrix
 from dasp.multigrid.smoothers import CycleOptions, dense_smoother
-from dasp.preconditioners.base import (
-    TYPES,
-    canonical,
-    host_matrix,
-    inverse_diagonal,
-    spectral_radius,
-    wide_type,
-)
+from dasp.preconditioners.base import TYPES, PlannedPart, host_matrix, inverse_diagonal, is_finite, wide_type
+from dasp.preconditioners.spectrum import NAMES, spectral_radius
 from dasp.runtime import check as _check
-from dasp.runtime.types import DTypeLike
+from dasp.runtime.arrays import to_host
+from dasp.runtime.types import Array, DTypeLike
+from dasp.solvers.arguments import space_for
+from dasp.solvers.operator import as_operator
 
 DENSE_ROWS = 320
 """Rows of a level up to which a V-cycle from it down is kept as one dense matrix."""
@@ -96,20 +92,32 @@ class LevelMatrices(NamedTuple):
     ----------
     A, P, R : scipy.sparse.csr_array
         The matrix, and what prolongs from the level below and restricts to it; None on the last level.
-    inverse : numpy.ndarray, shape (n,)
-        Of the diagonal of A; 0 for a row of zeros.
+    coarse : bool
+        False for the finest level.
     """
 
     A: csr_array
     P: csr_array | None
     R: csr_array | None
-    inverse: np.ndarray[Any, Any]
+    coarse: bool
 
-    def radius(self, options: CycleOptions, planned: SpMatrix | None = None) -> float:
-        """Return the largest eigenvalue of diag(inverse) A, by products with A as it is or planned."""
-        if options.smoother == "gauss-seidel":
-            return 0.0  # which needs none
-        return spectral_radius(self.A if planned is None else planned, self.inverse)
+    def inverse(self, planned: PlannedPart | None = None) -> Array:
+        """Return the inverse of the diagonal of A, where that is planned or else on the host."""
+        diagonal = self.A.diagonal() if planned is None else planned.diagonal()
+        return invert_diagonal(self.A, diagonal, coarse=self.coarse)
+
+    def radius(self, options: CycleOptions) -> float:
+        """Return the largest eigenvalue of D^-1 A, about, by products on the host."""
+        return host_radius(self.A, self.inverse(), options)
+
+
+def host_radius(A: Any, inverse: np.ndarray[Any, Any], options: CycleOptions) -> float:
+    """Return the largest eigenvalue of D^-1 A, about, of a matrix of the host; 0 if no smoother needs it."""
+    if options.smoother == "gauss-seidel":
+        return 0.0
+    space = space_for("cpu", np.dtype(wide_type(A)))
+    operator, vectors = as_operator(A, "cpu"), space.vectors(len(inverse), *NAMES)
+    return spectral_radius(A, operator, inverse, space, vectors)
 
 
 class HostLevel(NamedTuple):
@@ -159,23 +167,20 @@ def set_up(hierarchy: list[Any], options: CycleOptions) -> Setup:
     Raises
     ------
     ValueError
-        If a row has no usable diagonal entry; of a coarse level, if it is no row of zeros.
+        If a level that becomes part of the dense matrix holds NaN or infinity, or has no usable diagonal.
     """
-    last, inner = as_csr(hierarchy[-1].A), len(hierarchy) - 1
     levels = [
-        _describe(as_csr(level.A), as_csr(level.P), as_csr(level.R), coarse=k > 0)
-        for k, level in enumerate(hierarchy[:-1])
+        LevelMatrices(as_csr(one.A), as_csr(one.P), as_csr(one.R), k > 0)
+        for k, one in enumerate(hierarchy[:-1])
     ]
+    last, inner = as_csr(hierarchy[-1].A), len(levels)
     transfers = [(level.P, level.R) for level in levels]
     if last.shape[0] > MOST_INVERSE_ROWS:
-        return Setup([*levels, _describe(last, None, None, coarse=inner > 0)], None, transfers)
+        return Setup([*levels, LevelMatrices(last, None, None, inner > 0)], None, transfers)
     small = [k for k, level in enumerate(levels) if level.A.shape[0] <= DENSE_ROWS and options.cycle == "V"]
     first = min([*small, inner])
-    return Setup(levels[:first], as_csr(_dense_cycle(levels[first:], last, options)), transfers)
-
-
-def _describe(A: csr_array, P: csr_array | None, R: csr_array | None, *, coarse: bool) -> LevelMatrices:
-    return LevelMatrices(A, P, R, level_inverse_diagonal(A, coarse=coarse))
+    check_finite(hierarchy, first)
+    return Setup(levels[:first], csr_array(_dense_cycle(levels[first:], last, options)), transfers)
 
 
 def _dense_cycle(levels: list[LevelMatrices], last: csr_array, options: CycleOptions) -> np.ndarray[Any, Any]:
@@ -184,14 +189,21 @@ def _dense_cycle(levels: list[LevelMatrices], last: csr_array, options: CycleOpt
     inner = np.linalg.pinv(last.toarray().astype(wide_type(last)))
     for level in reversed(levels):
         A, P, R = level.A.toarray().astype(wide_type(level.A)), level.P.toarray(), level.R.toarray()
-        smooth, unit = dense_smoother(A, level.inverse, level.radius(options), options), np.eye(len(A))
+        inverse, unit = level.inverse(), np.eye(len(A))
+        smooth = dense_smoother(A, inverse, host_radius(A, inverse, options), options)
         before = smooth(np.zeros_like(unit), unit, True)
         inner = smooth(before + P @ (inner @ (R @ (unit - A @ before))), unit, False)
     return np.asarray(inner)
 
 
-def level_inverse_diagonal(A: csr_array, *, coarse: bool) -> np.ndarray[Any, Any]:
-    """Return 1 / a_ii; on a coarse level 0 for a row of zeros, which smoothers pass by.
+def level_inverse_diagonal(A: csr_array, *, coarse: bool) -> Array:
+    """Return 1 / a_ii of a matrix of the host; see `invert_diagonal`."""
+    return invert_diagonal(A, A.diagonal(), coarse=coarse)
+
+
+def invert_diagonal(A: csr_array, diagonal: Array, *, coarse: bool) -> Array:
+    """Return 1 / a_ii, with the diagonal of a matrix in NumPy or CuPy; on a coarse level 0 for a row of
+    zeros, which smoothers pass by.
 
     Aggregates with fewer unknowns than modes leave such rows.
 
@@ -200,32 +212,41 @@ def level_inverse_diagonal(A: csr_array, *, coarse: bool) -> np.ndarray[Any, Any
     ValueError
         If a_ii of another row is zero, not finite, or so small that its inverse is not.
     """
-    diagonal = A.diagonal()
-    empty = np.flatnonzero(diagonal == 0) if coarse else np.empty(0, np.intp)
-    empty = empty[abs(A[empty]).sum(axis=1) == 0]
+    zeros = diagonal == 0
+    if not coarse or not zeros.any():
+        return inverse_diagonal(diagonal)
+    rows = np.flatnonzero(to_host(zeros))
+    empty = rows[abs(A[rows]).sum(axis=1) == 0]
     diagonal[empty] = 1
     inverse = inverse_diagonal(diagonal)
     inverse[empty] = 0
     return inverse
 
 
-def check_finite(hierarchy: list[Any]) -> None:
-    """Check that no matrix of a hierarchy holds NaN or infinity.
+def check_finite(hierarchy: list[Any], first: int = 0) -> None:
+    """Check that no matrix of a hierarchy, from a level on, holds NaN or infinity.
 
     Raises
     ------
     ValueError
     """
-    for k, level in enumerate(hierarchy):
+    for k, level in enumerate(hierarchy[first:], first):
         for name in "APR":
             matrix = getattr(level, name, None)
-            if matrix is not None and not np.isfinite(matrix.data).all():
-                raise ValueError(
-                    f"{name} of level {k} of ml holds NaN or infinity; finite numbers are needed; "
-                    "scale the matrix if its products overflow"
-                )
+            if matrix is not None and not is_finite(matrix.data):
+                raise not_finite(name, k)
+
+
+def not_finite(name: str, k: int) -> ValueError:
+    """Return the error of a matrix of level k that holds NaN or infinity."""
+    return ValueError(
+        f"{name} of level {k} of ml holds NaN or infinity; finite numbers are needed; "
+        "scale the matrix if its products overflow"
+    )
 
 
 def as_csr(matrix: Any) -> csr_array:
-    """Return a matrix of a hierarchy as CSR with sorted indices and no duplicates."""
-    return canonical(csr_array(matrix))
+    """Return a matrix of a hierarchy as CSR; it shares its arrays if it is CSR, or BSR of single entries."""
+    if matrix.format == "bsr" and matrix.blocksize == (1, 1):
+        return csr_array((matrix.data.reshape(-1), matrix.indices, matrix.indptr), matrix.shape)
+    return csr_array(matrix)

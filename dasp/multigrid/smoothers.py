@@ -10,7 +10,8 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from dasp.preconditioners.base import MOST_STEPS, cast
-from dasp.preconditioners.chebyshev import UPPER, coefficients
+from dasp.preconditioners.chebyshev import coefficients
+from dasp.preconditioners.spectrum import UPPER
 from dasp.runtime import check as _check
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.types import Array
@@ -18,6 +19,9 @@ from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.space import Space, Vectors
 
 SMOOTHERS, CYCLES = ("chebyshev", "jacobi", "gauss-seidel"), ("V", "W", "F")
+
+LEVEL_VECTORS = "d", "step", "q", "r"
+"""The vectors of a level, besides its right-hand side b and its solution x."""
 
 RATIO = 8.0
 """Of the ends of the interval that a Chebyshev smoother damps: on Poisson matrices 4 to 10 need the fewest
@@ -72,7 +76,7 @@ class Level:
     def __init__(
         self,
         A: DeviceOperator,
-        inverse: np.ndarray[Any, Any],
+        inverse: Array,
         radius: float,
         space: Space,
         options: CycleOptions,
@@ -81,8 +85,7 @@ class Level:
     ) -> None:
         """Take A and what `load` takes."""
         self.space, self.A, self._options = space, A, options
-        names = ("d", "step", "q", "r")
-        self.vectors = space.vectors(len(inverse), "b", "x", *names) if vectors is None else vectors
+        self.vectors = space.vectors(len(inverse), "b", "x", *LEVEL_VECTORS) if vectors is None else vectors
         self.load(inverse, radius, csr)
         fuse = self.vectors.fuse
         self._residual = fuse("r = b - q")
@@ -99,8 +102,9 @@ class Level:
             self._begin_again = fuse("r = b - q", "step = first d*r", "x = x + step")
             self._extend = fuse("r = r - q", "step = last step + rest d*r", "x = x + step")
 
-    def load(self, inverse: np.ndarray[Any, Any], radius: float, csr: csr_array | None = None) -> None:
+    def load(self, inverse: Array, radius: float, csr: csr_array | None = None) -> None:
         """Take 1 / a_ii, and the largest eigenvalue of its product with A; `csr` is A, for sweeps."""
+        self.radius = radius
         scaled = inverse / self._options.scale(radius)
         self.vectors["d"][...] = self.space.asarray(cast(scaled, self.space.dtype, diagonal=True))
         if csr is not None and self._options.smoother == "gauss-seidel":

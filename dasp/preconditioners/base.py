@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
@@ -18,7 +16,7 @@ from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import find_device
 from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
-from dasp.runtime.arrays import is_cupy, library, namespace, operand, to_host
+from dasp.runtime.arrays import library, operand, to_host
 from dasp.runtime.loading import ProcessLock
 from dasp.runtime.types import Array
 from dasp.solvers.arguments import space_for
@@ -347,10 +345,14 @@ def canonical(A: csr_array) -> csr_array:
     return A
 
 
-def cast(
-    numbers: np.ndarray[Any, Any], dtype: np.dtype[Any], *, diagonal: bool = False
-) -> np.ndarray[Any, Any]:
-    """Return numbers of the host in a type: themselves if it is theirs.
+def is_finite(numbers: np.ndarray[Any, Any]) -> bool:
+    """Return True if there is no NaN and no infinity among numbers."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(numbers.sum()) or np.isfinite(numbers).all())
+
+
+def cast(numbers: Array, dtype: np.dtype[Any], *, diagonal: bool = False) -> Array:
+    """Return an array of NumPy or CuPy in a type: itself if it is its own.
 
     Raises
     ------
@@ -361,7 +363,8 @@ def cast(
         return numbers
     with np.errstate(all="ignore"):
         there = numbers.astype(dtype)
-    lost = np.isfinite(numbers) & ~np.isfinite(there)
+        lost = abs(numbers) < np.inf
+        lost &= ~(abs(there) < np.inf)
     if diagonal or not there.any():
         lost |= (there == 0) & (numbers != 0)
     if lost.any():
@@ -382,32 +385,52 @@ class PlannedPart:
 
     Attributes
     ----------
+    csr : scipy.sparse.csr_array
+        On the host, in its own type.
     matrix : SpMatrix
     operator : DeviceOperator
         Of that matrix.
     """
 
-    def __init__(self, matrix: csr_array, dtype: np.dtype[Any], device: str) -> None:
-        """Plan a SciPy matrix in CSR, its values cast to a type."""
-        self._dtype, self._device = dtype, device
-        self._take(cast_matrix(matrix, dtype), None)
+    def __init__(
+        self, csr: csr_array, dtype: np.dtype[Any], device: str, like: PlannedPart | None = None
+    ) -> None:
+        """Plan a SciPy matrix, its values cast to a type; `like` is the same one planned in a wider type."""
+        self._dtype, self._device, self.csr = dtype, device, csr
+        if like is None or np.promote_types(dtype, like.matrix.dtype) != like.matrix.dtype:
+            self._make(cast_matrix(csr, dtype), None)
+        else:
+            cast(csr.data, dtype)
+            self._take(like.matrix.astype(dtype))
 
-    def _take(self, typed: csr_array, policy: Policy | None) -> None:
-        self._pattern = typed.indptr, typed.indices
-        self.matrix = SpMatrix.from_scipy(typed, device=self._device, policy=policy)
-        self.operator = as_operator(self.matrix, self._device)
+    def _make(self, typed: csr_array, policy: Policy | None) -> None:
+        self._take(SpMatrix.from_scipy(typed, device=self._device, policy=policy))
 
-    def load(self, matrix: csr_array) -> bool:
+    def _take(self, matrix: SpMatrix) -> None:
+        self.matrix, self.operator = matrix, as_operator(matrix, self._device)
+
+    def load(self, csr: csr_array) -> bool:
         """Take the values of another one. Return True if they could be written in place."""
-        typed, policy = cast_matrix(matrix, self._dtype), None
-        if all(map(np.array_equal, self._pattern, (typed.indptr, typed.indices))):
+        old, typed, policy = self.csr, cast_matrix(csr, self._dtype), None
+        self.csr = csr
+        if np.array_equal(old.indptr, csr.indptr) and np.array_equal(old.indices, csr.indices):
             try:
                 self.matrix.with_values(self.matrix.asarray(typed.data), out=self.matrix)
                 return True
             except ValueError:  # the coding does not hold them
                 policy = Policy(narrow=False)
-        self._take(typed, policy)
+        self._make(typed, policy)
         return False
+
+    def diagonal(self) -> Array:
+        """Return the diagonal, on the device."""
+        diagonal: Array = self.csr.diagonal() if self._device == "cpu" else self.matrix.diagonal()
+        return diagonal
+
+    def is_finite(self) -> bool:
+        """Return True if there is no NaN and no infinity in the matrix."""
+        quick = self._device != "cpu" and np.isfinite(to_host(self.matrix.sum()))
+        return bool(quick) or is_finite(self.csr.data)
 
 
 def place(A: object, device: str | None) -> str:
@@ -421,8 +444,8 @@ def place(A: object, device: str | None) -> str:
     return (device_of(A) or "cpu") if device is None else find_device(device)
 
 
-def inverse_diagonal(diagonal: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return 1 / a_ii, given the diagonal of a matrix on the host.
+def inverse_diagonal(diagonal: Array) -> Array:
+    """Return 1 / a_ii in double precision, given the diagonal of a matrix, of NumPy or CuPy.
 
     Raises
     ------
@@ -430,66 +453,12 @@ def inverse_diagonal(diagonal: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         If one is zero, not finite, or so small that its inverse is not.
     """
     with np.errstate(all="ignore"):
-        inverse = 1.0 / diagonal.astype(wide_type(diagonal))
-        fits = np.isfinite(inverse.astype(computing_type(diagonal)))
-        bad = np.flatnonzero(~(np.isfinite(diagonal) & fits))
-    if len(bad):
+        inverse = 1.0 / diagonal.astype(wide_type(diagonal), copy=False)
+        there = abs(inverse.astype(computing_type(diagonal), copy=False))
+        usable = (there < np.inf) & (there > 0)  # the inverse of infinity is 0
+    if not usable.all():
+        bad = np.flatnonzero(~to_host(usable))
         raise ValueError(
             f"{len(bad)} rows have no usable diagonal entry, the first is row {bad[0]}; each is divided by"
         )
     return inverse
-
-
-def spectral_radius(A: SpMatrix | csr_array, scale: np.ndarray[Any, Any], steps: int = 8) -> float:
-    """Estimate the largest absolute eigenvalue of diag(scale) A, from below, by Arnoldi's method.
-
-    Parameters
-    ----------
-    A : SpMatrix or scipy.sparse array, shape (n, n)
-        An SpMatrix is multiplied where it is, in its type; another one in double precision.
-    scale : numpy.ndarray, shape (n,)
-    steps : int
-        Products with A.
-
-    Returns
-    -------
-    float
-        The same for equal inputs: the first vector is drawn with a fixed seed, and sums over vectors are left
-        to `einsum`, because those of a BLAS depend on its number of threads.
-
-    Raises
-    ------
-    ValueError
-        If A holds NaN or infinity, or products overflow.
-
-    Notes
-    -----
-    Memory: `steps` + 3 vectors of length n.
-    """
-    n, steps = len(scale), min(steps, len(scale))
-    dtype, take = (A.dtype, A.asarray) if isinstance(A, SpMatrix) else (wide_type(A), np.asarray)
-    rough = math.sqrt(np.finfo(dtype).eps)
-    w = take(np.random.default_rng(0).random(n, np.float32) - np.float32(0.5), dtype)
-    scale, library = take(scale, dtype), namespace(w)
-    H = np.zeros((steps + 1, steps), dtype)
-    with w.device if is_cupy(w) else nullcontext():
-        basis = library.empty((steps + 1, n), dtype)
-        basis[0] = w / _norm(w) if n else 0
-        for k in range(steps):
-            w = scale * (A @ basis[k])
-            h = library.einsum("ij,j->i", basis[: k + 1], w.conj()).conj()
-            w -= library.einsum("i,ij->j", h, basis[: k + 1])
-            H[: k + 1, k], H[k + 1, k] = to_host(h), _norm(w)
-            if not np.isfinite(H[: k + 2, k]).all():
-                raise ValueError(
-                    "A holds NaN or infinity, or its products overflow; finite numbers are needed"
-                )
-            if not H[k + 1, k].real > rough * _norm(H[: k + 1, k]):  # no direction is left but rounding
-                steps = k + 1
-                break
-            basis[k + 1] = w / H[k + 1, k]
-    return float(abs(np.linalg.eigvals(H[:steps, :steps])).max()) if steps else 1.0
-
-
-def _norm(vector: Array) -> float:
-    return math.sqrt(float(namespace(vector).einsum("i,i->", vector.conj(), vector).real))

@@ -21,13 +21,10 @@ from dasp.preconditioners.base import (
     host_matrix,
     inverse_diagonal,
     place,
-    spectral_radius,
 )
+from dasp.preconditioners.spectrum import UPPER, spectral_radius
 from dasp.runtime import check as _check
 from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
-
-UPPER = 1.1
-"""By what the estimate of the largest eigenvalue, which is from below, is raised."""
 
 
 def coefficients(low: float, high: float, degree: int) -> tuple[float, list[tuple[float, float]]]:
@@ -81,12 +78,11 @@ class Polynomial(Preconditioner):
 
 
 class _Numbers(NamedTuple):
-    """A matrix for a polynomial: on the host, and planned if it is; 1 / a_ii, and the upper end."""
+    """A matrix for a polynomial: on the host, and planned if it is; and 1 / a_ii."""
 
     matrix: csr_array
     planned: SpMatrix | None
     inverse: np.ndarray[Any, Any]
-    high: float
 
 
 class MatrixPolynomial(Polynomial):
@@ -104,48 +100,52 @@ class MatrixPolynomial(Polynomial):
         dtype: np.dtype[Any],
         device: str,
     ) -> None:
-        self._numbers, self._shape_of_interval, self._degree = numbers, (high, ratio), degree
+        self._numbers, self._interval, self._degree = numbers, (high, ratio), degree
         self._part = (
             None if _fits(numbers.planned, dtype, device) else PlannedPart(numbers.matrix, dtype, device)
         )
         operator = as_operator(numbers.planned, device) if self._part is None else self._part.operator
         super().__init__(operator, len(numbers.inverse), ratio, degree, dtype, device)
-        self.load_diagonal(numbers.inverse, numbers.high)
+        self._scale()
+
+    def _scale(self) -> None:
+        """Take the diagonal, and the upper end of the interval."""
+        inverse, high = self._numbers.inverse, self._interval[0]
+        if high is None:
+            A = self._numbers.planned if self._part is None else self._part.matrix
+            high = UPPER * spectral_radius(A, self.operator, inverse, self.space, self.vectors)
+        self.load_diagonal(inverse, high)
 
     def _read(self, A: Matrix) -> _Numbers:
         """Return the facts of a matrix."""
-        return _read(A, self._shape_of_interval[0])
+        return _read(A)
 
     def _load(self, numbers: _Numbers) -> bool:
         """Take a matrix: an SpMatrix itself, if it has the type."""
-        self.load_diagonal(numbers.inverse, numbers.high)
         last, self._numbers = self._numbers.planned, numbers
         if _fits(numbers.planned, self.dtype, self.device):
             same = self._part is None and numbers.planned is last
             self._part, self.operator = None, as_operator(numbers.planned, self.device)
-            return same
-        same = self._part is not None and self._part.load(numbers.matrix)
-        self._part = self._part or PlannedPart(numbers.matrix, self.dtype, self.device)
-        self.operator = self._part.operator
+        else:
+            same = self._part is not None and self._part.load(numbers.matrix)
+            self._part = self._part or PlannedPart(numbers.matrix, self.dtype, self.device)
+            self.operator = self._part.operator
+        self._scale()
         return same
 
     def _in_type(self, dtype: np.dtype[Any]) -> MatrixPolynomial:
         """Return another one that computes in a type."""
-        return MatrixPolynomial(self._numbers, *self._shape_of_interval, self._degree, dtype, self.device)
+        return MatrixPolynomial(self._numbers, *self._interval, self._degree, dtype, self.device)
 
 
 def _fits(planned: SpMatrix | None, dtype: np.dtype[Any], device: str) -> bool:
     return planned is not None and planned.dtype == dtype and planned.device == device
 
 
-def _read(A: Matrix, high: float | None) -> _Numbers:
-    """Return the facts of a matrix, with the upper end of the interval, which is estimated if it is None."""
-    matrix, planned = host_matrix(A), A if isinstance(A, SpMatrix) else None
-    inverse = inverse_diagonal(matrix.diagonal())
-    if high is None:
-        exact = planned is not None and planned.dtype == computing_type(matrix)
-        high = UPPER * spectral_radius(planned if exact else matrix, inverse)
-    return _Numbers(matrix, planned, inverse, high)
+def _read(A: Matrix) -> _Numbers:
+    """Return the facts of a matrix."""
+    matrix = host_matrix(A)
+    return _Numbers(matrix, A if isinstance(A, SpMatrix) else None, inverse_diagonal(matrix.diagonal()))
 
 
 def chebyshev(
@@ -167,7 +167,8 @@ def chebyshev(
         Steps; one less is the number of products.
     ratio : float
         Of the interval's ends, if `bounds` are not given: the upper one is an estimate of the largest
-        eigenvalue of D^-1 A, raised by a tenth.
+        eigenvalue of D^-1 A, raised by a tenth; of a matrix that is not Hermitian the largest sum of a row of
+        absolute values.
     bounds : tuple of float, optional
         The interval on which the polynomial approximates the inverse.
     device : {"cpu", "cuda", "cuda:N"}, optional
@@ -200,6 +201,6 @@ def chebyshev(
         ratio = high / low
     elif not ratio > 1:
         raise ValueError(f"ratio is {ratio}; a number above 1 is needed")
-    numbers = _read(A, high)
+    numbers = _read(A)
     dtype = computing_type(numbers.matrix)
     return MatrixPolynomial(numbers, high, ratio, degree, dtype, place(A, device))._follow(A)

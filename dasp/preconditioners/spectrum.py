@@ -1,0 +1,167 @@
+"""The largest eigenvalue of a matrix over its diagonal, which scales Chebyshev polynomials and smoothers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dasp.runtime.arrays import is_cupy, namespace
+from dasp.runtime.types import Array
+from dasp.solvers.operator import DeviceOperator
+from dasp.solvers.space import Fused, Space, Vectors
+
+STEPS = 8
+"""Products by which the largest eigenvalue is estimated."""
+
+UPPER = 1.1
+"""By what the estimate, which is from below, is raised."""
+
+NAMES = "b", "x", "r", "step", "q", "d"
+"""The vectors that an estimate needs."""
+
+PERIOD = 65_521
+"""Numbers after which the noise repeats itself: a prime, so that it differs from plane to plane of a grid."""
+
+SKEW = 1e-3
+"""Between inner products that are equal for a Hermitian matrix, relative to them: more is no rounding."""
+
+
+def spectral_radius(
+    A: Any, operator: DeviceOperator, inverse: Array, space: Space, vectors: Vectors
+) -> float:
+    """Estimate the largest absolute eigenvalue of D^-1 A, D the diagonal.
+
+    Parameters
+    ----------
+    A : matrix, shape (n, n)
+        For a bound where it is not Hermitian: of its absolute values, times a vector.
+    operator : DeviceOperator
+        A on the device.
+    inverse : array, shape (n,)
+        The diagonal of D^-1.
+    space : Space
+    vectors : Vectors
+        With all of `NAMES`, which are overwritten.
+
+    Returns
+    -------
+    float
+        From below if A is Hermitian, and `UPPER` times it is mostly above; else `UPPER` times it is the
+        largest sum of a row of absolute values of D^-1 A, which is above for sure. The same for equal inputs.
+
+    Raises
+    ------
+    ValueError
+        If A holds NaN or infinity, or products overflow.
+
+    Notes
+    -----
+    Lanczos' method for D^-1 A in the inner product of D: Saad, Numerical Methods for Large Eigenvalue
+    Problems, second edition, algorithm 6.4.
+    """
+    there = vectors["d"]
+    with there.device if is_cupy(there) else nullcontext(), np.errstate(all="ignore"):
+        there[...] = space.asarray(inverse)
+        found = _find_by_lanczos(operator, space, vectors)
+        if found is None:
+            found = _largest_row_sum(A, inverse) / UPPER
+    if not math.isfinite(found):
+        raise ValueError("A holds NaN or infinity, or its products overflow; finite numbers are needed")
+    return found
+
+
+class _Pair(NamedTuple):
+    """Names of a vector r, and of y = D^-1 r, which is one of Lanczos' basis."""
+
+    r: str
+    y: str
+
+
+FIRST, SECOND = _Pair("b", "x"), _Pair("r", "step")
+
+
+def _find_by_lanczos(operator: DeviceOperator, space: Space, vectors: Vectors) -> float | None:
+    """Return the largest eigenvalue of Lanczos' matrix, None if A is not Hermitian, NaN if products are not
+    finite."""
+    measure, extend = _array_passes(vectors) if space.traced else _fused_passes(vectors)
+    rough = float(np.finfo(space.dtype).eps)
+    noise = np.random.default_rng(0).random(min(PERIOD, vectors.n), np.float32) - np.float32(0.5)
+    vectors["q"][...] = namespace(vectors["q"]).resize(space.asarray(noise), vectors.n)
+    for name in (*FIRST, *SECOND):
+        vectors[name][...] = 0
+    last, following = SECOND, FIRST
+    rho, beta = extend(last, following, 0.0, 0.0), np.float64(0.0)
+    diagonal: list[np.float64] = []
+    beside: list[np.float64] = []
+    while len(diagonal) < min(STEPS, vectors.n) and rho != 0:
+        last, following = following, last
+        operator.multiply(vectors[last.y], vectors["q"])
+        along, back = measure(last, following)
+        alpha = along / rho
+        if not np.isfinite(alpha):
+            return math.nan
+        if beta < 0 or (diagonal and abs(back - rho) > SKEW * abs(rho)):
+            return None
+        diagonal.append(alpha)
+        before, rho = rho, extend(last, following, alpha, beta)
+        beta = rho / before
+        beside.append(beta)
+        if abs(beta) <= rough * alpha * alpha:  # no direction is left but rounding
+            break
+    off = np.sqrt(beside[: len(diagonal) - 1])
+    return float(
+        abs(np.linalg.eigvalsh(np.diag(diagonal) + np.diag(off, 1) + np.diag(off, -1))).max(initial=0)
+    )
+
+
+Measure = Callable[[_Pair, _Pair], tuple[np.float64, np.float64]]
+"""Returns the inner products of both y with q, which is A times the first."""
+
+Extend = Callable[[_Pair, _Pair, float, float], np.float64]
+"""Sets the second pair to the one that follows both, given alpha and beta; returns r'y of it."""
+
+
+def _fused_passes(vectors: Vectors) -> tuple[Measure, Extend]:
+    """Return the passes on a CPU."""
+
+    @cache
+    def prepare(one: _Pair, other: _Pair) -> tuple[Fused, Fused]:
+        turn, divide = f"{other.r} = q - alpha {one.r} - beta {other.r}", f"{other.y} = d*{other.r}"
+        return (
+            vectors.fuse(dots=(f"{one.y} q", f"{other.y} q")),
+            vectors.fuse(turn, divide, dots=(f"{other.r} {other.y}",)),
+        )
+
+    def extend(one: _Pair, other: _Pair, alpha: float, beta: float) -> np.float64:
+        (rho,) = prepare(one, other)[1](alpha=alpha, beta=beta)
+        return np.float64(rho)
+
+    return lambda one, other: prepare(one, other)[0](), extend
+
+
+def _array_passes(vectors: Vectors) -> tuple[Measure, Extend]:
+    """Return the passes on a GPU, whose fused ones are written for loops that the host does not look into."""
+
+    def dot(left: str, right: str) -> np.float64:
+        return np.float64(namespace(vectors[left]).vdot(vectors[left], vectors[right]).real)
+
+    def extend(one: _Pair, other: _Pair, alpha: float, beta: float) -> np.float64:
+        r = vectors[other.r]
+        r *= -beta
+        r += vectors["q"]
+        r -= alpha * vectors[one.r]
+        vectors[other.y][...] = vectors["d"] * r
+        return dot(other.r, other.y)
+
+    return lambda one, other: (dot(one.y, "q"), dot(other.y, "q")), extend
+
+
+def _largest_row_sum(A: Any, inverse: Array) -> float:
+    """Return the largest sum of a row of absolute values of D^-1 A."""
+    sizes = abs(inverse)
+    return float((sizes * (abs(A) @ namespace(sizes).ones_like(sizes))).max())
