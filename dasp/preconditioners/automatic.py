@@ -6,7 +6,9 @@ It stands in this room because it is the lowest one that knows matrices, solvers
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,11 @@ import numpy as np
 from dasp import solvers
 from dasp.matrix.matrix import SpMatrix
 from dasp.preconditioners.base import inverse_diagonal
-from dasp.preconditioners.jacobi import jacobi
+from dasp.preconditioners.jacobi import divide_by
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import is_cupy
 from dasp.runtime.dtypes import real_type
-from dasp.runtime.types import Array, ArrayLike
+from dasp.runtime.types import Array, ArrayLike, Vector
 from dasp.solvers.arguments import place_and_type
 from dasp.solvers.choose import METHODS, WITHOUT_M, choose_method, find_diagonal
 from dasp.solvers.driver import BREAKDOWN
@@ -103,13 +105,14 @@ def solve(
         raise TypeError(f"A is {_check.kind_of(A)}, on several ranks; pass the method that fits")
     if not isinstance(A, SpMatrix) and (hasattr(A, "tocsr") or isinstance(A, np.ndarray) or is_cupy(A)):
         A = SpMatrix(A, device)
+    diagonal = cache(lambda: find_diagonal(A))  # read once, if at all
     if method is None:
-        chosen, why = choose_method(A)
+        chosen, why = choose_method(A, diagonal)
     else:
         chosen, why = method, "as asked for"
     if isinstance(M, str):
-        fits, reason = fits_jacobi(A, chosen)
-        M, why = jacobi(A) if fits else None, f"{why}; {reason}"
+        divisor, reason = find_divisor(A, chosen, diagonal)
+        M, why = None if divisor is None else divide_by(divisor, A), f"{why}; {reason}"
     if rtol is None:
         rtol = RTOL[real_type(place_and_type(A, b)[1]).itemsize]
     x, stats = run(chosen, A, b, M, x0=x0, rtol=rtol, **options)
@@ -129,22 +132,22 @@ def run(method: str, A: Matrix, b: ArrayLike, M: Matrix | None, **options: Any) 
     return found
 
 
-def fits_jacobi(A: Matrix, method: str) -> tuple[bool, str]:
-    """Return True if Jacobi's preconditioner may make a method faster, and why or why not."""
+def find_divisor(A: Matrix, method: str, diagonal: Callable[[], Vector | None]) -> tuple[Vector | None, str]:
+    """Return the diagonal of A if Jacobi's preconditioner may make a method faster, else None; and why."""
     if method in WITHOUT_M:
-        return False, f"{method} takes no preconditioner"
+        return None, f"{method} takes no preconditioner"
     if hasattr(A, "local_shape"):
-        return False, "none is chosen for several ranks"
-    diagonal = find_diagonal(A)
-    if diagonal is None:
-        return False, "A has no diagonal that can be read"
-    if method not in ("bicgstab", "gmres") and not (diagonal.real > 0).all():
-        return False, f"Jacobi's is not definite, as {method} needs it"
-    sizes = abs(diagonal)
+        return None, "none is chosen for several ranks"
+    numbers = diagonal()
+    if numbers is None:
+        return None, "A has no diagonal that can be read"
+    if method not in ("bicgstab", "gmres") and not (numbers.real > 0).all():
+        return None, f"Jacobi's is not definite, as {method} needs it"
+    sizes = abs(numbers)
     if not len(sizes) or sizes.max() <= LEAST_SPREAD * sizes.min():
-        return False, "its diagonal is constant"
+        return None, "its diagonal is constant"
     try:
-        inverse_diagonal(diagonal)
+        inverse_diagonal(numbers)
     except ValueError:
-        return False, "its diagonal cannot be divided by"
-    return True, "its diagonal varies"
+        return None, "its diagonal cannot be divided by"
+    return numbers, "its diagonal varies"

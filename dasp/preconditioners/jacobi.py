@@ -88,5 +88,9 @@ def jacobi(A: Matrix, *, device: str | None = None) -> Preconditioner:
     >>> jacobi(sp.diags_array([2.0, 4.0], format="csr")) @ np.ones(2)
     array([0.5 , 0.25])
     """
-    diagonal = _diagonal(A)
+    return divide_by(_diagonal(A), A, device)
+
+
+def divide_by(diagonal: np.ndarray[Any, Any], A: Matrix, device: str | None = None) -> Preconditioner:
+    """Return the preconditioner that divides by a diagonal, which is that of A."""
     return Jacobi(inverse_diagonal(diagonal), computing_type(diagonal), place(A, device))._follow(A)

@@ -21,10 +21,6 @@ from dasp.solvers.stats import Stats
 from dasp.solvers.system import solve
 from dasp.solvers.workspace import Workspace
 
-ONE_PASS_ROWS = 90_000
-"""Rows up to which one pass is faster on a GPU than three of which one is part of the product. Measured on an
-H200."""
-
 
 @one_call
 def cg(
@@ -131,7 +127,9 @@ def _quick_form(
         device, dtype = place_and_type(A, b, M)
         if device == "cpu":
             return plain
-        from dasp.solvers.persistent.kernel import find_recipe  # a GPU's modules are not for a CPU
+        # A GPU's modules are not for a CPU.
+        from dasp.solvers.cuda.space import ONE_PASS_ROWS
+        from dasp.solvers.persistent.kernel import find_recipe
 
         recipe = find_recipe(A, M, dtype)
         if recipe is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from dasp.formats import devices
@@ -20,12 +22,14 @@ ROUNDING = 1e3
 """Units of rounding by which two products of a symmetric matrix may differ, over the norm of their terms."""
 
 
-def choose_method(A: Matrix) -> tuple[str, str]:
+def choose_method(A: Matrix, diagonal: Callable[[], Vector | None] | None = None) -> tuple[str, str]:
     """Choose a method for a matrix or a linear operator.
 
     Parameters
     ----------
     A : SpMatrix, matrix or linear operator, shape (m, n)
+    diagonal : callable, optional
+        Returns that of A; by default `find_diagonal`.
 
     Returns
     -------
@@ -52,10 +56,10 @@ def choose_method(A: Matrix) -> tuple[str, str]:
     word = "Hermitian" if dtype.kind == "c" else "symmetric"
     if not is_hermitian(A):
         return "bicgstab", f"A is not {word}"
-    diagonal = find_diagonal(A)
-    if diagonal is None:
+    numbers = find_diagonal(A) if diagonal is None else diagonal()
+    if numbers is None:
         return "minres", f"A is {word}, and has no diagonal that can be read"
-    if (diagonal.real > 0).all():
+    if (numbers.real > 0).all():
         return "cg", f"A is {word} with a positive diagonal"
     return "minres", f"A is {word}, and its diagonal is not positive"
 

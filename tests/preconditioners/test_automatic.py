@@ -69,6 +69,15 @@ def test_jacobi_is_chosen_where_the_diagonal_varies() -> None:
     assert stats.choice.endswith(": as asked for")
 
 
+def test_the_diagonal_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    read = dasp.SpMatrix.diagonal
+    monkeypatch.setattr(dasp.SpMatrix, "diagonal", lambda A, *k: seen.append(A) or read(A, *k))
+    scaled = sp.csr_array(generate("poisson2d:10") + sp.diags_array(np.arange(100.0)))
+    _, stats = dasp.solve(scaled, np.ones(100), device="cpu")
+    assert (len(seen), stats.choice.startswith("cg with Jacobi")) == (1, True)
+
+
 def test_another_method_goes_on_where_the_chosen_one_breaks_down() -> None:
     indefinite = sp.csr_array(generate("poisson2d:10") - 1.5 * sp.eye_array(100))
     x, stats = dasp.solve(indefinite, np.ones(100), device="cpu")
