@@ -54,6 +54,7 @@ def of_values(
     return _kinds((*integers, ("Place", narrowest(count)), *more), dtype, coding)
 
 
+@cache
 def of_entries(index: Dtype, place: Dtype, dtype: Dtype, coding: Coding) -> Kinds:
     """Return the kinds for kernels that go through a pattern, and through values of a type at such places."""
     integers = ("Start", INT64), ("Column", index), ("Index", index), ("Place", place)

@@ -42,11 +42,14 @@ class Places:
         The first entry of each row, and the number of all.
     pieces : Array, shape (segments,), uint64
         Entries of each segment of a row that is cut.
+    arguments : dict
+        The arrays of the pattern, and those above, by their names in kernels.
     """
 
     plan: Plan
     starts: Array
     pieces: Array
+    arguments: Arguments
 
     @property
     def nbytes(self) -> int:
@@ -64,21 +67,18 @@ class Places:
         place = narrowest(pattern.entries) if order is None else order.dtype
         return kinds.of_entries(pattern.index_dtype, place, dtype, coding)
 
-    @property
-    def arguments(self) -> Arguments:
-        """The arguments of such kernels."""
-        return {
-            **slots_of_rows(self.plan.pattern),
-            "segment_offsets": self.plan.pattern.segment_offsets,
-            "starts": self.starts,
-            "pieces": self.pieces,
-            "order": self.plan.order,
-        }
-
 
 def find_places(on: Launcher, plan: Plan) -> Places:
     """See `Primitives.slots`: of each row where it begins, which is less than the slot of every entry."""
-    return Places(plan, *count_entries(on, plan))
+    starts, pieces = count_entries(on, plan)
+    arguments: Arguments = {
+        **slots_of_rows(plan.pattern),
+        "segment_offsets": plan.pattern.segment_offsets,
+        "starts": starts,
+        "pieces": pieces,
+        "order": plan.order,
+    }
+    return Places(plan, starts, pieces, arguments)
 
 
 def code_values(
@@ -150,7 +150,7 @@ def _refill(on: Launcher, data: Array, places: Places, coding: Coding, stored: A
         places.kinds(data.dtype, coding),
         places.blocks,
         **places.arguments,
-        table=as_bits(table),
+        table=as_bits(table) if len(table) else None,
         distinct=len(table),
         stored=as_codes(stored, coding),
         data=as_bits(data),
