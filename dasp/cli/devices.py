@@ -62,12 +62,24 @@ def _refuse_halves(dtype: np.dtype[Any], name: str) -> None:
 def scipy_candidate(csr: csr_array, x: Array) -> Candidate:
     """Return SciPy's `csr @ x`: one thread, a new y at every product; RuntimeError for halves."""
     _refuse_halves(x.dtype, "SciPy")
-    held: list[NDArray[Any]] = []
+    return _call_product("scipy", csr, x)
+
+
+def cupy_candidate(csr: csr_array, x: Array) -> Candidate:
+    """Return CuPy's `A @ x`, called from Python; RuntimeError for halves."""
+    from cupyx.scipy.sparse import csr_matrix
+
+    _refuse_halves(x.dtype, "CuPy")
+    return _call_product("cupy", csr_matrix(csr), x)
+
+
+def _call_product(name: str, matrix: Any, x: Array) -> Candidate:
+    held: list[Any] = []
 
     def run() -> None:
-        held[:] = [csr @ x]
+        held[:] = [matrix @ x]
 
-    return Candidate("scipy", run, lambda: held[0], held.clear)
+    return Candidate(name, run, lambda: held[0], held.clear, capturable=False)
 
 
 @cache
@@ -98,20 +110,6 @@ def numba_candidate(csr: csr_array, x: Array) -> Candidate:
         multiply(csr.data, csr.indices, csr.indptr, x, y)
 
     return Candidate("numba_csr", run, lambda: y, lambda: y.fill(np.nan), cooldown_seconds=0.02)
-
-
-def cupy_candidate(csr: csr_array, x: Array) -> Candidate:
-    """Return CuPy's `A @ x`, called from Python; RuntimeError for halves."""
-    from cupyx.scipy.sparse import csr_matrix
-
-    _refuse_halves(x.dtype, "CuPy")
-    matrix = csr_matrix(csr)
-    held: list[Any] = []
-
-    def run() -> None:
-        held[:] = [matrix @ x]
-
-    return Candidate("cupy", run, lambda: held[0], held.clear, capturable=False, owned=matrix)
 
 
 # ---- the devices -----------------------------------------------------------------------------------------

@@ -218,9 +218,7 @@ def _make_candidates(
     def into_new() -> None:
         held[:] = [operator @ x]
 
-    given = Candidate(
-        OURS, into_given, lambda: y, lambda: fill(y, np.nan), cooldown_seconds=0.02, owned=operator
-    )
+    given = Candidate(OURS, into_given, lambda: y, lambda: fill(y, np.nan), cooldown_seconds=0.02)
     new = Candidate(OURS_NEW, into_new, lambda: held[0], held.clear, cooldown_seconds=0.02, capturable=False)
     return [given, new]
 

@@ -282,7 +282,7 @@ def test_explain_says_which_and_why():
     assert chosen.kernel == "vendor"
     assert str(chosen).startswith("vendor: NumPy's BLAS")
     assert explain((4, 4), (4, 4), device="cpu").kernel == "vendor"
-    with pytest.raises(ValueError, match=r"op\(a\) has 3 columns and op\(b\) has 4 rows"):
+    with pytest.raises(ValueError, match=r"op\(a\) has shape \(2, 3\) and op\(b\) \(4, 5\)"):
         explain((2, 3), (4, 5), device="cpu")
     with pytest.raises(TypeError, match="float16"):
         explain((2, 3), (3, 5), "float16", device="cpu")

@@ -129,8 +129,6 @@ def kernels(device: Device = "cuda") -> tuple[GemmKernel, ...]:
     >>> kernels("cpu")[0].name, kernels("cpu")[-1].name
     ('dot', 'goto')
     """
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"device is {device!r}; it must be 'cpu' or 'cuda'")
     return _backend(device).LADDER
 
 
@@ -175,13 +173,8 @@ def explain(
     >>> explain((64, 64), (64, 64), device="cpu").kernel
     'vendor'
     """
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"device is {device!r}; it must be 'cpu' or 'cuda'")
     backend = _backend(device)
-    m, k = _read_shape("a", tuple(a_shape), trans_a)
-    inner, n = _read_shape("b", tuple(b_shape), trans_b)
-    if inner != k:
-        raise ValueError(f"op(a) has {k} columns and op(b) has {inner} rows; they must be equal")
+    m, n, k = _read_sizes(tuple(a_shape), tuple(b_shape), trans_a, trans_b)
     name = "bfloat16" if dtype == "bfloat16" else np.dtype(dtype).name
     _check_dtype("dtype", name, backend)
     chosen, why = backend.choose(name, m, n, k)
@@ -190,6 +183,8 @@ def explain(
 
 @functools.cache
 def _backend(device: str) -> Backend:
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device is {device!r}; it must be 'cpu' or 'cuda'")
     module: Any = load(f"dasp.dense.gemm.{device}")
     return module  # type: ignore[no-any-return]
 
@@ -236,13 +231,7 @@ def _decide(
     """Check what does not depend on the arrays' memory; return the rung, and the shape of the product."""
     backend = _backend(place)
     _check_dtype("a's dtype", dtype.name if dtype.isnative else dtype.str, backend)
-    m, k = _read_shape("a", a_shape, trans_a)
-    inner, n = _read_shape("b", b_shape, trans_b)
-    if inner != k:
-        raise ValueError(
-            f"op(a) has shape {(m, k)} and op(b) {(inner, n)}; "
-            f"op(a)'s columns and op(b)'s rows must be as many"
-        )
+    m, n, k = _read_sizes(a_shape, b_shape, trans_a, trans_b)
     for name, other in (("b", b_dtype), *([("c", like_c[0])] if like_c else [])):
         if other != dtype:
             raise TypeError(f"{name} has dtype {other}, a has dtype {dtype}; all must have the same dtype")
@@ -262,10 +251,20 @@ def _check_dtype(what: str, dtype: str, backend: Backend) -> None:
         raise TypeError(f"{what} is {dtype}; a product on {backend.PLACE} needs {allowed}; convert it first")
 
 
-def _read_shape(name: str, shape: tuple[int, ...], transposed: bool) -> tuple[int, int]:
-    if len(shape) != 2:
-        raise ValueError(f"{name} has {len(shape)} dimensions; a matrix product needs 2")
-    return (shape[1], shape[0]) if transposed else (shape[0], shape[1])
+def _read_sizes(
+    a_shape: tuple[int, ...], b_shape: tuple[int, ...], trans_a: bool, trans_b: bool
+) -> tuple[int, int, int]:
+    """Return m, n and k."""
+    for name, shape in (("a", a_shape), ("b", b_shape)):
+        if len(shape) != 2:
+            raise ValueError(f"{name} has {len(shape)} dimensions; a matrix product needs 2")
+    (m, k), (inner, n) = a_shape[:: -1 if trans_a else 1], b_shape[:: -1 if trans_b else 1]
+    if inner != k:
+        raise ValueError(
+            f"op(a) has shape {(m, k)} and op(b) {(inner, n)}; "
+            f"op(a)'s columns and op(b)'s rows must be as many"
+        )
+    return m, n, k
 
 
 def _check_memory(backend: Backend, out: Array, a: Array, b: Array, c: Array | None) -> Array | None:
