@@ -288,6 +288,10 @@ class SpMatrix(RankMatrix):
             other._exchanges = {}
         return other
 
+    def has_new_values(self, other: SpMatrix) -> bool:
+        """Return True if this is another matrix by its values alone: `with_values` made one of the other."""
+        return self is not other and self._pattern is other._pattern
+
     def local_rows(self) -> scipy.sparse.csr_array:
         """Return this rank's rows as a new CSR array on the host, columns numbered globally.
 

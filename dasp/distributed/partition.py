@@ -7,7 +7,7 @@ import secrets
 import shutil
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
@@ -18,6 +18,9 @@ from dasp.io.files import MatrixFileError
 from dasp.io.matrices import load_matrix
 from dasp.runtime import check as _check
 from dasp.runtime.types import ArrayLike
+
+if TYPE_CHECKING:
+    from dasp.distributed.matrix import SpMatrix
 
 Piece = tuple[Numbers, Numbers, Numbers]
 """A rank's rows: indptr, indices and data, contiguous."""
@@ -110,6 +113,19 @@ def collect(comm: Communicator, part: Numbers, parts: Parts, root: int = 0) -> N
         ends = [(rank, *map(int, parts.starts[rank : rank + 2])) for rank in range(comm.size)]
         comm.exchange([], [(rank, whole[a:b]) for rank, a, b in ends if rank != root]).complete()
     return whole
+
+
+def collect_rows(D: SpMatrix, root: int = 0) -> scipy.sparse.csr_array | None:
+    """Return on one rank the whole of a matrix over ranks, elsewhere None; all ranks call this."""
+    comm, rows = D.comm, D.local_rows()
+    entries = Parts(np.cumsum([0, *comm.gather(rows.nnz)]), comm.rank)
+    lengths = collect(comm, np.diff(rows.indptr).astype(np.int64), D.rows, root)
+    indices = collect(comm, rows.indices.astype(np.int64), entries, root)
+    data = collect(comm, rows.data, entries, root)
+    if lengths is None or indices is None or data is None:
+        return None
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    return scipy.sparse.csr_array((data, indices, indptr), shape=D.shape)
 
 
 def _sort_rows(A: Any) -> scipy.sparse.csr_array:

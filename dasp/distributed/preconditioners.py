@@ -7,32 +7,44 @@ whole matrix, and so need the neighbours, but no sums.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 import dasp.preconditioners as local
 from dasp.distributed.matrix import SpMatrix
+from dasp.distributed.partition import collect_rows
 from dasp.distributed.split import Numbers
 from dasp.multigrid.cycle import Multigrid, entry_type
 from dasp.multigrid.hierarchy import (
     Setup,
+    as_csr,
     check_finite,
+    coarsen,
     cycle_type,
     level_inverse_diagonal,
     levels_of,
     set_up,
 )
 from dasp.multigrid.smoothers import CycleOptions, Level, check_options
-from dasp.preconditioners.base import MOST_STEPS, Preconditioner, computing_type, inverse_diagonal
+from dasp.preconditioners.base import (
+    MOST_STEPS,
+    Preconditioner,
+    cast_matrix,
+    computing_type,
+    inverse_diagonal,
+)
 from dasp.preconditioners.chebyshev import Polynomial
 from dasp.preconditioners.spectrum import UPPER
 from dasp.runtime import check as _check
-from dasp.runtime.types import Array
+from dasp.runtime.types import Array, DTypeLike
 from dasp.solvers.chebyshev import estimate_spectrum
-from dasp.solvers.operator import as_operator
+from dasp.solvers.operator import DeviceOperator, as_operator
 
 __all__ = ["RankPreconditioner", "block_jacobi", "chebyshev", "jacobi", "multigrid", "of_blocks"]
 
@@ -59,38 +71,67 @@ class RankPreconditioner:
     def __init__(self, matrix: SpMatrix, own: Preconditioner) -> None:
         self.shape, self.local_shape, self.device = matrix.shape, matrix.local_shape, matrix.device
         self.dtype, self._matrix, self._own, self.generation = own.dtype, matrix, own, 0
+        self._warned = False
         diagonal = getattr(own, "diagonal_of_inverse", None)
         if diagonal is not None:
             self.diagonal_of_inverse = diagonal
 
     def matvec(self, r: Array, out: Array | None = None) -> Array:
         """Return this rank's part of M r; see `dasp.preconditioners.base.Preconditioner.matvec`."""
-        z: Array = self._own.matvec(r, out=out)
-        return z
+        with self._call():
+            return self._own.matvec(r, out=out)
 
     def prepare(self, x: Array, y: Array) -> Callable[[], None]:
         """Return a function that sets y to M x again and again."""
         return self._own.prepare(x, y)
 
     def __matmul__(self, r: Array) -> Array:
-        """Return this rank's part of M r."""
-        z: Array = self._own @ r
-        return z
+        """Return this rank's part of M r, for each column where r has several."""
+        with self._call():
+            return self._own @ r
+
+    def _call(self) -> AbstractContextManager[None]:
+        """Return the context of a product, which all ranks make together if messages are sent in it."""
+        return self._matrix.call if isinstance(self._own, RANKS_TOGETHER) else nullcontext()
 
     def update(self, D: SpMatrix) -> None:
         """Take the values of a matrix of the same pattern, cut alike; all ranks call it.
 
+        Multigrid keeps the matrices between its levels, and computes the coarse ones anew on its root, which
+        gets the rows of all ranks for that.
+
         Raises
         ------
         TypeError, ValueError, RankError
-            On all ranks the same. A polynomial in D and multigrid take no new values: make them anew.
+            On all ranks the same. M may then be of no use.
         """
         _check_ranks(D)
         with D.call:
-            D.agree(lambda: self._own.update(D.diagonal_block()))
+            D.agree(partial(self._check_cut, D))
+            if isinstance(self._own, RANKS_TOGETHER):
+                self._own.update(D)
+            else:
+                D.agree(lambda: self._own.update(D.diagonal_block()))
             self.generation = sum(D.comm.gather(self._own.generation))
+            self._matrix, self._warned = D, False
 
-    def astype(self, dtype: Any) -> RankPreconditioner:
+    def _check_cut(self, D: SpMatrix) -> None:
+        if D.local_shape != self.local_shape:
+            raise ValueError(
+                f"this rank's block is {D.local_shape} and that of M is {self.local_shape}; "
+                "a matrix that is cut alike is needed"
+            )
+
+    def warn_of_old_values(self, A: object) -> None:
+        """Warn, once and on rank 0, if A has other values than the matrix that it was made of."""
+        if isinstance(A, SpMatrix) and A.has_new_values(self._matrix) and not self._warned:
+            self._warned = True
+            if A.comm.rank == 0:
+                warnings.warn(
+                    "M was made of other values of A; M.update(A) takes these", UserWarning, stacklevel=4
+                )
+
+    def astype(self, dtype: DTypeLike) -> RankPreconditioner:
         """Return the same preconditioner that computes in another type: float32 or float64, or a complex one.
 
         Raises
@@ -185,28 +226,45 @@ def chebyshev(
     ValueError, RankError
         On all ranks the same: if the degree or the bounds make no polynomial, or D has no such diagonal.
     """
-    _check_ranks(D)
-    dtype = computing_type(D)
 
-    def check() -> tuple[int, tuple[float, float] | None, Numbers]:
+    def check() -> tuple[int, tuple[float, float] | None]:
         if bounds is None and not ratio > 1:
             raise ValueError(f"ratio is {ratio}; a number above 1 is needed")
         interval = None if bounds is None else _check.interval(bounds)
-        inverse = inverse_diagonal(D.diagonal_block().diagonal())
-        return _check.count("degree", degree, most=MOST_STEPS), interval, inverse
+        return _check.count("degree", degree, most=MOST_STEPS), interval
 
+    _check_ranks(D)
     with D.call:
-        steps, interval, inverse = D.agree(
+        steps, interval = D.agree(
             check, lambda found: {"degree": found[0], "bounds": found[1], "ratio": ratio}
         )
-        if interval is None:
-            high = UPPER * estimate_spectrum(D, jacobi(D), dtype, D.device)[1]
-            interval = _check.interval((high / ratio, high))
+        return RankPreconditioner(D, RankPolynomial(D, steps, ratio, interval))
 
-    operator, n = as_operator(D, D.device), len(inverse)
-    own = Polynomial(operator, n, interval[1] / interval[0], steps, dtype, D.device)
-    own.load_diagonal(inverse, interval[1])
-    return RankPreconditioner(D, own)
+
+class RankPolynomial(Polynomial):
+    """A polynomial in a matrix over ranks, on an interval that is given or else estimated."""
+
+    def __init__(self, D: SpMatrix, degree: int, ratio: float, bounds: tuple[float, float] | None) -> None:
+        low, high = bounds or (1.0, ratio)
+        self._ratio, self._high = high / low, bounds and high
+        operator, n = as_operator(D, D.device), D.local_shape[0]
+        super().__init__(operator, n, self._ratio, degree, computing_type(D), D.device)
+        self._load(self._read(D))
+
+    def _read(self, D: Any) -> tuple[SpMatrix, Numbers, float]:
+        """Return a matrix, 1 / a_ii of this rank's rows, and the upper end of the interval."""
+        inverse = D.agree(lambda: inverse_diagonal(D.diagonal_block().diagonal()))
+        if self._high is not None:
+            return D, inverse, self._high
+        high = UPPER * estimate_spectrum(D, jacobi(D), self.dtype, self.device)[1]
+        return D, inverse, _check.interval((high / self._ratio, high))[1]
+
+    def _load(self, numbers: tuple[SpMatrix, Numbers, float]) -> bool:
+        """Take a matrix, by which programs prepared before do not multiply."""
+        D, inverse, high = numbers
+        self.operator = as_operator(D, D.device)
+        self.load_diagonal(inverse, high)
+        return False
 
 
 class RankMultigrid(Multigrid):
@@ -223,19 +281,30 @@ class RankMultigrid(Multigrid):
     def __init__(
         self, matrix: SpMatrix, setup: Setup | None, options: CycleOptions, dtype: np.dtype[Any], root: int
     ) -> None:
-        names = ("d", "step", "q", "r")
-        Preconditioner.__init__(self, matrix.local_shape[0], dtype, matrix.device, names)
-        self._made_of = matrix, setup, options, root
-        comm = matrix.comm
+        Preconditioner.__init__(self, matrix.local_shape[0], dtype, matrix.device, ("d", "step", "q", "r"))
+        self._options, self._root = options, root
+        self._load((matrix, setup))
+
+    def _load(self, numbers: Any) -> bool:
+        """Cut and plan the matrices of all levels, but the finest one where it is used as it is."""
+        matrix: SpMatrix
+        setup: Setup | None
+        self._made_of = matrix, setup = numbers
+        comm, options, root = matrix.comm, self._options, self._root
         facts = None if setup is None else (setup.rows, [one.radius(options) for one in setup.levels])
         told = comm.gather(facts)[root]
         assert told is not None
         sizes, radii = told  # the rows of all levels, the dense one too; the radii of those that are smoothed
         starts = [matrix.rows.starts, *(_cut_level(rows, comm.size) for rows in sizes[1:])]
 
-        def scatter(piece: Any, rows: int, columns: int) -> SpMatrix:
+        def scatter(piece: csr_array | None, rows: int, columns: int) -> DeviceOperator:
             """Return a matrix of the root, cut as the levels of its rows and columns are."""
-            A = None if piece is None else piece.astype(entry_type(piece, self.dtype))
+            return as_operator(plan(piece, rows, columns), self.device)
+
+        def plan(piece: csr_array | None, rows: int, columns: int) -> SpMatrix:
+            A = matrix.agree(
+                lambda: None if piece is None else cast_matrix(piece, entry_type(piece, self.dtype))
+            )
             return SpMatrix.from_scipy(
                 A, comm, root=root, rows=starts[rows], columns=starts[columns], device=self.device
             )
@@ -244,26 +313,41 @@ class RankMultigrid(Multigrid):
         for k, radius in enumerate(radii):
             mine = setup and setup.levels[k]
             same = k == 0 and matrix.dtype == entry_type(matrix, self.dtype)
-            A = matrix if same else scatter(mine and mine.A, k, k)
+            A = matrix if same else plan(mine and mine.A, k, k)
             inverse = matrix.agree(partial(level_inverse_diagonal, A.diagonal_block(), coarse=k > 0))
             operator, vectors = as_operator(A, self.device), None if k else self.vectors
             levels.append(Level(operator, inverse, radius, self.space, options, vectors))
             if k + 1 < len(sizes):
-                P.append(as_operator(scatter(mine and mine.P, k, k + 1), self.device))
-                R.append(as_operator(scatter(mine and mine.R, k + 1, k), self.device))
+                P.append(scatter(mine and mine.P, k, k + 1))
+                R.append(scatter(mine and mine.R, k + 1, k))
         last, dense = len(sizes) - 1, None
         if last == len(radii):
-            dense = as_operator(scatter(setup and setup.dense, last, last), self.device)
+            dense = scatter(setup and setup.dense, last, last)
         self._assemble(options, levels, P, R, dense)
+        return False
 
     def _in_type(self, dtype: np.dtype[Any]) -> Multigrid:
         """Return another one that computes in a type."""
-        matrix, setup, options, root = self._made_of
-        return RankMultigrid(matrix, setup, options, dtype, root)
+        matrix, setup = self._made_of
+        return RankMultigrid(matrix, setup, self._options, dtype, self._root)
 
-    def _read(self, A: object) -> Setup:
-        """Raise TypeError: the hierarchy is on one rank."""
-        raise TypeError("multigrid over ranks takes no new values; make it anew of a new hierarchy")
+    def _read(self, D: Any) -> Any:
+        """Return a matrix and, on the root, its hierarchy by P and R of this one."""
+        whole = collect_rows(D, self._root)
+
+        def set_up_again() -> Setup | None:
+            mine = self._made_of[1]
+            if whole is None or mine is None:
+                return None
+            hierarchy = coarsen(as_csr(whole), mine.transfers)
+            check_finite(hierarchy)
+            return set_up(hierarchy, self._options)
+
+        return D, D.agree(set_up_again)
+
+
+RANKS_TOGETHER = RankPolynomial, RankMultigrid
+"""Preconditioners whose products and updates send messages; others work on a rank's block by itself."""
 
 
 def _cut_level(rows: int, ranks: int) -> np.ndarray[Any, Any]:

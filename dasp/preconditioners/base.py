@@ -121,7 +121,10 @@ class Preconditioner:
         coding of a plan does not hold the new values, it is planned anew: a graph of your own must then be
         captured anew (`generation` has grown).
         """
-        shape, kind = getattr(A, "shape", self.shape), np.dtype(getattr(A, "dtype", np.float32)).kind
+        shape = getattr(
+            A, "local_shape", getattr(A, "shape", self.shape)
+        )  # over ranks that of this one's part
+        kind = np.dtype(getattr(A, "dtype", np.float32)).kind
         if tuple(shape) != self.shape:
             raise ValueError(
                 f"A has shape {tuple(shape)}; M has shape {self.shape}, and A must have the same"

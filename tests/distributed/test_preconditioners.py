@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import warnings
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +16,29 @@ import scipy.sparse as sp
 import dasp
 from dasp import solvers
 from dasp.distributed import SpMatrix, preconditioners
+from dasp.distributed.partition import collect_rows
 from dasp.models import generate
+from dasp.multigrid.hierarchy import as_csr, coarsen
 from tests.distributed.test_solvers import complex_solved, solved
 from tests.solvers.test_complex import hermitian, in_field, numbers
 from tests.support.ranks import ThreadCommunicator, everywhere, run_ranks
 
 pytestmark = pytest.mark.ranks
+
+
+@cache
+def transfers(n: int) -> list[tuple[sp.csr_array, sp.csr_array]]:
+    """P and R between the levels of Poisson's equation."""
+    pyamg, model = pytest.importorskip("pyamg"), generate(f"poisson2d:{math.isqrt(n)}")
+    levels = pyamg.smoothed_aggregation_solver(sp.csr_matrix(model), max_coarse=5).levels
+    return [(as_csr(level.P), as_csr(level.R)) for level in levels[:-1]]
+
+
+def hierarchy(D: SpMatrix) -> Any:
+    """A hierarchy of D, on rank 0."""
+    whole = collect_rows(D)
+    levels = None if whole is None else coarsen(as_csr(whole), transfers(D.shape[0]))
+    return levels and SimpleNamespace(levels=levels)
 
 
 PRECONDITIONED = {
@@ -27,6 +47,7 @@ PRECONDITIONED = {
     "blocks of 4": lambda D: {"M": preconditioners.block_jacobi(D, block=4)},
     "chebyshev": lambda D: {"M": preconditioners.chebyshev(D)},
     "ic0 of each rank": lambda D: {"M": preconditioners.of_blocks(D, dasp.preconditioners.ic0)},
+    "multigrid": lambda D: {"M": preconditioners.multigrid(D, hierarchy(D))},
 }
 
 
@@ -37,28 +58,43 @@ def test_preconditioners_over_ranks(name: str) -> None:
     assert residual <= 1.0001e-9
 
 
-@pytest.mark.parametrize("name", ["jacobi", "blocks of 4", "ic0 of each rank"])
+@pytest.mark.parametrize("name", [name for name in PRECONDITIONED if name != "none"])
 def test_preconditioners_over_ranks_take_new_values(name: str) -> None:
+    """As those that are made anew; a solver warns once, on one rank, if they did not."""
     A = generate("poisson2d:8")
-    scale = sp.diags_array(np.linspace(1.0, 9.0, 64))
+    scale = sp.diags_array(np.linspace(1.0, 3.0, 64))
+    B = sp.csr_array(scale @ A @ scale)
 
-    def run(comm: ThreadCommunicator) -> None:
-        old, new = (
-            SpMatrix.from_scipy(one if comm.rank == 0 else None, comm, device="cpu")
-            for one in (A, sp.csr_array(scale @ A @ scale))
-        )
+    def run(comm: ThreadCommunicator) -> int:
+        old = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
+        new = old.with_values(B.data[B.indptr[old.rows.first] :][: old.interior.nnz + old.halo.nnz])
         M, want = (PRECONDITIONED[name](D)["M"] for D in (old, new))
-        M.update(new)
         r = np.ones(new.local_shape[0])
-        np.testing.assert_array_equal(M @ r, want @ r)
-        with pytest.raises(TypeError, match="takes no new values"):
-            preconditioners.chebyshev(new).update(new)
-        assert solvers.cg(new, r, M=M)[1].converged
-        before = M.generation
-        M._own._load = lambda numbers: comm.rank == 0  # arrays of rank 1 are replaced
-        for count in (1, 2):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for D in (old, new, new):
+                solvers.cg(D, r, M=M)
             M.update(new)
-            assert M.generation == before + count  # on both ranks, which prepare their programs anew together
+            solvers.cg(new, r, M=M)
+        np.testing.assert_array_equal(M @ r, want @ r)
+        other = SpMatrix.from_scipy(B, comm, device="cpu", rows=[0, 10, 64])
+        with pytest.raises(ValueError, match="rank 0: this rank's block is"):
+            M.update(other)
+        np.testing.assert_array_equal(M @ r, want @ r)
+        assert solvers.cg(new, r, M=M)[1].converged
+        return sum("M was made of other values of A" in str(one.message) for one in said)
+
+    assert sum(run_ranks(2, run)) == 1  # threads share what catches warnings
+
+
+def test_arrays_that_an_update_replaces_on_one_rank_count_on_all() -> None:
+    def run(comm: ThreadCommunicator) -> None:
+        D = SpMatrix.from_scipy(generate("poisson2d:8") if comm.rank == 0 else None, comm, device="cpu")
+        M = preconditioners.jacobi(D)
+        M._own._load = lambda numbers: comm.rank == 0  # type: ignore[method-assign]
+        for count in (1, 2):
+            M.update(D)
+            assert M.generation == count  # so that both prepare their programs anew, and together
 
     run_ranks(2, run)
 
