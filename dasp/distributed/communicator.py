@@ -13,11 +13,12 @@ from __future__ import annotations
 import pickle
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -67,6 +68,14 @@ class Call(AbstractContextManager[None]):
             self._comm.fail(error)
 
 
+class Arrived(NamedTuple):
+    """A message from another rank, as it has come: its call, its operation, and its bytes."""
+
+    call: int
+    operation: int
+    data: Numbers
+
+
 class Inbox:
     """Messages from one rank, in the order in which it sent them."""
 
@@ -75,13 +84,8 @@ class Inbox:
         self._head = np.zeros(HEAD, np.uint8)
         self._words = self._head[: 8 * WORDS].view(np.int64)
         self._request: Request = None
-        self._has_head = False
         self._rest: Numbers | None = None  # the part of a message behind its head
-        self._is_wanted = False
-
-    def drop(self) -> None:
-        """Drop a message that has begun to come for a call that this rank has left."""
-        self._is_wanted = False
+        self._early: deque[Arrived] = deque()  # what nobody has waited for yet
 
     def receive(self, label: tuple[int, int], target: Numbers) -> bool:
         """Take the bytes that have come; return True once the message with this label is in its place.
@@ -91,46 +95,53 @@ class Inbox:
         RankError, TypeError, ValueError
             If the other rank has failed, or is at another operation or call.
         """
-        while True:
-            if self._rest is not None:
-                if not self._comm.is_done(self._request):
-                    return False
-                self._rest, self._request, wanted = None, None, self._is_wanted
-                if wanted:
-                    self._is_wanted = False
-                    return True
-            elif not self._has_head:
-                if self._request is None:
-                    self._request = self._comm.receive(self._rank, self._head)
-                if not self._comm.is_done(self._request):
-                    return False
-                self._has_head, self._request = True, None
-            elif self._take_head(label, target):
+        while message := self._early.popleft() if self._early else self._take_next(label, target):
+            call, operation, data = message
+            if (call, operation, data.nbytes) == (*label, target.nbytes):
+                if data is not target:
+                    target[:] = data
                 return True
-
-    def _take_head(self, label: tuple[int, int], target: Numbers) -> bool:
-        """Judge a head and what follows it; return True if the whole message was in it, and is wanted."""
-        number, operation, nbytes = map(int, self._words)
-        wanted = (number, operation, nbytes) == (*label, target.nbytes)
-        if not wanted and number >= label[0]:
-            if number == label[0] and operation == FAILED:
-                self._has_head = False
-                raise self._failure(nbytes)
-            raise RankError(
-                f"rank {self._comm.rank} and rank {self._rank} are not at the same operation; "
-                "all ranks must make the same calls in the same order"
-            )
-        self._has_head = False
-        if nbytes <= INSIDE:
-            if wanted:
-                target[:] = self._head[8 * WORDS : 8 * WORDS + nbytes]
-            return wanted
-        self._rest, self._is_wanted = target if wanted else np.empty(nbytes, np.uint8), wanted
-        self._request = self._comm.receive(self._rank, self._rest)
+            if (call, operation) == (label[0], FAILED):
+                raise self._make_error(data)
+            if call >= label[0]:
+                self._early.appendleft(message)  # of a later call, perhaps
+                raise RankError(
+                    f"rank {self._comm.rank} and rank {self._rank} are not at the same operation; "
+                    "all ranks must make the same calls in the same order"
+                )
         return False
 
-    def _failure(self, nbytes: int) -> Exception:
-        text = self._head[8 * WORDS : 8 * WORDS + nbytes].tobytes().decode(errors="replace")
+    def look_for_failure(self, call: int) -> None:
+        """Raise the error of the other rank if it has left this call; keep other messages for later."""
+        while self._request is not None or self._comm.has_message(self._rank):
+            message = self._take_next((call, FAILED), np.empty(0, np.uint8))
+            if message is None:
+                break
+            self._early.append(message)
+        self._early = deque(one for one in self._early if one.call >= call)
+        for one in self._early:
+            if (one.call, one.operation) == (call, FAILED):
+                raise self._make_error(one.data)
+
+    def _take_next(self, label: tuple[int, int], target: Numbers) -> Arrived | None:
+        """Return the next message, a long one with this label in its place; None if it has not all come."""
+        if self._request is None:
+            self._request = self._comm.receive(self._rank, self._head)
+        if not self._comm.is_done(self._request):
+            return None
+        call, operation, nbytes = map(int, self._words)
+        if self._rest is None and nbytes > INSIDE:
+            wanted = (call, operation, nbytes) == (*label, target.nbytes)
+            self._rest = target if wanted else np.empty(nbytes, np.uint8)
+            self._request = self._comm.receive(self._rank, self._rest)
+            if not self._comm.is_done(self._request):
+                return None
+        data = self._head[8 * WORDS : 8 * WORDS + nbytes].copy() if self._rest is None else self._rest
+        self._request, self._rest = None, None
+        return Arrived(call, operation, data)
+
+    def _make_error(self, data: Numbers) -> Exception:
+        text = data.tobytes().decode(errors="replace")
         error: Exception = KINDS[int(text[0])](f"rank {self._rank}: {text[1:]}")
         return error
 
@@ -227,8 +238,18 @@ class Communicator:
         """Return True once a request is done; a communicator may wait until it is."""
         raise NotImplementedError
 
+    def has_message(self, rank: int) -> bool:
+        """Return True if a message from a rank has come that nobody has begun to receive."""
+        raise NotImplementedError
+
     def pause(self, began: float) -> None:
         """Pause between two looks for messages; raise RankError if time is up."""
+
+    def look_for_failures(self) -> None:
+        """Raise the error of any rank that has left this call, one for which this rank does not wait too."""
+        for rank in range(self.size):
+            if rank != self.rank:
+                self.inbox(rank).look_for_failure(self._number)
 
     def begin_call(self) -> None:
         """Count a call.
@@ -264,8 +285,6 @@ class Communicator:
     def fail(self, error: BaseException) -> None:
         """Tell all ranks that this one has left the call."""
         self._has_failed = True
-        for inbox in self._inboxes.values():
-            inbox.drop()
         kind = next((k for k, one in enumerate(KINDS) if isinstance(error, one)), 0)
         name = "" if isinstance(error, KINDS) else f"{type(error).__name__}: "
         text = f"{kind}{name}{error}".encode()[:INSIDE]
@@ -300,14 +319,15 @@ class Communicator:
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all ranks, in their order: small objects that can be pickled."""
-        mine = np.frombuffer(pickle.dumps(value), np.uint8)
-        sizes = np.empty((self.size, 1), np.int64)
-        sizes[0] = len(mine)
-        sizes = self._prepare_gather(sizes, "sizes")()
-        rows = np.empty((self.size, int(sizes.max())), np.uint8)
-        rows[0, : len(mine)] = mine
-        rows = self._prepare_gather(rows, "values")()
-        return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes[:, 0], strict=True)]
+        with self.call:
+            mine = np.frombuffer(pickle.dumps(value), np.uint8)
+            sizes = np.empty((self.size, 1), np.int64)
+            sizes[0] = len(mine)
+            sizes = self._prepare_gather(sizes, "sizes")()
+            rows = np.empty((self.size, int(sizes.max())), np.uint8)
+            rows[0, : len(mine)] = mine
+            rows = self._prepare_gather(rows, "values")()
+            return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes[:, 0], strict=True)]
 
     def sum(self, numbers: Numbers, totals: Numbers) -> Callable[[], None]:
         """Prepare to set `totals` to the sum of `numbers`, two vectors of float64, over all ranks.

@@ -19,6 +19,7 @@ from dasp.matrix.matrix import SpMatrix as LocalMatrix
 from dasp.matrix.policy import Policy
 from dasp.runtime import arrays as _arrays
 from dasp.runtime.types import ArrayLike
+from dasp.solvers.arguments import leave_together
 
 SMALL_ROWS = 500_000
 """Rows of a GPU below which an iteration of cg on two takes longer than on one. Measured on two H200s:
@@ -252,6 +253,7 @@ class SpMatrix(RankMatrix):
         told = f"a matrix over ranks has no attribute {name!r}{remedy}"
         raise AttributeError(told, name=name, obj=self)
 
+    @leave_together
     def with_values(self, data: ArrayLike) -> Self:
         """Return the matrix with the same pattern and other values; all ranks call it.
 
@@ -279,8 +281,7 @@ class SpMatrix(RankMatrix):
                 )
             return self.interior.with_values(values[self._own]), self.halo.with_values(values[~self._own])
 
-        with self.comm.call:
-            made = agree(self.comm, work, lambda two: {"dtype of data": two[0].dtype.name})
+        made = agree(self.comm, work, lambda two: {"dtype of data": two[0].dtype.name})
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.interior, other.halo = made
@@ -337,3 +338,16 @@ class SpMatrix(RankMatrix):
             f"{self.halo.nnz} in {received} of others; sends {sent} numbers, "
             f"{len(self.neighbours)} neighbours>"
         )
+
+
+def collect_rows(D: SpMatrix, root: int = 0) -> scipy.sparse.csr_array | None:
+    """Return on one rank the whole of a matrix over ranks, elsewhere None; all ranks call this."""
+    comm, rows = D.comm, D.local_rows()
+    entries = Parts(np.cumsum([0, *comm.gather(rows.nnz)]), comm.rank)
+    lengths = partition.collect(comm, np.diff(rows.indptr).astype(np.int64), D.rows, root)
+    indices = partition.collect(comm, rows.indices.astype(np.int64), entries, root)
+    data = partition.collect(comm, rows.data, entries, root)
+    if lengths is None or indices is None or data is None:
+        return None
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    return scipy.sparse.csr_array((data, indices, indptr), shape=D.shape)

@@ -104,13 +104,17 @@ class MpiCommunicator(Communicator):
         except MPI.Exception as error:
             raise RankError(f"rank {self.rank}: MPI says {error}; another rank may have ended") from error
 
+    def has_message(self, rank: int) -> bool:
+        """Return True if a message from a rank has come that nobody has begun to receive."""
+        return bool(self.check_mpi().Iprobe(source=rank, tag=TAG))
+
     def pause(self, began: float) -> None:
-        """Sleep if this takes long.
+        """Sleep if this takes long, and look if any rank has failed.
 
         Raises
         ------
-        RankError
-            If time is up.
+        RankError, TypeError, ValueError
+            If time is up, or another rank has left the call.
         """
         waited = time.monotonic() - began
         if waited > self.timeout:
@@ -120,6 +124,7 @@ class MpiCommunicator(Communicator):
                 "has ended, failed, or works on something else; set DASP_RANK_TIMEOUT to wait longer"
             )
         if waited > SPIN:
+            self.look_for_failures()
             time.sleep(PAUSE)
 
     def abort_at_exit(self) -> None:

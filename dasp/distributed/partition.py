@@ -7,7 +7,7 @@ import secrets
 import shutil
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -18,9 +18,6 @@ from dasp.io.files import MatrixFileError
 from dasp.io.matrices import load_matrix
 from dasp.runtime import check as _check
 from dasp.runtime.types import ArrayLike
-
-if TYPE_CHECKING:
-    from dasp.distributed.matrix import SpMatrix
 
 Piece = tuple[Numbers, Numbers, Numbers]
 """A rank's rows: indptr, indices and data, contiguous."""
@@ -105,27 +102,15 @@ def check_starts(name: str, given: ArrayLike, ranks: int, total: int) -> Numbers
 
 def collect(comm: Communicator, part: Numbers, parts: Parts, root: int = 0) -> Numbers | None:
     """Return on one rank the whole vector of which each holds a part, elsewhere None; all ranks call this."""
-    whole = np.empty(parts.total, part.dtype) if comm.rank == root else None
-    if whole is None:
-        comm.exchange([(root, part)], []).complete()
-    else:
+    ends = [(rank, *map(int, parts.starts[rank : rank + 2])) for rank in range(comm.size)]
+    with comm.call:
+        if comm.rank != root:
+            comm.exchange([(root, part)], []).complete()
+            return None
+        whole = np.empty(parts.total, part.dtype)
         whole[parts.first : parts.first + parts.count] = part
-        ends = [(rank, *map(int, parts.starts[rank : rank + 2])) for rank in range(comm.size)]
         comm.exchange([], [(rank, whole[a:b]) for rank, a, b in ends if rank != root]).complete()
-    return whole
-
-
-def collect_rows(D: SpMatrix, root: int = 0) -> scipy.sparse.csr_array | None:
-    """Return on one rank the whole of a matrix over ranks, elsewhere None; all ranks call this."""
-    comm, rows = D.comm, D.local_rows()
-    entries = Parts(np.cumsum([0, *comm.gather(rows.nnz)]), comm.rank)
-    lengths = collect(comm, np.diff(rows.indptr).astype(np.int64), D.rows, root)
-    indices = collect(comm, rows.indices.astype(np.int64), entries, root)
-    data = collect(comm, rows.data, entries, root)
-    if lengths is None or indices is None or data is None:
-        return None
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    return scipy.sparse.csr_array((data, indices, indptr), shape=D.shape)
+        return whole
 
 
 def _sort_rows(A: Any) -> scipy.sparse.csr_array:

@@ -25,6 +25,7 @@ from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.cuda import gpus
 from dasp.runtime.loading import load
 from dasp.runtime.types import Array, ArrayLike, Number
+from dasp.solvers.arguments import leave_together
 from dasp.solvers.space import Space
 
 T = TypeVar("T")
@@ -146,6 +147,7 @@ class RankMatrix(RankOperator):
         received = {rank: end - first for rank, first, end in self._pattern.receives}
         return {rank: (sent.get(rank, 0), received.get(rank, 0)) for rank in sorted({*sent, *received})}
 
+    @leave_together
     def matvec(
         self, x: ArrayLike, *, out: Array | None = None, alpha: Number = 1.0, beta: Number = 0.0
     ) -> Array:
@@ -183,14 +185,13 @@ class RankMatrix(RankOperator):
 
         `matvec` of A, A.T and A.H is the usual way.
         """
-        with self.comm.call:
-            exchange, x, out = self._find_exchange(x, out, beta, way)
-            interior, halo = self._find_matrices(way)
-            exchange.start(x, halo, alpha)
-            y = interior.matvec(x, out=out, alpha=alpha, beta=beta)
-            exchange.multiply(halo, alpha)
-            exchange.add(y)
-            return y
+        exchange, x, out = self._find_exchange(x, out, beta, way)
+        interior, halo = self._find_matrices(way)
+        exchange.start(x, halo, alpha)
+        y = interior.matvec(x, out=out, alpha=alpha, beta=beta)
+        exchange.multiply(halo, alpha)
+        exchange.add(y)
+        return y
 
     def _find_matrices(self, way: str) -> tuple[LocalMatrix, LocalMatrix]:
         """Return the interior and the halo, or their transposes, which the first call plans."""
@@ -246,6 +247,7 @@ class RankMatrix(RankOperator):
         rows: Any = x
         return (self.T @ rows.T).T if hasattr(x, "T") else self.T @ x
 
+    @leave_together
     def halo_values(self, x: ArrayLike) -> Array:
         """Return the elements of x, of other ranks, that this rank's rows need; all ranks call it.
 
@@ -263,11 +265,10 @@ class RankMatrix(RankOperator):
         TypeError, ValueError, RankError
             As `matvec` does.
         """
-        with self.comm.call:
-            exchange, x, _ = self._find_exchange(x, None, 0.0, "")
-            exchange.start(x, self.halo, 1.0)
-            exchange.arrive()
-            return exchange.received
+        exchange, x, _ = self._find_exchange(x, None, 0.0, "")
+        exchange.start(x, self.halo, 1.0)
+        exchange.arrive()
+        return exchange.received
 
     def _find_exchange(
         self, x: ArrayLike, out: Array | None, beta: Number, way: str
@@ -339,6 +340,7 @@ class Transposed(RankOperator):
         """Type of the entries."""
         return self._matrix.dtype
 
+    @leave_together
     def matvec(
         self, x: ArrayLike, *, out: Array | None = None, alpha: Number = 1.0, beta: Number = 0.0
     ) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 import dasp.preconditioners as local
-from dasp.distributed.matrix import SpMatrix
-from dasp.distributed.partition import collect_rows
+from dasp.distributed.matrix import SpMatrix, collect_rows
 from dasp.distributed.split import Numbers
 from dasp.multigrid.cycle import Multigrid, entry_type
 from dasp.multigrid.hierarchy import (
@@ -31,7 +30,7 @@ from dasp.multigrid.hierarchy import (
     levels_of,
     set_up,
 )
-from dasp.multigrid.smoothers import CycleOptions, Level, check_options
+from dasp.multigrid.smoothers import LEVEL_VECTORS, CycleOptions, Level, check_options
 from dasp.preconditioners.base import (
     MOST_STEPS,
     Preconditioner,
@@ -43,6 +42,7 @@ from dasp.preconditioners.chebyshev import Polynomial
 from dasp.preconditioners.spectrum import UPPER
 from dasp.runtime import check as _check
 from dasp.runtime.types import Array, DTypeLike
+from dasp.solvers.arguments import leave_together
 from dasp.solvers.chebyshev import estimate_spectrum
 from dasp.solvers.operator import DeviceOperator, as_operator
 
@@ -76,24 +76,26 @@ class RankPreconditioner:
         if diagonal is not None:
             self.diagonal_of_inverse = diagonal
 
+    @leave_together
     def matvec(self, r: Array, out: Array | None = None) -> Array:
         """Return this rank's part of M r; see `dasp.preconditioners.base.Preconditioner.matvec`."""
-        with self._call():
-            return self._own.matvec(r, out=out)
+        return self._own.matvec(r, out=out)
 
     def prepare(self, x: Array, y: Array) -> Callable[[], None]:
         """Return a function that sets y to M x again and again."""
         return self._own.prepare(x, y)
 
+    @leave_together
     def __matmul__(self, r: Array) -> Array:
         """Return this rank's part of M r, for each column where r has several."""
-        with self._call():
-            return self._own @ r
+        return self._own @ r
 
-    def _call(self) -> AbstractContextManager[None]:
-        """Return the context of a product, which all ranks make together if messages are sent in it."""
-        return self._matrix.call if isinstance(self._own, RANKS_TOGETHER) else nullcontext()
+    @property
+    def call(self) -> AbstractContextManager[None]:
+        """A context for work that all ranks do together, as one call: see `Communicator.call`."""
+        return self._matrix.call
 
+    @leave_together
     def update(self, D: SpMatrix) -> None:
         """Take the values of a matrix of the same pattern, cut alike; all ranks call it.
 
@@ -106,14 +108,13 @@ class RankPreconditioner:
             On all ranks the same. M may then be of no use.
         """
         _check_ranks(D)
-        with D.call:
-            D.agree(partial(self._check_cut, D))
-            if isinstance(self._own, RANKS_TOGETHER):
-                self._own.update(D)
-            else:
-                D.agree(lambda: self._own.update(D.diagonal_block()))
-            self.generation = sum(D.comm.gather(self._own.generation))
-            self._matrix, self._warned = D, False
+        D.agree(partial(self._check_cut, D))
+        if isinstance(self._own, RANKS_TOGETHER):
+            self._own.update(D)
+        else:
+            D.agree(lambda: self._own.update(D.diagonal_block()))
+        self.generation = sum(D.comm.gather(self._own.generation))
+        self._matrix, self._warned = D, False
 
     def _check_cut(self, D: SpMatrix) -> None:
         if D.local_shape != self.local_shape:
@@ -128,21 +129,23 @@ class RankPreconditioner:
             self._warned = True
             if A.comm.rank == 0:
                 warnings.warn(
-                    "M was made of other values of A; M.update(A) takes these", UserWarning, stacklevel=4
+                    "M was made of other values of A; M.update(A) takes these", UserWarning, stacklevel=5
                 )
 
+    @leave_together
     def astype(self, dtype: DTypeLike) -> RankPreconditioner:
         """Return the same preconditioner that computes in another type: float32 or float64, or a complex one.
 
         Raises
         ------
-        ValueError
+        TypeError, ValueError
             For another type, and for a polynomial in D, which computes in D's.
         """
-        with self._matrix.call:
-            return RankPreconditioner(self._matrix, self._own.astype(dtype))
+        wanted = self._matrix.agree(lambda: np.dtype(dtype), lambda found: {"dtype": found.name})
+        return RankPreconditioner(self._matrix, self._own.astype(wanted))
 
 
+@leave_together
 def of_blocks(D: SpMatrix, make: Callable[..., Preconditioner], **options: Any) -> RankPreconditioner:
     """Return the preconditioner that each rank makes of its block on the diagonal (block Jacobi over ranks).
 
@@ -171,8 +174,7 @@ def of_blocks(D: SpMatrix, make: Callable[..., Preconditioner], **options: Any) 
         return make(D.diagonal_block(), device=D.device, **options)
 
     _check_ranks(D)
-    with D.call:
-        return RankPreconditioner(D, D.agree(work))
+    return RankPreconditioner(D, D.agree(work))
 
 
 def _check_ranks(D: object) -> None:
@@ -184,11 +186,13 @@ def _check_ranks(D: object) -> None:
         )
 
 
+@leave_together
 def jacobi(D: SpMatrix) -> RankPreconditioner:
     """Return the preconditioner that divides by the diagonal of D; see `dasp.preconditioners.jacobi`."""
     return of_blocks(D, local.jacobi)
 
 
+@leave_together
 def block_jacobi(D: SpMatrix, *, block: int) -> RankPreconditioner:
     """Return the preconditioner that solves with dense blocks of rows, counted from each rank's first.
 
@@ -202,6 +206,7 @@ def block_jacobi(D: SpMatrix, *, block: int) -> RankPreconditioner:
     return of_blocks(D, local.block_jacobi, block=block)
 
 
+@leave_together
 def chebyshev(
     D: SpMatrix, *, degree: int = 3, ratio: float = 30.0, bounds: tuple[float, float] | None = None
 ) -> RankPreconditioner:
@@ -234,11 +239,8 @@ def chebyshev(
         return _check.count("degree", degree, most=MOST_STEPS), interval
 
     _check_ranks(D)
-    with D.call:
-        steps, interval = D.agree(
-            check, lambda found: {"degree": found[0], "bounds": found[1], "ratio": ratio}
-        )
-        return RankPreconditioner(D, RankPolynomial(D, steps, ratio, interval))
+    steps, interval = D.agree(check, lambda found: {"degree": found[0], "bounds": found[1], "ratio": ratio})
+    return RankPreconditioner(D, RankPolynomial(D, steps, ratio, interval))
 
 
 class RankPolynomial(Polynomial):
@@ -281,7 +283,7 @@ class RankMultigrid(Multigrid):
     def __init__(
         self, matrix: SpMatrix, setup: Setup | None, options: CycleOptions, dtype: np.dtype[Any], root: int
     ) -> None:
-        Preconditioner.__init__(self, matrix.local_shape[0], dtype, matrix.device, ("d", "step", "q", "r"))
+        Preconditioner.__init__(self, matrix.local_shape[0], dtype, matrix.device, LEVEL_VECTORS)
         self._options, self._root = options, root
         self._load((matrix, setup))
 
@@ -357,6 +359,7 @@ def _cut_level(rows: int, ranks: int) -> np.ndarray[Any, Any]:
     return np.array([*inner, *[rows] * (ranks + 1 - used)], np.int64)
 
 
+@leave_together
 def multigrid(
     D: SpMatrix,
     ml: Any,
@@ -411,9 +414,8 @@ def multigrid(
 
     _check_ranks(D)
     asked = {"smoother": smoother, "cycle": cycle, "sweeps": sweeps, "degree": degree, "root": root}
-    with D.call:
-        levels, options, mine = D.agree(check, lambda _: {**asked, "dtype": dtype and np.dtype(dtype).name})
-        computed = D.comm.gather(mine)[root]
-        assert computed is not None
-        setup = D.agree(lambda: set_up(levels, options) if D.comm.rank == root else None)
-        return RankPreconditioner(D, RankMultigrid(D, setup, options, computed, root))
+    levels, options, mine = D.agree(check, lambda _: {**asked, "dtype": dtype and np.dtype(dtype).name})
+    computed = D.comm.gather(mine)[root]
+    assert computed is not None
+    setup = D.agree(lambda: set_up(levels, options) if D.comm.rank == root else None)
+    return RankPreconditioner(D, RankMultigrid(D, setup, options, computed, root))

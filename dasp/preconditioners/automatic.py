@@ -21,7 +21,7 @@ from dasp.runtime import check as _check
 from dasp.runtime.arrays import is_cupy
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array, ArrayLike, Vector
-from dasp.solvers.arguments import place_and_type
+from dasp.solvers.arguments import leave_together, place_and_type
 from dasp.solvers.choose import METHODS, WITHOUT_M, choose_method, find_diagonal
 from dasp.solvers.driver import BREAKDOWN
 from dasp.solvers.operator import Matrix
@@ -37,6 +37,7 @@ LEAST_SPREAD = 1.01
 """Least ratio of the largest to the smallest diagonal entry for Jacobi to change anything."""
 
 
+@leave_together
 def solve(
     A: Matrix,
     b: ArrayLike,

@@ -152,7 +152,7 @@ class Preconditioner:
         if source is not None and source is A and source.writes != self._writes and not self._warned:
             self._warned = True
             warnings.warn(
-                "M was made of older values of A; M.update(A) takes the new ones", UserWarning, stacklevel=4
+                "M was made of older values of A; M.update(A) takes the new ones", UserWarning, stacklevel=5
             )
 
     def matvec(self, r: Array, out: Array | None = None) -> Array:

@@ -6,7 +6,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, wraps
 from numbers import Real
@@ -24,6 +24,7 @@ from dasp.solvers.operator import Matrix, device_of
 from dasp.solvers.space import Space
 
 P = ParamSpec("P")
+T = TypeVar("T")
 R = TypeVar("R", bound=tuple[Any, ...])
 
 MODULES = {"cpu": "dasp.solvers.cpu.space", "cuda": "dasp.solvers.cuda.space"}
@@ -46,24 +47,42 @@ def together(A: Any, work: Callable[[], Any], alike: Callable[[Any], dict[str, A
     return work() if agree is None else agree(work, alike)
 
 
-def one_call(method: Callable[P, R]) -> Callable[P, R]:
-    """Return a method whose A may lie on several ranks, all of which leave it where one fails."""
+def leave_together(function: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that ranks call together, and all leave where one fails, for a wrong name even.
 
+    Its first argument has a context `call` where it lies on several ranks; see `Communicator.call`.
+    """
+    first = next(iter(inspect.signature(function).parameters))
+
+    @wraps(function)
+    def call(*given: P.args, **named: P.kwargs) -> T:
+        together = getattr(given[0] if given else named.get(first), "call", None)
+        with together if isinstance(together, AbstractContextManager) else nullcontext():
+            return function(*given, **named)
+
+    return call
+
+
+def one_call(method: Callable[P, R]) -> Callable[P, R]:
+    """Return a method that is timed, whose A may lie on several ranks, and which refuses other names."""
+
+    @leave_together
     @wraps(method)
     def call(*given: P.args, **named: P.kwargs) -> R:
-        A = _find_matrix(method, given, named)
-        with A.call if hasattr(A, "solver_space") else nullcontext():
-            return _time(method, *given, **named)
+        _check_names(method, given, named)
+        return _time(method, *given, **named)
 
     return call
 
 
 def one_rank(method: Callable[P, R]) -> Callable[P, R]:
-    """Return a method that refuses an A which lies on several ranks."""
+    """Return a method as of `one_call` that refuses an A which lies on several ranks."""
 
+    @leave_together
     @wraps(method)
     def call(*given: P.args, **named: P.kwargs) -> R:
-        if hasattr(_find_matrix(method, given, named), "solver_space"):
+        _check_names(method, given, named)
+        if hasattr(given[0] if given else named.get("A"), "solver_space"):
             raise TypeError(
                 f"A lies on several ranks; {method.__name__} works on one; use cg, minres, bicgstab or gmres"
             )
@@ -81,8 +100,8 @@ def _time(method: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
     return cast("R", (*found, stats))
 
 
-def _find_matrix(method: Callable[..., object], given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Return A of the arguments of a call, and warn if M is of older values of A.
+def _check_names(method: Callable[..., object], given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Check the names of arguments, and warn if M is of older values of A.
 
     Raises
     ------
@@ -95,10 +114,9 @@ def _find_matrix(method: Callable[..., object], given: tuple[Any, ...], named: d
             meant = SCIPY.get(name, "")
             remedy = f"{meant} is meant" if meant in known else f"it has {', '.join(known)}"
             raise TypeError(f"{method.__name__} has no argument {name}; {remedy}")
-    A, M = given[0] if given else named.get("A"), named.get("M")
+    M = named.get("M")
     if M is not None and hasattr(M, "warn_of_old_values"):
-        M.warn_of_old_values(A)
-    return A
+        M.warn_of_old_values(given[0] if given else named.get("A"))
 
 
 @cache

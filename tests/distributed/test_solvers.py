@@ -272,5 +272,6 @@ def test_methods_that_know_of_no_ranks_say_so() -> None:
             solvers.block_cg(D, block)
         with pytest.raises(TypeError, match="several ranks"):
             solvers.lobpcg(D, block)
+        assert (D @ block[:, 0]).max() == 2
 
     run_ranks(2, run)

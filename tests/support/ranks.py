@@ -50,7 +50,11 @@ class ThreadCommunicator(Communicator):
         array[:] = np.frombuffer(found, np.uint8)
         return True
 
+    def has_message(self, rank: int) -> bool:
+        return not self.box(rank, self.rank).empty()
+
     def pause(self, began: float) -> None:
+        self.look_for_failures()
         if self._shared["left"].is_set() or time.monotonic() - began > self.timeout:
             raise RankError(f"rank {self.rank} waited in vain")
 

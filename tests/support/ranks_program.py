@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+import dasp
 from dasp import solvers
 from dasp.distributed import RankError, SpMatrix, find_communicator, mpi, peer_memory, preconditioners
 from dasp.distributed.launch import find_rank_device
@@ -353,7 +354,11 @@ def check_goes_on(comm: Any) -> None:
     A, odd = generate("poisson2d:20"), comm.rank == comm.size - 1
     D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device=DEVICE)
     part = slice(D.rows.first, D.rows.first + D.rows.count)
-    b, M = there(np.ones(D.local_shape[0])), preconditioners.jacobi(D)
+    b, M, polynomial = (
+        there(np.ones(D.local_shape[0])),
+        preconditioners.jacobi(D),
+        preconditioners.chebyshev(D),
+    )
 
     def fail(x: Any) -> None:
         if odd:
@@ -375,6 +380,13 @@ def check_goes_on(comm: Any) -> None:
         "x": (ValueError, lambda: D @ np.ones(D.local_shape[1] + odd)),
         "out": (ValueError, lambda: D.matvec(b, out=np.ones(D.local_shape[0] + odd))),
         "set-up": (RankError, lambda: preconditioners.of_blocks(D, lambda block, device: {}[one(0, "")])),
+        "name": (TypeError, lambda: solvers.cg(D, b, **one({"tol": 1e-3}, {"rtol": 1e-3}))),
+        "name of a product": (TypeError, lambda: D.matvec(b, **one({"y": b}, {}))),
+        "dasp.solve": (ValueError, lambda: dasp.solve(D, b, method=one("cgs", "cg"))),
+        "polynomial": (ValueError, lambda: polynomial @ np.ones(D.local_shape[1] + odd)),
+        "update": (TypeError, lambda: polynomial.update(one(A, D))),
+        "type": (RankError, lambda: D @ np.ones(D.local_shape[1], one(np.float16, np.float64))),
+        "transpose": (RankError, lambda: one(D.T, D) @ b),
         "values": (ValueError, lambda: D.with_values(np.ones(one(3, len(D._own))))),
     }
     want, size = reference.product(A, np.ones(A.shape[0]))
@@ -386,7 +398,8 @@ def check_goes_on(comm: Any) -> None:
             case()
         except (RankError, KeyError, TypeError, ValueError) as error:
             problem = error
-        waits = {"x": comm.size - 1 in D.neighbours, "out": False}  # others may have what they need
+        waits = dict.fromkeys(("x", "polynomial", "type", "transpose"), comm.size - 1 in D.neighbours)
+        waits |= {"out": False, "name of a product": comm.size - 1 in D.neighbours}  # others may have all
         if odd or waits.get(name, True):
             assert isinstance(problem, (kind, KeyError) if odd else kind), (name, problem)
         for _ in range(2):
