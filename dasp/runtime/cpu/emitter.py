@@ -209,6 +209,16 @@ def store_long(rows, segment_offsets, partials, done, y, alpha, beta):
 
 
 @intrinsic
+def at(typing_context, pointer, place):
+    """Return a pointer so many items further."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.gep(arguments[0], [arguments[1]])
+
+    return pointer(pointer, types.int64), generate
+
+
+@intrinsic
 def is_null(typing_context, pointer):
     """Return True if a pointer is null."""
 

@@ -22,6 +22,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.emitter import at
 from dasp.runtime.cpu.job import SharedFunction
 
 BLOCK = 1024
@@ -142,62 +143,62 @@ def _complex_dot(vectors, x, y, size):
 
 
 @_inline
-def _set(out, a, x):
-    for i in range(len(out)):
+def _set(out, a, x, size):
+    for i in range(size):
         out[i] = a * x[i]
 
 
 @_inline
-def _set_product(out, a, x, y):
-    for i in range(len(out)):
+def _set_product(out, a, x, y, size):
+    for i in range(size):
         out[i] = a * (x[i] * y[i])
 
 
 @_inline
-def _add(out, a, x):
-    for i in range(len(out)):
+def _add(out, a, x, size):
+    for i in range(size):
         out[i] += a * x[i]
 
 
 @_inline
-def _add_product(out, a, x, y):
-    for i in range(len(out)):
+def _add_product(out, a, x, y, size):
+    for i in range(size):
         out[i] += a * (x[i] * y[i])
 
 
 @_inline
-def _update(vectors, stride, low, size, program, factors):
-    """Make one update of a block; `program` begins with it."""
-    start = program[0] * stride + low
-    out = vectors[start : start + size]
-    terms = program[1]
+def _update(vectors, stride, low, size, program, place, factors, first):
+    """Make one update of a block; the program has it at a place, and its factors come from another one on."""
+    number = carray(vectors, 1).dtype.type
+    own, terms = program[place], program[place + 1]
+    out = at(vectors, own * stride + low)
     if terms == 0:
-        out[:] = 0
+        for i in range(size):
+            out[i] = 0
     for term in range(terms):
-        a = out.dtype.type(factors[term])
-        x = program[2 + 2 * term] * stride + low
-        y = program[3 + 2 * term] * stride + low
-        multiplied = program[3 + 2 * term] != NO_FACTOR
+        a, place = number(factors[first + term]), place + 2
+        x, y = at(vectors, program[place] * stride + low), at(vectors, program[place + 1] * stride + low)
+        multiplied = program[place + 1] != NO_FACTOR
         if multiplied and term == 0:
-            _set_product(out, a, vectors[x : x + size], vectors[y : y + size])
+            _set_product(out, a, x, y, size)
         elif multiplied:
-            _add_product(out, a, vectors[x : x + size], vectors[y : y + size])
+            _add_product(out, a, x, y, size)
         elif term > 0:
-            _add(out, a, vectors[x : x + size])
-        elif x != start or a != 1:
-            _set(out, a, vectors[x : x + size])
+            _add(out, a, x, size)
+        elif program[place] != own or a != 1:
+            _set(out, a, x, size)
 
 
 def _pass(
-    first, last, vectors, stride, n, words, program, updates, dots, blocks, sums, factors, unused, scale
+    first, last, vectors, stride, n, most, program, updates, dots, blocks, sums, factors, unused, scale
 ):
     """Make blocks `first` to `last` of a pass.
 
     Parameters
     ----------
     vectors : pointer to rows of `stride` numbers, of which the first n count
-    words : int64
-        Of the program.
+    most : int64
+        Elements of a block.
     program : pointer to int64
         For each update the row it sets, its number of terms, and for each of these its row and the row it is
         multiplied by, or `NO_FACTOR`. Then two rows for each dot product.
@@ -207,47 +208,39 @@ def _pass(
     unused, scale : pointers
         What else a job of the team has.
     """
-    code = carray(program, words)
-    numbers = carray(factors, words)
-    data = carray(vectors, (code[words - 1] + 1) * stride)
-    partial = carray(sums, dots * blocks + 1)
     for block in range(first, last):
-        low = block * BLOCK
-        size = min(BLOCK, n - low)
-        at = factor = 0
+        low = block * most
+        size = most if most < n - low else n - low
+        place = factor = np.int64(0)  # no literals, for which a callee is compiled on its own
         for _ in range(updates):
-            _update(data, stride, low, size, code[at:], numbers[factor:])
-            factor += code[at + 1]
-            at += 2 + 2 * code[at + 1]
+            _update(vectors, stride, low, size, program, place, factors, factor)
+            factor += program[place + 1]
+            place += 2 + 2 * program[place + 1]
         for dot in range(dots):
-            x, y = code[at + 2 * dot] * stride + low, code[at + 2 * dot + 1] * stride + low
-            partial[dot * blocks + block] = _dot(vectors, x, y, size)
+            x, y = program[place + 2 * dot] * stride + low, program[place + 2 * dot + 1] * stride + low
+            sums[dot * blocks + block] = _dot(vectors, x, y, size)
 
 
 def _complex_pass(
-    first, last, vectors, stride, n, words, program, updates, dots, blocks, sums, factors, unused, scale
+    first, last, vectors, stride, n, most, program, updates, dots, blocks, sums, factors, unused, scale
 ):
-    """Make blocks `first` to `last` of a pass over complex vectors, half as many elements in each.
+    """Make blocks `first` to `last` of a pass over complex vectors.
 
     As `_pass`, but `factors` are complex128, and `sums` has two rows for each dot product: its parts.
     """
-    code = carray(program, words)
-    numbers = carray(factors, words)
-    data = carray(vectors, (code[words - 1] + 1) * stride)
-    partial = carray(sums, 2 * dots * blocks + 1)
     for block in range(first, last):
-        low = block * COMPLEX_BLOCK
-        size = min(COMPLEX_BLOCK, n - low)
-        at = factor = 0
+        low = block * most
+        size = most if most < n - low else n - low
+        place = factor = np.int64(0)  # no literals, for which a callee is compiled on its own
         for _ in range(updates):
-            _update(data, stride, low, size, code[at:], numbers[factor:])
-            factor += code[at + 1]
-            at += 2 + 2 * code[at + 1]
+            _update(vectors, stride, low, size, program, place, factors, factor)
+            factor += program[place + 1]
+            place += 2 + 2 * program[place + 1]
         for dot in range(dots):
-            x, y = code[at + 2 * dot] * stride + low, code[at + 2 * dot + 1] * stride + low
+            x, y = program[place + 2 * dot] * stride + low, program[place + 2 * dot + 1] * stride + low
             real, imag = _complex_dot(vectors, x, y, size)
-            partial[2 * dot * blocks + block] = real
-            partial[(2 * dot + 1) * blocks + block] = imag
+            sums[2 * dot * blocks + block] = real
+            sums[(2 * dot + 1) * blocks + block] = imag
 
 
 @cache
@@ -257,7 +250,7 @@ def compile_pass(dtype: np.dtype[Any]) -> SharedFunction:
         "vectors": dtype,
         "stride": int,
         "n": int,
-        "words": int,
+        "most": int,
         "program": np.int64,
         "updates": int,
         "dots": int,

@@ -62,7 +62,7 @@ class CpuFused:
                 program += [rows[term.vector], NO_FACTOR if term.times is None else rows[term.times]]
         program += [rows[name] for dot in dots for name in (dot.first, dot.second)]
         blocks = ceil_div(vectors.n, block)
-        self._program = np.array([*program, len(rows) - 1], np.int64)
+        self._program = np.array(program, np.int64)
         self._sums = vectors.sums[: max(1, sums_each * len(dots))]
         self._flat, self._dots, self._blocks = self._sums.reshape(-1), len(dots), blocks
         self._seconds = ELEMENT_SECONDS * vectors.n * (len(self._names) + len(updates) + 2 * len(dots))
@@ -71,7 +71,7 @@ class CpuFused:
             "vectors": vectors.block,
             "stride": vectors.block.shape[1],
             "n": vectors.n,
-            "words": len(self._program),
+            "most": block,
             "program": self._program,
             "updates": len(updates),
             "dots": len(dots),

@@ -27,7 +27,7 @@ from dasp.formats.sell.cpu.rows import RowBuilder, RowEmitter, bytes_of_real
 from dasp.formats.sell.cpu.slices import Dtype, of_plan
 from dasp.formats.sell.pattern import shape_fields
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.emitter import FIRST_LEVEL, I64, is_null, prefetch_run
+from dasp.runtime.cpu.emitter import FIRST_LEVEL, I64, at, is_null, prefetch_run
 from dasp.runtime.cpu.job import SharedFunction
 
 Vector = np.ndarray[Any, Any]
@@ -103,16 +103,6 @@ def place_for_sums(typing_context, scale, columns):
         return place
 
     return scale(scale, columns), generate
-
-
-@intrinsic
-def at(typing_context, pointer, place):
-    """Return a pointer so many items further."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.gep(arguments[0], [arguments[1]])
-
-    return pointer(pointer, types.int64), generate
 
 
 @intrinsic(prefer_literal=True)
