@@ -1,6 +1,6 @@
 """The search for tile sizes of dense products on a GPU: enumerate, prune, compile, check, time, keep.
 
-Sets of sizes that cannot run are pruned before anything is compiled (`Rung.problem`). Each one
+Sets of sizes that cannot run are pruned before anything is compiled (`find_problem`). Each one
 that is left is compiled, by several threads, and must give a right product of odd sizes before it is timed.
 Beyond 2048 only the fastest at 2048 are timed. The fastest few of a size are timed again with other numbers
 of parts and other groups of blocks. The winner of each rung and size class goes into the table, with cuBLAS's
@@ -10,6 +10,7 @@ time beside it.
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import math
 import time
@@ -22,9 +23,9 @@ import numpy as np
 
 from dasp.cli.timing import products_in, replays
 from dasp.dense.gemm import cuda, settings
-from dasp.dense.gemm.ladder import DenseProduct, error_bound
-from dasp.dense.gemm.launch_cuda import KernelCall, PreparedCalls
-from dasp.dense.gemm.rungs_cuda import ARRAYS, BY_NAME, LAST, OperandLayout, Rung, launches
+from dasp.dense.gemm.ladder import HALF, DenseProduct, error_bound
+from dasp.dense.gemm.launch_cuda import STATIC_LIMIT, KernelCall, PreparedCalls
+from dasp.dense.gemm.rungs_cuda import ARRAYS, BY_NAME, ITEM, LAST, OperandLayout, Rung, launches
 from dasp.dense.gemm.settings import TileSizes
 from dasp.io.files import replacing
 from dasp.runtime.cuda import source as _source
@@ -42,6 +43,121 @@ PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
 GROUPS = (4, 8, 16)
 GRAPH_US = 2000.0
 """A sample is a graph of as many products, 40 at most, as take so long."""
+
+
+# ---- the sets of sizes -----------------------------------------------------------------------------------
+
+SHARED_LIMIT = {False: STATIC_LIMIT, True: 227 * 1024}
+"""Bytes of shared memory that a block may have; staged rungs ask for it at the launch, on sm_90 (163 KiB on
+sm_80)."""
+
+REGISTERS = 65536
+"""Registers of a multiprocessor, of 4 bytes each; a thread has 255 of them at most."""
+
+RESULTS, SIDES, WARP_SIDES = (4, 8, 16), (32, 64, 128, 256), (16, 32, 64, 128)
+BY_LANES = {"bm": SIDES, "bn": SIDES, "bk": (8, 16), "tm": RESULTS, "tn": RESULTS}
+SPACES: dict[str, dict[str, tuple[int, ...]]] = {
+    "tuned": BY_LANES,
+    "split": {**BY_LANES, "wm": WARP_SIDES, "wn": WARP_SIDES, "stages": (3, 4, 5)},
+    "tensor": {
+        "bm": SIDES,
+        "bn": SIDES[:3],
+        "bk": (16, 32),
+        "wm": WARP_SIDES[:3],
+        "wn": WARP_SIDES[:3],
+        "stages": (3, 4),
+        "mma_k": (0, 4, 8),
+    },
+    "tensor_half": {
+        "bm": SIDES[1:],
+        "bn": SIDES[1:],
+        "bk": (32, 64),
+        "wm": WARP_SIDES[1:3],
+        "wn": WARP_SIDES[1:],
+        "stages": (3, 4),
+    },
+}
+"""The rungs that are searched, and the sizes that are combined."""
+
+
+def list_candidates(rung: Rung, dtype: str) -> list[TileSizes]:
+    """Return every set of tile sizes that can run and is tried, parts and group as usual."""
+    space, found = SPACES[rung.name], []
+    for values in itertools.product(*space.values()):
+        setting = replace(rung.default(dtype), **dict(zip(space, values, strict=True)))
+        if find_problem(rung, setting, dtype) is None and 64 <= rung.tiles.threads(setting) <= 512:
+            found.append(setting)
+    return found
+
+
+def find_problem(rung: Rung, setting: TileSizes, dtype: str) -> str | None:
+    """Return why a set of tile sizes cannot run, or None if it can."""
+    threads, shared = rung.tiles.threads(setting), count_shared_bytes(rung, setting, dtype)
+    if not 32 <= threads <= 1024 or threads % 32:
+        return f"{threads} threads in a block"
+    if shared > SHARED_LIMIT[rung.tiles.staged]:
+        return f"{shared} bytes of shared memory; the limit is {SHARED_LIMIT[rung.tiles.staged]}"
+    refuse = {"tuned": _not_by_pieces, "split": _not_by_stages}.get(rung.name, _not_by_tensors)
+    return refuse(setting, dtype, threads)
+
+
+def count_shared_bytes(rung: Rung, setting: TileSizes, dtype: str) -> int:
+    """Return the shared memory of a block, in the memory order that needs most."""
+    item, shared = ITEM[dtype], rung.tiles.shared
+    if shared is None:
+        return setting.bk * (setting.bm + setting.bn) * item
+    return max(shared(setting, item, a, b) for a, b in itertools.product((False, True), repeat=2))
+
+
+def _too_many_registers(each: int, threads: int) -> str | None:
+    if each > 255 or each * threads > REGISTERS:
+        return f"about {each} registers in each of {threads} threads"
+    return None
+
+
+def _not_by_pieces(s: TileSizes, dtype: str, threads: int) -> str | None:
+    """Say why threads cannot read and keep whole pieces of 16 bytes; None if they can."""
+    width, words = 16 // ITEM[dtype], ITEM[dtype] // 4
+    if s.tm % width or s.tn % width or s.bk % width or s.bm % s.tm or s.bn % s.tn:
+        return "the tiles are not made of whole pieces of 16 bytes"
+    return _too_many_registers(s.tm * s.tn * words + 2 * (s.tm + s.tn) + 24, threads)
+
+
+def _not_by_stages(s: TileSizes, dtype: str, threads: int) -> str | None:
+    """Say why the lanes of a warp cannot form a rectangle, or share a tile's copies; None if they can."""
+    width, words = 16 // ITEM[dtype], ITEM[dtype] // 4
+    if s.bm % s.wm or s.bn % s.wn:
+        return "a block is not made of whole warp tiles"
+    if s.wm % s.tm or s.wn % s.tn or s.wm // s.tm * (s.wn // s.tn) != 32:
+        return "a warp tile is not 32 lanes' results"
+    if s.wm == s.tm or s.wn == s.tn:
+        return "a warp's lanes form no rectangle"
+    if s.tm % width or s.tn % width:
+        return "a lane's results are not whole pieces of 16 bytes"
+    if s.bk % 8 or any(threads % (side // width) or side % (threads // 8) for side in (s.bm, s.bn)):
+        return "the threads do not share a tile's copies evenly"
+    return _too_many_registers((s.tm * s.tn + 2 * (s.tm + s.tn)) * words + 30, threads)
+
+
+def _not_by_tensors(s: TileSizes, dtype: str, threads: int) -> str | None:
+    """Say why warps cannot multiply by whole instructions; None if they can.
+
+    These are m8n8k4 and m16n8 of `mma_k` for float64, m16n16k16 for half precisions.
+    """
+    half = dtype in HALF
+    deep, tall, across = (16, 16, 16) if half else (max(s.mma_k, 4), 16 if s.mma_k else 8, 8)
+    if s.bm % s.wm or s.bn % s.wn:
+        return "a block is not made of whole warp tiles"
+    if s.wm % tall or s.wn % across or s.bk % 16 or s.bk % (2 * deep):
+        return "a warp tile is not whole instructions, or a tile not an even number of them deep"
+    if any(threads % (inner * ITEM[dtype] // 16) for inner in (s.bm, s.bn, s.bk)):
+        return "the threads do not share a tile's copies evenly"
+    fragments = (s.wm + s.wn) // 8 * (1 if half else deep // 4)
+    words = 1 if half else 2
+    return _too_many_registers((s.wm * s.wn // 32 + 2 * fragments) * words + 40, threads)
+
+
+# ---- the search ------------------------------------------------------------------------------------------
 
 
 class TileSearch:
@@ -197,7 +313,7 @@ def tune(dtypes: Sequence[str], path: Path, *, seconds: float, say: Callable[[st
             if dtype not in rung.dtypes:
                 continue
             search = TileSearch(rung, dtype, seconds, say)
-            checked = search.prepare(list(rung.candidates(dtype)))
+            checked = search.prepare(list_candidates(rung, dtype))
             for size in settings.SIZES:
                 found = search.best(checked, size)
                 if found is None:

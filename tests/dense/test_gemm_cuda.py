@@ -14,9 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dasp.cli import tune_gemm
 from dasp.dense import gemm, kernels
 from dasp.dense.gemm.ladder import HALF
-from dasp.dense.gemm.rungs_cuda import BY_NAME, ITEM, LAST, RUNGS, OperandLayout, launches
+from dasp.dense.gemm.rungs_cuda import BY_NAME, LAST, RUNGS, OperandLayout, launches
 from dasp.dense.gemm.settings import SIZES, TileSizes, entry, nearest
 from tests.dense.test_gemm import assert_product, spread
 from tests.simt import compile_kernels, poisoned
@@ -130,7 +131,7 @@ def test_each_rung_is_right_at_its_edges(rung, dtype):
 def test_each_rung_with_its_usual_tiles(rung, dtype):
     row = BY_NAME[rung]
     for setting in row.usual[row.dtypes.index(dtype)]:
-        assert row.problem(setting, dtype) is None
+        assert rung not in tune_gemm.SPACES or tune_gemm.find_problem(row, setting, dtype) is None
         emulate(rung, dtype, (136, 72, 40), setting=setting, alpha=-2, beta=0)
 
 
@@ -174,33 +175,38 @@ def test_split_shares_any_depth(parts):
         emulate("split", "float32", (33, 35, k), setting=setting, beta=1)
 
 
-def test_the_search_proposes_only_sets_that_run():
-    rng = np.random.default_rng(5)
-    for rung, dtype in (
-        ("tuned", "float32"),
-        ("warp", "float32"),
-        ("split", "float32"),
-        ("tensor", "float64"),
-    ):
-        proposed = list(BY_NAME[rung].candidates(dtype))
-        assert len(proposed) > 10
-        small = [s for s in proposed if s.bm * s.bn <= 64 * 64]
-        for i in rng.choice(len(small), 2, replace=False):
-            emulate(rung, dtype, (67, 69, 33), setting=small[i], beta=1)
+@pytest.mark.parametrize(
+    ("rung", "dtype"),
+    [("tuned", "float32"), ("split", "float32"), ("tensor", "float64"), ("tensor_half", "float16")],
+)
+def test_the_search_proposes_only_sets_that_run(rung, dtype):
+    row, rng = BY_NAME[rung], np.random.default_rng(5)
+    proposed = tune_gemm.list_candidates(row, dtype)
+    assert len(proposed) > 10
+    small = [s for s in proposed if s.bm * s.bn <= 64 * 64]
+    for i in rng.choice(len(small), 2, replace=False):
+        emulate(rung, dtype, (67, 69, 33), setting=small[i], beta=1)
+        layout = OperandLayout(64, 64, 64, 64, 64, 64, 64)
+        step = launches(row, dtype, layout, small[i], 1.0, 0.0)[0]
+        used = module(step.source, step.defines).static_shared_bytes + step.shared_bytes
+        assert used <= tune_gemm.count_shared_bytes(row, small[i], dtype)
+        if rung in ("tuned", "split"):  # whose shared memory is the same in every memory order
+            assert used == tune_gemm.count_shared_bytes(row, small[i], dtype)
+
+
+def test_the_search_has_the_best_rungs():
+    assert tune_gemm.SPACES.keys() == {"tuned", *LAST.values()}
 
 
 @pytest.mark.parametrize("rung", [name for name in SMALL if name not in ("square_8",)])
 def test_settings_describe_what_they_launch(rung):
-    """The search's own arithmetic (threads, shared memory) agrees with the compiled kernel's."""
+    """A launch asks for as much shared memory as the compiled kernel uses."""
     dtype = "float16" if rung == "tensor_half" else "float64" if rung == "tensor" else "float32"
-    setting = SMALL[rung]
-    layout = OperandLayout(64, 64, 64, 64, 64, 64, 64)
-    tiles = BY_NAME[rung].tiles
-    step = launches(BY_NAME[rung], dtype, layout, setting, 1.0, 0.0)[0]
-    compiled = module(step.source, step.defines)
-    assert step.block[0] == tiles.threads(setting)
-    static = compiled.static_shared_bytes
-    assert static + step.shared_bytes == tiles.shared(setting, ITEM[dtype], True, False)
+    layout, tiles = OperandLayout(64, 64, 64, 64, 64, 64, 64), BY_NAME[rung].tiles
+    step = launches(BY_NAME[rung], dtype, layout, SMALL[rung], 1.0, 0.0)[0]
+    assert step.block[0] == tiles.threads(SMALL[rung])
+    assert (step.shared_bytes > 0) == tiles.staged
+    assert (module(step.source, step.defines).static_shared_bytes == 0) == tiles.staged
 
 
 def test_size_classes_and_parts():

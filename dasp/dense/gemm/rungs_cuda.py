@@ -7,28 +7,22 @@ the emulator in the tests runs exactly what it returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import product
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dasp.dense.gemm import settings
 from dasp.dense.gemm.ladder import HALF, REAL
-from dasp.dense.gemm.launch_cuda import STATIC_LIMIT, KernelCall
+from dasp.dense.gemm.launch_cuda import KernelCall
 from dasp.dense.gemm.settings import TileSizes
 from dasp.runtime.integers import ceil_div, round_up
-
-DYNAMIC_LIMIT = 227 * 1024
-"""Bytes of shared memory that a block may ask for at its launch on sm_90; 163 KiB on sm_80."""
 
 ARRAYS = ("a", "b", "c", "d", "sums")
 """The names of the arrays among the arguments of launches; "sums" is a workspace."""
 
 ITEM = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
-REGISTERS = 65536
-"""Registers of a multiprocessor, of 4 bytes each; a thread has 255 of them at most."""
 
 
 @dataclass(frozen=True)
@@ -68,19 +62,8 @@ def _threads_of_warps(s: TileSizes) -> int:
     return s.bm // s.wm * (s.bn // s.wn) * 32
 
 
-def _plain_tiles(s: TileSizes, item: int, along_a: bool, along_b: bool) -> int:
-    return s.bk * (s.bm + s.bn) * item
-
-
-def _padded_rows(s: TileSizes, item: int, along_a: bool, along_b: bool) -> int:
-    return (s.bm + s.bn) * (s.bk + 16 // item) * item
-
-
-def _padded_columns(copies: Callable[[TileSizes], int]) -> Callable[[TileSizes, int, bool, bool], int]:
-    def shared(s: TileSizes, item: int, along_a: bool, along_b: bool) -> int:
-        return copies(s) * s.bk * (s.bm + s.bn + 32 // item) * item
-
-    return shared
+def _padded_columns(s: TileSizes, item: int, along_a: bool, along_b: bool) -> int:
+    return s.stages * s.bk * (s.bm + s.bn + 32 // item) * item
 
 
 def _as_stored(pad: int) -> Callable[[TileSizes, int, bool, bool], int]:
@@ -92,133 +75,44 @@ def _as_stored(pad: int) -> Callable[[TileSizes, int, bool, bool], int]:
     return shared
 
 
-def _too_many_registers(each: int, threads: int) -> str | None:
-    if each > 255 or each * threads > REGISTERS:
-        return f"about {each} registers in each of {threads} threads"
-    return None
-
-
-def _not_by_pieces(s: TileSizes, dtype: str, threads: int) -> str | None:
-    """Say why threads cannot read and keep whole pieces of 16 bytes; None if they can."""
-    width, words = 16 // ITEM[dtype], ITEM[dtype] // 4
-    if s.tm % width or s.tn % width or s.bk % width or s.bm % s.tm or s.bn % s.tn:
-        return "the tiles are not made of whole pieces of 16 bytes"
-    return _too_many_registers(s.tm * s.tn * words + 2 * (s.tm + s.tn) + 24, threads)
-
-
-def _not_by_lanes(s: TileSizes, dtype: str, threads: int) -> str | None:
-    """Say why the lanes of a warp cannot form a rectangle; None if they can."""
-    width, words = 16 // ITEM[dtype], ITEM[dtype] // 4
-    if s.bm % s.wm or s.bn % s.wn:
-        return "a block is not made of whole warp tiles"
-    if s.wm % s.tm or s.wn % s.tn or s.wm // s.tm * (s.wn // s.tn) != 32:
-        return "a warp tile is not 32 lanes' results"
-    if s.wm == s.tm or s.wn == s.tn:
-        return "a warp's lanes form no rectangle"
-    if s.tm % width or s.tn % width:
-        return "a lane's results are not whole pieces of 16 bytes"
-    return _too_many_registers((s.tm * s.tn + 2 * (s.tm + s.tn)) * words + 30, threads)
-
-
-def _not_by_stages(s: TileSizes, dtype: str, threads: int) -> str | None:
-    """Say why lanes cannot, whose threads share the asynchronous copies of a tile; None if they can."""
-    width = 16 // ITEM[dtype]
-    problem = _not_by_lanes(s, dtype, threads)
-    uneven = any(threads % (outer // width) or outer % (threads // 8) for outer in (s.bm, s.bn))
-    return problem or ("the threads do not share a tile's copies evenly" if uneven or s.bk % 8 else None)
-
-
-def _not_by_tensors(s: TileSizes, dtype: str, threads: int) -> str | None:
-    """Say why warps cannot multiply by whole instructions; None if they can.
-
-    These are m8n8k4 and m16n8 of `mma_k` for float64, m16n16k16 for half precisions.
-    """
-    half = dtype in HALF
-    deep, tall, across = (16, 16, 16) if half else (max(s.mma_k, 4), 16 if s.mma_k else 8, 8)
-    if s.bm % s.wm or s.bn % s.wn:
-        return "a block is not made of whole warp tiles"
-    if s.wm % tall or s.wn % across or s.bk % 16 or s.bk % (2 * deep):
-        return "a warp tile is not whole instructions, or a tile not an even number of them deep"
-    if any(threads % (inner * ITEM[dtype] // 16) for inner in (s.bm, s.bn, s.bk)):
-        return "the threads do not share a tile's copies evenly"
-    fragments = (s.wm + s.wn) // 8 * (1 if half else deep // 4)
-    words = 1 if half else 2
-    return _too_many_registers((s.wm * s.wn // 32 + 2 * fragments) * words + 40, threads)
-
-
 @dataclass(frozen=True)
 class Tiles:
-    """A way to cut C: what its tile sizes mean, and which of them can run.
+    """A way to cut C, and what its source is compiled with.
 
     Attributes
     ----------
     threads : threads of a block
-    shared : bytes of shared memory of a block, for an element's size and whether A and B lie along k
-    problem : why tile sizes cannot run, or None, for a dtype and the threads
-    constants : what the source is compiled with
-    choices : what the search combines; empty where nothing is searched
-    staged : True if A and B are read by rows or by columns, and asynchronously into memory asked for at the
-        launch, which needs sm_80
+    constants : compile-time constants of the source
+    shared : bytes of shared memory that a launch asks for, by an element's size and whether A and B lie along
+        k; None where the source declares its own
     by_pieces : True if fast copies need rows of whole 16-byte pieces
     block : the shape of a block of threads, where it is no line
     """
 
     threads: Callable[[TileSizes], int]
-    shared: Callable[[TileSizes, int, bool, bool], int]
-    problem: Callable[[TileSizes, str, int], str | None]
     constants: tuple[str, ...]
-    choices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    staged: bool = False
+    shared: Callable[[TileSizes, int, bool, bool], int] | None = None
     by_pieces: bool = True
     block: tuple[int, int] | None = None
 
     @property
-    def limit(self) -> int:
-        """Bytes of shared memory that a block may have."""
-        return DYNAMIC_LIMIT if self.staged else STATIC_LIMIT
+    def staged(self) -> bool:
+        """True if A and B are read by rows or by columns, and copied asynchronously, which needs sm_80."""
+        return self.shared is not None
 
 
 BLOCK, THREAD, WARP = ("BM", "BN", "BK"), ("TM", "TN"), ("WM", "WN")
-REGISTERED, PIECES = ("REAL", *BLOCK, *THREAD, "MIN_BLOCKS"), ("REAL", *BLOCK, *THREAD, "ALIGNED")
+PIECES = ("REAL", *BLOCK, *THREAD, "ALIGNED")
 STAGED = ("ALIGNED", *WARP, "STAGES", "GROUP", "ALONG_A", "ALONG_B")
-SMALL, SIDES, WARP_SIDES = (4, 8, 16), (32, 64, 128, 256), (16, 32, 64, 128)
-BY_LANES = {"bm": SIDES, "bn": SIDES, "bk": (8, 16), "tm": SMALL, "tn": SMALL}
-BY_WARPS = {**BY_LANES, "wm": WARP_SIDES, "wn": WARP_SIDES}
-BY_TENSORS = {"bm": SIDES, "bn": SIDES[:3], "bk": (16, 32), "wm": WARP_SIDES[:3], "wn": WARP_SIDES[:3]}
-BY_HALVES = {"bm": SIDES[1:], "bn": SIDES[1:], "bk": (32, 64), "wm": WARP_SIDES[1:3], "wn": WARP_SIDES[1:]}
 
-LINE_BLOCK = Tiles(lambda s: 1024, lambda *_: 0, lambda *_: None, ("REAL",))
+LINE_BLOCK = Tiles(lambda s: 1024, ("REAL",))
 SQUARE_BLOCK = replace(LINE_BLOCK, block=(32, 32))
-COLUMNS = Tiles(_threads_of_results, _padded_rows, lambda *_: None, REGISTERED)
-SQUARES = Tiles(_threads_of_results, _plain_tiles, lambda *_: None, REGISTERED)
-VECTORS = Tiles(_threads_of_results, _plain_tiles, _not_by_pieces, PIECES, BY_LANES)
-WARPS = Tiles(_threads_of_warps, _padded_columns(lambda s: 1), _not_by_lanes, (*PIECES, *WARP), BY_WARPS)
-DOUBLED = replace(WARPS, shared=_padded_columns(lambda s: 2))
-PIPELINE = Tiles(
-    _threads_of_warps,
-    _padded_columns(lambda s: s.stages),
-    _not_by_stages,
-    ("REAL", *BLOCK, *THREAD, *STAGED),
-    {**BY_WARPS, "stages": (3, 4, 5)},
-    staged=True,
-)
-TENSORS = Tiles(
-    _threads_of_warps,
-    _as_stored(4),
-    _not_by_tensors,
-    (*BLOCK, *STAGED, "MMA_K"),
-    {**BY_TENSORS, "stages": (3, 4), "mma_k": (0, 4, 8)},
-    staged=True,
-)
-HALF_TENSORS = Tiles(
-    _threads_of_warps,
-    _as_stored(8),
-    _not_by_tensors,
-    (*BLOCK, *STAGED, "BFLOAT16"),
-    {**BY_HALVES, "stages": (3, 4)},
-    staged=True,
-    by_pieces=False,
-)
+REGISTERED = Tiles(_threads_of_results, ("REAL", *BLOCK, *THREAD, "MIN_BLOCKS"))
+VECTORS = Tiles(_threads_of_results, PIECES)
+WARPS = Tiles(_threads_of_warps, (*PIECES, *WARP))
+PIPELINE = Tiles(_threads_of_warps, ("REAL", *BLOCK, *THREAD, *STAGED), _padded_columns)
+TENSORS = Tiles(_threads_of_warps, (*BLOCK, *STAGED, "MMA_K"), _as_stored(4))
+HALF_TENSORS = Tiles(_threads_of_warps, (*BLOCK, *STAGED, "BFLOAT16"), _as_stored(8), by_pieces=False)
 
 
 # ---- the rows --------------------------------------------------------------------------------------------
@@ -261,26 +155,6 @@ class Rung:
     def default(self, dtype: str) -> TileSizes:
         """Return the tile sizes for large products where no table has better ones."""
         return self.usual[self.dtypes.index(dtype)][-1]
-
-    def problem(self, setting: TileSizes, dtype: str) -> str | None:
-        """Why this set of tile sizes cannot run, or None if it can."""
-        threads = self.tiles.threads(setting)
-        if not 32 <= threads <= 1024 or threads % 32:
-            return f"{threads} threads in a block"
-        shared = max(
-            self.tiles.shared(setting, ITEM[dtype], a, b) for a, b in product((False, True), repeat=2)
-        )
-        if shared > self.tiles.limit:
-            return f"{shared} bytes of shared memory; the limit is {self.tiles.limit}"
-        return self.tiles.problem(setting, dtype, threads)
-
-    def candidates(self, dtype: str) -> Iterator[TileSizes]:
-        """Yield every valid set of tile sizes that the search tries, parts and group as usual."""
-        for values in product(*self.tiles.choices.values()):
-            chosen = dict(zip(self.tiles.choices, values, strict=True))
-            setting = replace(self.default(dtype), **chosen)
-            if self.problem(setting, dtype) is None and 64 <= self.tiles.threads(setting) <= 512:
-                yield setting
 
     def find(self, dtype: str, sizes: tuple[int, int, int], gpu: str, processors: int) -> TileSizes:
         """Return the tile sizes for a product.
@@ -337,16 +211,16 @@ RUNGS: tuple[Rung, ...] = (
          LINE_BLOCK),
     Rung("conflict_free",
          "B's tile by columns with a pad, lanes in rectangles: 16-byte reads, no bank conflict.", LINE_BLOCK),
-    Rung("column_4", "Four results in a column per thread: each element of B serves four.", COLUMNS,
+    Rung("column_4", "Four results in a column per thread: each element of B serves four.", REGISTERED,
          _give_one(TileSizes(32, 64, 8, 4, 1, min_blocks=4), TileSizes(32, 64, 8, 4, 1, min_blocks=3)),
          file="column"),
-    Rung("column_8", "Eight results in a column per thread: half the reads of B again.", COLUMNS,
+    Rung("column_8", "Eight results in a column per thread: half the reads of B again.", REGISTERED,
          _give_one(TileSizes(64, 64, 8, 8, 1, min_blocks=4), TileSizes(64, 64, 8, 8, 1, min_blocks=3)),
          file="column"),
-    Rung("square_4", "4 x 4 results per thread: k/2 shared loads per result.", SQUARES,
+    Rung("square_4", "4 x 4 results per thread: k/2 shared loads per result.", REGISTERED,
          _give_one(TileSizes(64, 64, 32, 4, 4, min_blocks=3), TileSizes(64, 64, 16, 4, 4, min_blocks=3)),
          file="square"),
-    Rung("square_8", "8 x 8 results per thread: k/4 shared loads per result.", SQUARES,
+    Rung("square_8", "8 x 8 results per thread: k/4 shared loads per result.", REGISTERED,
          _give_one(TileSizes(64, 64, 16), TileSizes(64, 128, 8)), file="square"),
     Rung("vector", "16-byte loads, A turned over on its way into shared memory.", VECTORS,
          _give_one(TileSizes(128, 128, 16), TileSizes(128, 64, 8, tm=8, tn=4))),
@@ -354,7 +228,7 @@ RUNGS: tuple[Rung, ...] = (
          (TUNED_SINGLE, TUNED_DOUBLE), file="vector"),
     Rung("warp", "A rectangle of results per warp: fewer shared reads, none in conflict.", WARPS,
          _give_one(TileSizes(128, 128, 16), TileSizes(128, 64, 8, wm=32, wn=64))),
-    Rung("double", "The next tiles travel through registers while the present ones are multiplied.", DOUBLED,
+    Rung("double", "The next tiles travel through registers while the present ones are multiplied.", WARPS,
          _give_one(TileSizes(128, 128, 8), TileSizes(128, 64, 8, wm=32, wn=64))),
     Rung("async", "Asynchronous copies several stages deep; blocks ordered for the cache.", PIPELINE,
          _give_one(TileSizes(128, 128, 8, tm=8, tn=16, wm=64, wn=64, stages=4), *SPLIT_DOUBLE)),
@@ -387,9 +261,7 @@ def launches(
     threads = tiles.block or (tiles.threads(setting), 1)
     arguments: list[Any] = [np.int32(m), np.int32(n), np.int32(k), real(alpha), "a", np.int64(layout.lda)]
     arguments += ["b", np.int64(layout.ldb), real(beta), "c", np.int64(layout.ldc), "d", np.int64(layout.ldd)]
-    shared = 0
-    if tiles.staged:
-        shared = tiles.shared(setting, ITEM[dtype], layout.along_a, layout.along_b)
+    shared = tiles.shared(setting, ITEM[dtype], layout.along_a, layout.along_b) if tiles.shared else 0
     depth, parts = k, 1
     if rung.in_parts:
         depth = round_up(ceil_div(k, setting.parts), setting.bk)
