@@ -104,7 +104,6 @@ def asked() -> Iterator[Defines]:
         coded(Coding.PLAIN, IN_FLIGHT="2"),
         coded(Coding.PLAIN, IN_FLIGHT="6"),
         singles | coded(Coding.BYTE, REGISTERS="56"),
-        singles | coded(Coding.DICTIONARY, REGISTERS="56"),
         singles | coded(Coding.EQUAL, REGISTERS="48"),
         halves | coded(Coding.PLAIN, REGISTERS="56"),
     ):
@@ -119,21 +118,23 @@ def slices() -> Iterator[Defines]:
     registers. Of types that meet in pairs, the widest sums of each size of values."""
     changed: list[tuple[str, str, Defines]] = [
         ("complex128", "complex128", coded(Coding.PLAIN, REGISTERS="80", THREADS="256")),
-        ("float16", "float16", coded(Coding.DICTIONARY, KEEP="1.0f")),
         ("bfloat16", "bfloat16", coded(Coding.PLAIN, TICKETS="1")),
         ("float16", "complex64", coded(Coding.PLAIN)),
-        ("float32", "float64", coded(Coding.DICTIONARY, THREADS="512")),
+        ("float64", "float64", coded(Coding.PLAIN, DOT="2", THREADS="512")),
+        ("float16", "float16", coded(Coding.DICTIONARY, KEEP="1.0f")),
         ("complex128", "complex128", coded(Coding.PLAIN, KEEP="1.0f", IN_FLIGHT="4", REGISTERS="64")),
         ("complex128", "complex128", coded(Coding.SINGLE, KEEP="0.35f", TICKETS="1")),
         ("complex128", "complex128", coded(Coding.REAL_SINGLE)),
         ("float64", "float64", coded(Coding.PLAIN, IN_FLIGHT="3", INDEX="long long", OFFSET="long long")),
         ("float64", "float64", coded(Coding.EQUAL, DOT="1", IN_FLIGHT="4", THREADS="256")),
-        ("float64", "float64", coded(Coding.PLAIN, DOT="1", TICKETS="1")),
-        ("float64", "float64", coded(Coding.PLAIN, DOT="2", THREADS="512")),
     ]
-    for value, x, constants in changed:
-        yield {**USUAL_SLICES, **type_names(arithmetic(np.dtype(value), np.dtype(x))), **constants}
-    yield from ASKED
+    others = [
+        {**USUAL_SLICES, **type_names(arithmetic(np.dtype(value), np.dtype(x))), **constants}
+        for value, x, constants in changed
+    ]
+    yield from others[: len(ARCHITECTURES)]
+    yield from ASKED  # for sm_90
+    yield from others[len(ARCHITECTURES) :]
 
 
 def diagonals() -> Iterator[Defines]:
@@ -445,10 +446,22 @@ def label(name: str, defines: Defines, arch: str) -> str:
     return f"{name}-{arch}-{','.join(values)}".replace(" ", "_")
 
 
+def cover(sets: list[Defines]) -> list[Defines]:
+    """Return the sets in which some constant has a value that it has in none before."""
+    seen: set[tuple[str, str]] = set()
+    kept = []
+    for one in sets:
+        if not kept or not seen.issuperset(one.items()):
+            seen |= one.items()
+            kept.append(one)
+    return kept
+
+
 def cases() -> Iterator[Any]:
-    """The sets of constants of each source, of which the first three, or the first again, are compiled for
-    different architectures and others for sm_90."""
-    for name, sets in SOURCES.items():
+    """Sets of constants of each source that have every value of each constant, of which the first three, or
+    the first again, are compiled for different architectures and others for sm_90."""
+    for name, every in SOURCES.items():
+        sets = cover(every)
         for number in range(max(len(sets), len(ARCHITECTURES))):
             defines = sets[number] if number < len(sets) else sets[0]
             arch = ARCHITECTURES[number] if number < len(ARCHITECTURES) else "sm_90"

@@ -19,6 +19,7 @@ from .launch import Module
 
 HERE = Path(__file__).resolve().parent
 KERNELS = HERE.parents[1] / "kernels"
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
 # The sanitizers' libraries are not linked: runtime.cpp defines what they call. The optimisations that
 # are off would merge or move accesses ahead of the checks.
@@ -79,7 +80,10 @@ def compile_kernels(name: str, defines: Mapping[str, object] | None = None) -> M
     path = KERNELS / name
     if not path.is_file():
         raise FileNotFoundError(f"no kernel file {name!r}; looked in {KERNELS}")
-    return compile_text(f'#include "{name}"\n', defines, title=name)
+    constants = dict(defines or {})
+    if "DASP_REGISTERS" in constants:  # of which the emulator has as many as it is asked for
+        constants["DASP_REGISTERS"] = "64"
+    return compile_text(f'#include "{name}"\n', constants, title=name)
 
 
 def compile_text(
@@ -94,7 +98,8 @@ def compile_text(
 def _load(text: str, flags: tuple[str, ...], title: str) -> Module:
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    name = hashlib.sha256(repr((text, flags, _ingredients())).encode()).hexdigest()[:24]
+    ingredients = [_emulator(), *((str(path.relative_to(KERNELS)), _read(path)) for path in _included(text))]
+    name = hashlib.sha256(repr((text, flags, ingredients)).encode()).hexdigest()[:24]
     library, notes = folder / f"{name}.so", folder / f"{name}.json"
     if not (library.is_file() and notes.is_file()):
         with _one_builder(folder / f"{name}.lock"):
@@ -104,13 +109,34 @@ def _load(text: str, flags: tuple[str, ...], title: str) -> Module:
 
 
 @functools.cache
-def _ingredients() -> str:
-    """Return a digest of all that goes into every kernel, as it was when this process first asked."""
+def _emulator() -> str:
+    """Return a digest of the emulator and its compiler, as they were when this process first asked."""
     digest = hashlib.sha256(repr((KERNEL_FLAGS, RUNTIME_FLAGS, compiler(), sys.platform)).encode())
-    for folder, suffixes in ((KERNELS, (".cu", ".cuh")), (HERE, (".h", ".cpp", "build.py"))):
-        for path in sorted(path for path in folder.rglob("*") if path.name.endswith(suffixes)):
-            digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in sorted(HERE.iterdir()):
+        if path.name.endswith((".h", ".cpp", "build.py")):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+@functools.cache
+def _read(path: Path) -> str:
+    """Return the text of a file, as it was when this process first asked."""
+    return path.read_text()
+
+
+def _included(text: str) -> list[Path]:
+    """Return the files of `kernels/` that a text includes, and that they include, whatever the constants."""
+    found: list[Path] = []
+    wanted = [(KERNELS, name) for name in _INCLUDE.findall(text)]
+    while wanted:
+        folder, name = wanted.pop()
+        for path in (folder / name, KERNELS / name):
+            if path.is_file():
+                if (path := path.resolve()) not in found:
+                    found.append(path)
+                    wanted += [(path.parent, each) for each in _INCLUDE.findall(_read(path))]
+                break
+    return sorted(found)
 
 
 @contextlib.contextmanager
@@ -156,7 +182,7 @@ def _build(text: str, flags: tuple[str, ...], library: Path, notes: Path, title:
 
 @functools.cache
 def _forget_old(folder: Path) -> None:
-    """Remove what was built more than two weeks ago: an edit of any kernel leaves all libraries behind."""
+    """Remove what was built more than two weeks ago: an edit of a kernel leaves its libraries behind."""
     for path in folder.glob("*.*"):
         if path.suffix in (".so", ".json", ".lock", ".o"):
             with contextlib.suppress(FileNotFoundError):

@@ -712,6 +712,16 @@ def test_several_processes_may_build_the_same_kernel_at_once(tmp_path):
     assert len(list(tmp_path.glob("*.so"))) == 1
 
 
+def test_a_kernel_is_kept_until_a_file_that_it_includes_is_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "KERNELS", tmp_path)
+    (tmp_path / "spmv").mkdir()
+    files = {"a.cuh": "", "spmv/b.cuh": '#include "../a.cuh"', "spmv/c.cu": '  # include "b.cuh"', "a.cu": ""}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    found = build._included('#include "spmv/c.cu"\n#include <cuda_fp16.h>\n')
+    assert {str(path.relative_to(tmp_path)) for path in found} == set(files) - {"a.cu"}
+
+
 def test_defines_and_their_absence_reach_the_kernel(kernels, no_fence):
     assert kernels is compile_text(SELFTEST.read_text(), title="selftest.cu")
     assert kernels is not no_fence

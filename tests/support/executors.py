@@ -87,10 +87,12 @@ def emulate_columns(
     beta: complex = 0.0,
     table: BlockTable = BLOCKS,
     parts: int = 1,
+    steps: int = 4,
 ) -> None:
     """Run the CUDA kernels for several columns on a plan of slices in the emulator.
 
-    x and y: C- or F-ordered, or views of such arrays that begin at their first element.
+    x and y: C- or F-ordered, or views of such arrays that begin at their first element. `steps` are loaded
+    before the first is multiplied, where no warps share a slice; a GPU loads as many as the plan has.
     """
     kernels, kinds, k = several.SLICES, into(plan.dtype, x.dtype, y.dtype), x.shape[1]
     x_at, y_at = (find_strides(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
@@ -116,6 +118,8 @@ def emulate_columns(
     zeros = np.zeros(MOST_ROW // x.itemsize, x.dtype)
     passes = kernels.passes(table, plan, k, kinds, x_at, y_at, lambda: read_sectors(plan))
     for first, columns, block in passes:
+        if kernels is several.SLICES and block.share == 1:
+            block = block._replace(steps=steps)
         values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
         arguments, count = kernels.arguments(plan, zeros, parts), kernels.blocks(plan, block, parts)
         launch(kernels.signature, block, arguments, count, several.VARYING, *values)

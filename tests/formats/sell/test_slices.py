@@ -504,6 +504,12 @@ CODED = {
 FORMS = [(1, 0), (8, 128), (32, 10**6)]
 """Steps and windows: many lanes and segments; pads in the middle; one thread to a row."""
 
+CODED_FORMS = [
+    *((*form, coding) for form in FORMS[:2] for coding in CODED),
+    *((*FORMS[2], coding) for coding in (Coding.PLAIN, Coding.DICTIONARY, Coding.EQUAL)),
+]
+"""Every coding where slices have segments, some where they have none."""
+
 
 def coded_matrix(coding: Coding, dtype=np.float64) -> csr_array:
     """Rows of many lengths, so that there are pads everywhere; no row uses column 0."""
@@ -515,7 +521,7 @@ def coded_matrix(coding: Coding, dtype=np.float64) -> csr_array:
 
 
 def form_of(steps: int, window: int) -> Policy:
-    return Policy(format="sell", steps=steps, window=window)
+    return Policy(format="sell", steps=steps, window=window, warps=4)
 
 
 every_executor = pytest.mark.parametrize("executor", EXECUTORS)
@@ -526,9 +532,8 @@ every_form = pytest.mark.parametrize(("steps", "window"), FORMS)
 @pytest.mark.parametrize(
     ("steps", "window", "types", "coding"),
     [
-        *((*form, "dd", coding) for form in FORMS for coding in CODED),
-        *((8, 128, "ff", coding) for coding in CODED if coding != Coding.SINGLE),
-        (8, 128, "fd", Coding.PLAIN),
+        *((steps, window, "dd", coding) for steps, window, coding in CODED_FORMS),
+        *((8, 128, "ff", coding) for coding in (Coding.PLAIN, Coding.BYTE, Coding.HALF)),
         (8, 128, "fd", Coding.DICTIONARY),
     ],
 )
@@ -544,8 +549,7 @@ def test_products_of_every_coding(executor, steps, window, coding, types):
 
 
 @every_executor
-@every_form
-@pytest.mark.parametrize("coding", CODED)
+@pytest.mark.parametrize(("steps", "window", "coding"), CODED_FORMS)
 def test_pads_of_every_coding_read_no_x_and_mean_nothing(executor, steps, window, coding):
     matrix = coded_matrix(coding)
     x = np.random.default_rng(3).standard_normal(400)
@@ -756,23 +760,21 @@ def test_blocks_of_complex_numbers_are_smaller(dtype, warps):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS[1:])
-@every_form
+@pytest.mark.parametrize(("steps", "window"), FORMS[:2])
 @pytest.mark.parametrize("in_flight", [2, 3, 4])
 def test_products_with_few_steps_in_flight(executor, steps, window, in_flight, monkeypatch):
     monkeypatch.setattr(cuda, "IN_FLIGHT", in_flight)
     matrix = coded_matrix(Coding.PLAIN)
     x = np.random.default_rng(5).standard_normal(400)
     x[0] = np.nan  # which only pads could read
-    policy = Policy(format="sell", steps=steps, window=window)
-    assert_close(multiply(executor, matrix, x, policy=policy), matrix, x)
+    assert_close(multiply(executor, matrix, x, policy=form_of(steps, window)), matrix, x)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS[1:])
-@pytest.mark.parametrize("coding", [Coding.PLAIN, Coding.DICTIONARY])
-def test_products_of_plans_of_which_a_share_stays_in_the_cache(executor, coding, monkeypatch):
+def test_products_of_plans_of_which_a_share_stays_in_the_cache(executor, monkeypatch):
     """The same bits: the share says where they come from."""
-    matrix = coded_matrix(coding)
-    x, policy = np.random.default_rng(6).standard_normal(400), Policy(format="sell")
+    matrix = coded_matrix(Coding.DICTIONARY)
+    x, policy = np.random.default_rng(6).standard_normal(400), Policy(format="sell", warps=4)
     plain = multiply(executor, matrix, x, policy=policy)
     assert_close(plain, matrix, x)
     assert "DASP_KEEP" not in defines_of(matrix, policy)  # it is small
@@ -854,7 +856,7 @@ def test_halves_need_no_instruction_of_their_own(tmp_path):
 def test_any_slices_multiply(executor, matrix, coding, choice):
     matrix.data = CODED[coding](np.random.default_rng(1), matrix.nnz).astype(float)
     x = np.random.default_rng(5).standard_normal(matrix.shape[1])
-    policy = Policy(format="sell", **choice)
+    policy = Policy(format="sell", warps=4, **choice)
     assert_close(multiply(executor, matrix, x, policy=policy), matrix, x)
 
 
