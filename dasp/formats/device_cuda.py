@@ -208,8 +208,7 @@ def to_host(plan: Plan) -> Plan:
         copy.flags.writeable = False
         return copy
 
-    downloaded: Plan = with_arrays(plan, map(download, arrays_of(plan)))
-    return downloaded
+    return with_arrays(plan, map(download, arrays_of(plan)))
 
 
 @cache

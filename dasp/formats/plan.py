@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -14,6 +14,8 @@ from scipy import sparse
 from dasp.formats.cost import CostModel
 from dasp.runtime.integers import narrowest as narrowest
 from dasp.runtime.types import Array as Array
+
+T = TypeVar("T")
 
 PAD = -1
 """The column of a slot that holds no entry, and the row of a result that belongs to nobody."""
@@ -133,7 +135,7 @@ def _getter(paths: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     return attrgetter(*paths)
 
 
-def with_arrays(part: Any, arrays: Iterator[Array]) -> Any:
+def with_arrays(part: T, arrays: Iterator[Array]) -> T:
     """Return the part with the next of `arrays` in the place of each of its own, field by field."""
     made = []
     for name in _names(type(part)):

@@ -394,5 +394,4 @@ def _upload(plan: Plan) -> Plan:
         block[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
         for array, start in zip(arrays, starts, strict=False)
     ]
-    uploaded: Plan = with_arrays(plan, iter(views))
-    return uploaded
+    return with_arrays(plan, iter(views))

@@ -64,9 +64,10 @@ class ArithmeticMatrix(TransposableMatrix):
         """Return the matrix as COO on its device, of SciPy or CuPy; see `tocsr`."""
         return self.tocsr().tocoo()
 
-    def toarray(self) -> Any:
+    def toarray(self) -> Array:
         """Return the matrix as a dense array on its device, shape (m, n), C-ordered; duplicates sum."""
-        return self.tocsr().toarray()
+        dense: Array = self.tocsr().toarray()
+        return dense
 
     def astype(self, dtype: DTypeLike) -> Self:
         """Return the matrix with values of another type, rounded to it; itself if it has that type.
@@ -244,7 +245,7 @@ class ArithmeticMatrix(TransposableMatrix):
 
     # ---- what is read of it --------------------------------------------------------------------------
 
-    def coordinates(self) -> tuple[Any, Any]:
+    def coordinates(self) -> tuple[Array, Array]:
         """Return row and column of each entry, in the order in which `with_values` takes their values.
 
         Returns
@@ -266,7 +267,7 @@ class ArithmeticMatrix(TransposableMatrix):
         rows: Array = ended[: self.nnz].cumsum().astype(dtype)
         return rows
 
-    def diagonal(self, k: int = 0) -> Any:
+    def diagonal(self, k: int = 0) -> Array:
         """Return the k-th diagonal on the matrix's device; duplicates sum.
 
         Parameters
@@ -281,7 +282,9 @@ class ArithmeticMatrix(TransposableMatrix):
         k = min(max(k, -self.shape[0]), self.shape[1])  # beyond the matrix is beyond int64, too
         with self._backend.filling(self.device):
             diagonal = self._product.diagonal(k)
-        return self.tocsr().diagonal(k) if diagonal is None else diagonal
+        if diagonal is None:
+            diagonal = self.tocsr().diagonal(k)
+        return diagonal
 
     def trace(self, offset: int = 0) -> Any:
         """Return the sum of the diagonal `offset` to the right, a scalar on the matrix's device."""
@@ -326,7 +329,7 @@ class ArithmeticMatrix(TransposableMatrix):
             return (self @ self._ones(1, total)).sum()
         return self @ self._ones(1, self.dtype) if axis in (1, -1) else self._ones(0, self.dtype) @ self
 
-    def _ones(self, axis: int, dtype: np.dtype[Any]) -> Any:
+    def _ones(self, axis: int, dtype: np.dtype[Any]) -> Array:
         """Return a vector of ones, as long as an axis, made where the matrix is."""
         ones = self._backend.empty((self.shape[axis],), dtype, self.device, "C")
         bits = _dtypes.bits_type(dtype)  # CuPy fills no bfloat16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 import numpy as np
 import scipy.sparse
@@ -171,14 +171,14 @@ class PlannedMatrix(LinearMap):
         """
         return self._product
 
-    def __array__(self, *_: object, **__: object) -> Any:
+    def __array__(self, *_: object, **__: object) -> NoReturn:
         """Refuse to be an array, which NumPy would make of one element: the matrix itself."""
         raise TypeError(
             "A is an SpMatrix and no array; functions of SciPy and others that need the entries take "
             "A.to_scipy(); A @ x is the product"
         )
 
-    def asarray(self, x: ArrayLike, dtype: DTypeLike | None = None) -> Any:
+    def asarray(self, x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
         """Return an array where the matrix is, copied there only if it must be.
 
         Parameters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import operator
 import pickle
 from fractions import Fraction
@@ -111,10 +112,10 @@ VALUES = {
     "few": lambda rng, n: rng.choice([0.1, -0.0, 0.0, np.inf, np.nan, -7e4], n),
     "halves": lambda rng, n: rng.standard_normal(n).astype(np.float16),
     "singles": lambda rng, n: rng.standard_normal(n).astype(np.float32) * np.float32(1e-39),
-    "complex singles": lambda rng, n: rng.standard_normal(2 * n).astype(np.float32).view(np.complex64),
     "any": lambda rng, n: np.where(
         np.arange(n) % 300 < 3, [-0.0, 0.0, -np.inf][n % 3], rng.standard_normal(n)
     ),
+    "complex singles": lambda rng, n: rng.standard_normal(2 * n).astype(np.float32).view(np.complex64),
 }
 FUNCTIONS = {
     "-A": lambda A: -A,
@@ -156,18 +157,23 @@ def assert_same_numbers(got, want, exactly, rounded_in=None):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("layout", ["sell", "dasp"])
-@pytest.mark.parametrize("kind", VALUES)
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "complex64", "complex128"])
-def test_functions_of_values_are_numpys(dtype, kind, layout, device):
+@pytest.mark.parametrize(
+    ("layout", "dtype", "kind"),
+    [
+        *itertools.product(["sell"], ["float64", "float32", "float16", "bfloat16"], list(VALUES)[:-1]),
+        *itertools.product(["sell"], ["complex64", "complex128"], VALUES),
+        *itertools.product(
+            ["dasp"], ["float64", "float32", "float16"], ["few", "any"]
+        ),  # which it codes alike
+    ],
+)
+def test_functions_of_values_are_numpys(layout, dtype, kind, device):
     lengths = np.tile([0, 1, 2, 3, 4, 7, 33, 300], 3)
     indptr = np.append(0, np.cumsum(lengths))
     columns = np.concatenate([np.random.default_rng(k).permutation(310)[:k] for k in lengths])
     data = VALUES[kind](np.random.default_rng(0), indptr[-1]).astype(dtype)
     pattern = sp.csr_array((np.ones(len(data)), columns, indptr), shape=(24, 310))
     x = np.random.default_rng(1).standard_normal(310)
-    if layout == "dasp" and dtype in ("bfloat16", "complex64", "complex128"):
-        pytest.skip("the format of the paper has no such values")
     if device == "cuda" and kind == "singles" and real_type(data.dtype).name in ("float32", "bfloat16"):
         pytest.skip("a GPU's arithmetic in float32 takes subnormal numbers for zero")
     A = planned(pattern, device, format=layout)

@@ -50,6 +50,7 @@ MIXES = [
     ("complex128", "float64"),
 ]
 WITH_LONG_ROWS = "one dense row", "every row long", "lengths around every threshold", "explicit zeros"
+EDGES = "9 rows of 5", "0 x n", "n x 0", "1 x 1", "duplicates", "a cancelling row", "subnormals"
 
 
 def numbers(name, count, seed=1):
@@ -122,7 +123,7 @@ def test_every_mix_is_within_its_bound(executor, value, x):
 
 
 @pytest.mark.parametrize("value", NEW)
-@pytest.mark.parametrize("name", [name for name in GALLERY if name != "64-bit indices"])
+@pytest.mark.parametrize("name", [*WITH_LONG_ROWS, *EDGES])
 def test_gallery_on_the_cpu(value, name):
     matrix = typed(GALLERY[name], value)
     x = numbers(value, matrix.shape[1])
