@@ -1,0 +1,188 @@
+"""Matrices in .npz files: round trips, and one clear line for whatever can be wrong with one."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import coo_array, csr_array
+
+from dasp.io import MatrixFileError, load_matrix
+from dasp.models import generate
+from tests.support.files import CSR, FILE, matrices, npz, refusal, same, write
+
+
+@FILE
+@given(matrix=matrices(), form=st.sampled_from(["csr", "csc", "coo", "bsr", "dia"]), packed=st.booleans())
+def test_npz_comes_back_as_scipy_reads_it(tmp_path: Path, matrix: coo_array, form: str, packed: bool) -> None:
+    if form in ("bsr", "dia") and (matrix.dtype == np.bool_ or 0 in matrix.shape):
+        form = "csr"  # SciPy cannot convert those
+    given_form = matrix.asformat(form)
+    path = tmp_path / "a.npz"
+    scipy.sparse.save_npz(path, given_form, compressed=packed)
+    loaded = load_matrix(path)
+    assert same(loaded, csr_array(given_form))
+
+
+def test_unsorted_entries_and_duplicates_of_an_npz_are_kept(tmp_path: Path) -> None:
+    matrix = csr_array((np.array([1.0, 2.0, 3.0]), np.array([1, 0, 1]), np.array([0, 3])), shape=(1, 2))
+    scipy.sparse.save_npz(tmp_path / "a.npz", matrix)
+    assert same(load_matrix(tmp_path / "a.npz"), matrix)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"indices": np.array([0, 3], dtype=np.int32)}, []),
+        ({"indices": np.array([0, -1], dtype=np.int32)}, []),
+        ({"indices": np.array([0.5, 1])}, []),
+        ({"indptr": np.array([0, 2, 1], dtype=np.int32)}, []),
+        ({"indptr": np.array([0, 1], dtype=np.int32)}, []),
+        ({"indptr": np.array([1, 1, 2], dtype=np.int32)}, []),
+        ({"indptr": np.array([0, 1, 9], dtype=np.int32)}, []),
+        ({"shape": np.array([2, 3, 4])}, []),
+        ({"shape": np.array([-2, 3])}, []),
+        ({"format": b"xyz"}, ["xyz"]),
+        ({"data": np.array(["a", "b"])}, ["numbers are needed"]),
+        ({"data": np.array([{}, {}], dtype=object)}, ["type object"]),
+        ({"indices": None}, []),
+        ({"data": None}, ["format, indices, indptr", "save_npz"]),
+        ({"format": None}, ["save_npz"]),
+    ],
+)
+def test_a_bad_npz_is_one_clear_line(tmp_path: Path, change: dict[str, object], words: list[str]) -> None:
+    members = {name: value for name, value in {**CSR, **change}.items() if value is not None}
+    path = write(tmp_path / "a.npz", npz(**members))
+    message = refusal(path)
+    assert str(path) in message
+    for word in words:
+        assert word in message, message
+
+
+@pytest.mark.parametrize("bad", [{"row": [0, 2]}, {"row": [0, -1]}, {"col": [0, 3]}])
+def test_coordinates_out_of_range_are_refused(tmp_path: Path, bad: dict[str, list[int]]) -> None:
+    members = {"row": [0, 1], "col": [0, 1], **bad}
+    content = npz(
+        format=b"coo", shape=np.array([2, 3]), data=np.ones(2), **{k: np.array(v) for k, v in members.items()}
+    )
+    refusal(write(tmp_path / "a.npz", content))
+
+
+def test_every_way_to_cut_an_npz_is_refused(tmp_path: Path) -> None:
+    whole = npz(**CSR)
+    assert load_matrix(write(tmp_path / "whole.npz", whole)).shape == (2, 3)
+    for length in range(0, len(whole), 41):
+        refusal(write(tmp_path / "cut.npz", whole[:length]))
+
+
+def test_a_flipped_byte_of_an_npz_is_refused_or_harmless(tmp_path: Path) -> None:
+    whole = npz(**CSR)
+    want = load_matrix(write(tmp_path / "whole.npz", whole))
+    refused = 0
+    for place in range(0, len(whole), 23):
+        broken = bytearray(whole)
+        broken[place] ^= 0x55
+        path = write(tmp_path / "a.npz", bytes(broken))
+        try:
+            matrix = load_matrix(path)
+        except MatrixFileError:
+            refused += 1
+        else:
+            assert same(matrix, want), place
+    assert refused > 5
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "bsr"])
+def test_entries_that_indptr_denies_are_no_matrix(tmp_path: Path, form: str) -> None:
+    # SciPy's own check goes no further than a last number of 0, and compiled code reads the others.
+    members = {
+        "format": form.encode(),
+        "shape": np.array([3, 3]),
+        "data": np.ones((4, 1, 1) if form == "bsr" else 4),
+        "indices": np.array([0, 1, 2, 0], np.int32),
+        "indptr": np.array([0, 2, 4, 0], np.int32),
+    }
+    assert "indptr does not rise" in refusal(write(tmp_path / "a.npz", npz(**members)))
+
+
+@pytest.mark.parametrize("offset", [-3, 3, 10**18, -(10**18)])
+def test_diagonals_outside_the_matrix_are_left_out(tmp_path: Path, offset: int) -> None:
+    members = {"format": b"dia", "shape": np.array([3, 3]), "data": np.ones((2, 3))}
+    path = write(tmp_path / "a.npz", npz(**members, offsets=np.array([0, offset])))
+    np.testing.assert_array_equal(load_matrix(path).toarray(), np.eye(3))
+
+
+def test_sums_of_an_npz_do_not_overflow(tmp_path: Path) -> None:
+    members = {"format": b"coo", "shape": np.array([1, 1]), "row": np.array([0, 0]), "col": np.array([0, 0])}
+    for data in (
+        np.array([2**62, 2**62]),
+        np.array([2**63, 2**63], np.uint64),
+        np.array([100, 100], np.int8),
+    ):
+        assert "may be beyond" in refusal(write(tmp_path / "a.npz", npz(**members, data=data)))
+    path = write(tmp_path / "a.npz", npz(**members, data=np.array([60, 60], np.int8)))
+    assert load_matrix(path).toarray().tolist() == [[120]]
+
+
+def test_diagonals_need_as_many_offsets(tmp_path: Path) -> None:
+    for count in (0, 1, 3):
+        members = {"format": b"dia", "shape": np.array([3, 3]), "data": np.ones((2, 3))}
+        path = write(tmp_path / "a.npz", npz(**members, offsets=np.arange(count)))
+        assert f"{count} offsets and 2 diagonals" in refusal(path)
+
+
+def test_blocks_fill_the_shape(tmp_path: Path) -> None:
+    # SciPy takes such a matrix and writes beyond its arrays when it converts it.
+    for block, shape in (((4, 4), [21, 4]), ((2, 3), [4, 4]), ((1, 0), [4, 4])):
+        rows = shape[0] // block[0]
+        members = {
+            "format": b"bsr",
+            "shape": np.array(shape),
+            "data": np.ones((rows, *block)),
+            "indices": np.zeros(rows, np.int32),
+            "indptr": np.arange(rows + 1, dtype=np.int32),
+        }
+        assert "its blocks have shape" in refusal(write(tmp_path / "a.npz", npz(**members)))
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "bsr", "coo", "dia"])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_every_byte_order_of_an_npz_is_read(tmp_path: Path, form: str, order: str) -> None:
+    matrix = generate("random:9:8:0.3").asformat(form)
+    scipy.sparse.save_npz(tmp_path / "a.npz", matrix)
+    with np.load(tmp_path / "a.npz") as members:
+        arrays = {name: value.astype(value.dtype.newbyteorder(order)) for name, value in members.items()}
+    np.savez(tmp_path / "b.npz", **arrays)
+    assert same(load_matrix(tmp_path / "b.npz"), csr_array(matrix))
+
+
+@pytest.mark.parametrize("form", ["coo", "csc", "dia"])
+def test_a_small_file_of_many_rows_takes_no_memory(tmp_path: Path, form: str) -> None:
+    shape = np.array([10**12, 3])
+    extra = {
+        "coo": {"row": np.array([0, 5]), "col": np.array([0, 1])},
+        "csc": {"indices": np.array([0, 5]), "indptr": np.array([0, 1, 2, 2])},
+        "dia": {"offsets": np.array([0])},
+    }[form]
+    data = np.ones((1, 2)) if form == "dia" else np.ones(2)
+    path = write(tmp_path / "a.npz", npz(format=form.encode(), shape=shape, data=data, **extra))
+    tracemalloc.start()
+    try:
+        assert "half of this machine's memory" in refusal(path)
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_complex_matrix_of_scipy_is_read(tmp_path: Path) -> None:
+    matrix = csr_array(np.array([[0, 1j], [2.5, 0]]))
+    scipy.sparse.save_npz(tmp_path / "a.npz", matrix)
+    found = load_matrix(tmp_path / "a.npz")
+    assert found.dtype == np.complex128
+    np.testing.assert_array_equal(found.toarray(), matrix.toarray())
