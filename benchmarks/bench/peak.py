@@ -14,7 +14,7 @@ from numba import types
 from dasp.dense.gemm.micro_kernel import TileEmitter, host_tile
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.emitter import intrinsic
+from dasp.runtime.cpu.emitter import intrinsic, splat
 
 # Multiply-adds per clock and multiprocessor: float32, float64 (tensor cores), float16 (tensor cores, dense).
 # NVIDIA's architecture white papers: A100 (2020), H100 (2022).
@@ -34,7 +34,7 @@ def _multiply_add_chains(
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, _, count, factor, term, target = arguments
         emitter = TileEmitter(builder, signature.args[3], int(lanes.literal_value))
-        x, y = emitter.splat(factor), emitter.splat(term)
+        x, y = splat(builder, factor, emitter.lanes), splat(builder, term, emitter.lanes)
         before, head = builder.block, builder.append_basic_block("head")
         body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
         builder.branch(head)
