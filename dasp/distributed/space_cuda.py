@@ -127,6 +127,8 @@ class RanksCudaArnoldi(CudaArnoldi):
     What blocks leave of dot products is summed over the ranks; all then make the same small numbers of it.
     """
 
+    on_several_gpus = True
+
     def _count_blocks(self, space: Any, n: int) -> int:
         return int(space.processors)
 

@@ -5,8 +5,8 @@
 // Gram-Schmidt with one reduction (Swirydowicz, Langou, Ananthan, Yang, Thomas, doi:10.1002/nla.2343), which
 // is as much orthogonality as GMRES needs (Paige, Rozloznik, Strakos, doi:10.1137/050630416).
 //
-// Where vectors lie on several GPUs, dasp_basis_leave and dasp_basis_take are the two halves of dasp_basis_dots:
-// between them the parts are summed over the GPUs.
+// DASP_RANKS 1: vectors lie on several GPUs. Then dasp_basis_leave and dasp_basis_take, the two halves of dasp_basis_dots,
+// stand in its place: between them the parts are summed over the GPUs.
 //
 // Launch: one dimension, blocks of DASP_THREADS threads, any number of them, of dasp_basis_take one; of dasp_basis_subtract the last turns the
 //     new column while the others subtract, and dasp_basis_solve is one. All numbers of `small` but those a call writes are those that the calls before it wrote.
@@ -261,6 +261,7 @@ __device__ __forceinline__ void take_dots(Number* small, int k, int blocks, bool
     }
 }
 
+#if !DASP_RANKS
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_basis_dots(const Scalar* basis, long long stride, long long n, int k, int closing, Number* parts,
                 unsigned* arrived, Number* small)
@@ -276,7 +277,7 @@ dasp_basis_dots(const Scalar* basis, long long stride, long long n, int k, int c
     __threadfence();
     take_dots(small, k, gridDim.x, closing, parts);
 }
-
+#else
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_basis_leave(const Scalar* basis, long long stride, long long n, int k, int closing, Number* parts)
 {
@@ -290,6 +291,7 @@ dasp_basis_take(const Number* parts, int blocks, int k, int closing, Number* sma
     wait_for_earlier_kernels();
     take_dots(small, k, blocks, closing, parts);
 }
+#endif
 
 // target[at] = scale target[at] + sign * the combination of `count` vectors, by so many blocks.
 __device__ __forceinline__ void combine(const Scalar* basis, long long stride, long long n, int count,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -65,6 +65,8 @@ class CudaArnoldi:
     """
 
     ahead = 10
+    on_several_gpus: ClassVar[bool] = False
+    """Whether a step's dot products are summed between two halves of its kernel."""
 
     def __init__(self, space: Any, vectors: CudaVectors, names: list[str]) -> None:
         self._most = most = len(names)
@@ -123,6 +125,7 @@ class CudaArnoldi:
         defines = {
             **scalar_defines(self._dtype, THREADS),
             "DASP_MOST": str(self._most),
+            "DASP_RANKS": str(int(self.on_several_gpus)),
         }
         types, blocks = {"Scalar": self._dtype, "Number": self._number}, blocks or self._blocks
         launch: Callable[..., None] = self._on.launch(
