@@ -65,7 +65,6 @@ def _solve(arguments: argparse.Namespace, comm: Communicator) -> int:
     planning = time.perf_counter() - began
     distributed.agree(comm, partial(check_shape, arguments.matrix, D.shape))
     rtol = tolerance(arguments, D.dtype)
-    title = method if arguments.precond in ("auto", "none") else f"{method} with {_title(arguments.precond)}"
     speaks = comm.rank == 0
     if speaks and not arguments.json:
         devices = D.device if D.device == "cpu" else f"{D.device} and so on"
@@ -74,6 +73,7 @@ def _solve(arguments: argparse.Namespace, comm: Communicator) -> int:
     began = time.perf_counter()
     M = _preconditioner(arguments, D)
     setup = time.perf_counter() - began
+    title = method if M is None else f"{method} with {_title(arguments.precond)}"
     x, stats = solve(D, b, method=method, M=M, rtol=rtol, maxiter=arguments.maxiter)
     stats = replace(stats, choice=f"{title}: {why}")
     far, norm = _norms(comm, b - D @ x, b)
@@ -132,11 +132,10 @@ def _matrix(
 
 
 def _preconditioner(arguments: argparse.Namespace, D: distributed.SpMatrix) -> Any:
-    """Return the preconditioner that is asked for; all but two are of each rank's own block."""
+    """Return the preconditioner that is asked for, None if that is none or left open; all but two are of each
+    rank's own block."""
     ours = distributed.preconditioners
     make: dict[str, Callable[[], Any]] = {
-        "auto": lambda: None,
-        "none": lambda: None,
         "jacobi": lambda: ours.jacobi(D),
         "block-jacobi": lambda: ours.block_jacobi(D, block=arguments.block),
         "ic0": lambda: ours.of_blocks(D, preconditioners.ic0),
@@ -144,4 +143,4 @@ def _preconditioner(arguments: argparse.Namespace, D: distributed.SpMatrix) -> A
         "chebyshev": lambda: ours.chebyshev(D),
         "multigrid": lambda: ours.of_blocks(D, preconditioners.multigrid),
     }
-    return make[arguments.precond]()
+    return make.get(arguments.precond, lambda: None)()

@@ -13,7 +13,8 @@ import numpy as np
 import scipy.sparse
 
 from dasp.distributed.communicator import Communicator, agree
-from dasp.distributed.split import Numbers, Parts, sort_by_rows
+from dasp.distributed.split import Numbers, Parts, read_rows
+from dasp.formats.csr.matrix import Csr
 from dasp.io.files import MatrixFileError
 from dasp.io.matrices import load_matrix
 from dasp.runtime import check as _check
@@ -64,10 +65,12 @@ def scatter(comm: Communicator, A: Any, root: int, rows: ArrayLike | None = None
             return 0, []
         if not scipy.sparse.issparse(A):
             raise TypeError(f"A is {_check.kind_of(A)}; a scipy.sparse matrix is needed on rank {root}")
-        matrix = _sort_rows(A)
+        whole = read_rows(A, "cpu")
         if rows is None:
-            return matrix.shape[1], _cut(matrix, cut_rows(matrix.indptr, comm.size))
-        return matrix.shape[1], _cut(matrix, check_starts("rows", rows, comm.size, matrix.shape[0]))
+            starts = cut_rows(whole.indptr, comm.size)
+        else:
+            starts = check_starts("rows", rows, comm.size, whole.shape[0])
+        return whole.shape[1], [_cut(whole, *ends) for ends in pairwise(starts.tolist())]
 
     columns, pieces = agree(comm, cut, lambda _: {"root": root})
     kinds = [[(array.size, array.dtype) for array in piece] for piece in pieces]
@@ -113,23 +116,11 @@ def collect(comm: Communicator, part: Numbers, parts: Parts, root: int = 0) -> N
         return whole
 
 
-def _sort_rows(A: Any) -> scipy.sparse.csr_array:
-    """Return a matrix by rows with every entry kept; SciPy sums the duplicates of coordinates."""
-    if A.format != "coo":
-        return scipy.sparse.csr_array(A.tocsr())
-    rows = sort_by_rows(A.shape, A.coords[0], A.coords[1], A.data)
-    return scipy.sparse.csr_array((rows.data, rows.indices, rows.indptr), shape=A.shape)
-
-
-def _cut(matrix: scipy.sparse.csr_array, starts: Numbers) -> list[Piece]:
-    """Return each rank's rows."""
-    pieces = []
-    for first, end in pairwise(starts.tolist()):
-        indptr = matrix.indptr[first : end + 1].astype(np.int64)
-        entries = slice(int(indptr[0]), int(indptr[-1]))
-        arrays = matrix.indices[entries], matrix.data[entries]
-        pieces.append((indptr - indptr[0], *map(np.ascontiguousarray, arrays)))
-    return pieces
+def _cut(whole: Csr, first: int, end: int) -> Piece:
+    """Return some rows."""
+    indptr = whole.indptr[first : end + 1].astype(np.int64)
+    entries = slice(int(indptr[0]), int(indptr[-1]))
+    return indptr - indptr[0], *map(np.ascontiguousarray, (whole.indices[entries], whole.data[entries]))
 
 
 def write_parts(matrix: Any, ranks: int, folder: str | os.PathLike[str]) -> list[tuple[int, int, int]]:
@@ -161,7 +152,8 @@ def write_parts(matrix: Any, ranks: int, folder: str | os.PathLike[str]) -> list
     target = Path(folder)
     if target.exists():
         raise MatrixFileError(f"{target} exists; a partition is written into a new folder; remove it first")
-    rows = _sort_rows(matrix)
+    whole = read_rows(matrix, "cpu")
+    rows = scipy.sparse.csr_array((whole.data, whole.indices, whole.indptr), shape=whole.shape)
     if ranks > max(1, rows.shape[0]):
         raise ValueError(f"ranks is {ranks}; the matrix has {rows.shape[0]} rows; a rank needs at least one")
     partial = target.parent / f".{secrets.token_hex(8)}.partial"
