@@ -219,7 +219,7 @@ def chebyshev(
     degree : int
     ratio : float
         Of the interval's ends, if `bounds` are not given: the upper one is found by some iterations of
-        conjugate gradients with Jacobi's preconditioner, and raised by a tenth.
+        conjugate gradients with Jacobi's preconditioner, and raised by an eighth.
     bounds : tuple of float, optional
 
     Returns

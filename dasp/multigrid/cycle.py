@@ -8,6 +8,7 @@ product.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from dasp.multigrid.hierarchy import Setup, coarsen, cycle_type, levels_of, not_
 from dasp.multigrid.smoothers import LEVEL_VECTORS, CycleOptions, Level, check_options
 from dasp.preconditioners.base import PlannedPart, Preconditioner, host_matrix, place
 from dasp.preconditioners.spectrum import spectral_radius
+from dasp.runtime.cpu.threads import run
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array, DTypeLike
 from dasp.solvers.operator import DeviceOperator
@@ -57,10 +59,21 @@ class Multigrid(Preconditioner):
 
     def _build(self, setup: Setup, like: Multigrid | None = None) -> None:
         """Plan the matrices of all levels, and make the levels of them."""
-        self._setup, self._parts = setup, {}
-        for key, matrix in _matrices(setup).items():
-            dtype, before = entry_type(matrix, self.dtype), None if like is None else like._parts[key]
-            self._parts[key] = PlannedPart(matrix, dtype, self.device, before)
+        self._setup, matrices = setup, _matrices(setup)
+        parts: dict[tuple[str, int], PlannedPart] = {}
+
+        def plan(key: tuple[str, int]) -> None:
+            dtype = entry_type(matrices[key], self.dtype)
+            before = None if like is None else like._parts[key]
+            parts[key] = PlannedPart(matrices[key], dtype, self.device, before)
+
+        tasks = [partial(plan, key) for key in matrices]
+        if self.device == "cpu":
+            run(tasks)  # side by side, as some steps of a plan take one thread
+        else:
+            for task in tasks:
+                task()
+        self._parts = {key: parts[key] for key in matrices}  # in their order, not that of the threads
         self._check_finite()
         levels = []
         for k, one in enumerate(setup.levels):
@@ -225,7 +238,7 @@ def multigrid(
 
     Notes
     -----
-    Of each level that is smoothed the largest eigenvalue of D^-1 A is estimated by eight products; of one
+    Of each level that is smoothed the largest eigenvalue of D^-1 A is estimated by six products; of one
     that is not Hermitian it is bounded by the largest sum of a row of absolute values.
 
     The smoothers need positive eigenvalues of D^-1 A. A Helmholtz matrix has others if its waves are shorter

@@ -15,10 +15,10 @@ from dasp.runtime.types import Array
 from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.space import Fused, Space, Vectors
 
-STEPS = 8
+STEPS = 6
 """Products by which the largest eigenvalue is estimated."""
 
-UPPER = 1.1
+UPPER = 1.12
 """By what the estimate, which is from below, is raised."""
 
 NAMES = "b", "x", "r", "step", "q", "d"
