@@ -104,15 +104,17 @@ def bytes_of(kind: types.Type) -> int:
     return int(as_dtype(kind).itemsize)
 
 
-def data_of(context: BaseContext, builder: ir.IRBuilder, kind: types.Array, array: ir.Value) -> ir.Value:
-    """Return a pointer to the first number of an array of Numba's type."""
+def data_of(context: BaseContext, builder: ir.IRBuilder, kind: types.Type, array: ir.Value) -> ir.Value:
+    """Return a pointer to the first number of an array of Numba's type, or a pointer as it is."""
+    if isinstance(kind, types.CPointer):
+        return array
     return context.make_array(kind)(context, builder, array).data
 
 
 def place_of(
     context: BaseContext,
     builder: ir.IRBuilder,
-    kind: types.Array,
+    kind: types.Type,
     array: ir.Value,
     first: ir.Value,
     vector: ir.VectorType,
@@ -209,13 +211,17 @@ def store_long(rows, segment_offsets, partials, done, y, alpha, beta):
 
 
 @intrinsic
-def at(typing_context, pointer, place):
-    """Return a pointer so many items further."""
+def at(typing_context, array, place):
+    """Return a pointer to an item of an array, which is contiguous or a pointer itself.
+
+    Compiles faster than a slice, which has a length, and items that may be counted from the end.
+    """
 
     def generate(context, builder, signature, arguments):
-        return builder.gep(arguments[0], [arguments[1]])
+        array, place = arguments
+        return builder.gep(data_of(context, builder, signature.args[0], array), [place])
 
-    return pointer(pointer, types.int64), generate
+    return types.CPointer(array.dtype)(array, types.int64), generate
 
 
 @intrinsic

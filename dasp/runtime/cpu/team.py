@@ -177,7 +177,7 @@ def _execute(state, parts, job, partials, x, y, alpha, beta):
     for part in range(parts):
         store(state + _PARTS + LINE * part + _PART.left, CHUNKS)
     add(state + _STATE.epoch, 1)
-    _take_part(state, 0)
+    _take_part(state, np.int64(0))  # no literal, for which it would be compiled once more
     turns = 0
     while load(state + _STATE.finished) < CHUNKS * parts:
         turns += 1

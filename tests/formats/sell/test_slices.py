@@ -23,7 +23,7 @@ from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import PAD, WARP, arrays_of
 from dasp.formats.sell import choose
 from dasp.formats.sell.cpu import primitives
-from dasp.formats.sell.cpu.survey import never_rises
+from dasp.formats.sell.cpu.survey import rises_at
 from dasp.formats.sell.cpu.values import count_values, encode
 from dasp.formats.sell.cuda import vector as cuda
 from dasp.formats.sell.pattern import CODE_TYPES, Coding, Width, delta_views, shape_fields
@@ -360,18 +360,18 @@ def test_rows_in_order_of_length_need_no_window():
 
 
 @pytest.mark.parametrize(
-    ("lengths", "never"),
+    ("lengths", "row", "rises"),
     [
-        ([], True),
-        ([0], True),
-        ([3, 3, 1, 0], True),
-        ([5, PAD, 5, PAD, 4], True),
-        ([PAD, 1, 2], False),
-        ([2, 0, 1], False),
+        ([0], 0, False),
+        ([3, 3, 1, 2], 2, False),
+        ([5, PAD, 5, PAD, 4], 2, False),
+        ([5, 1, PAD, PAD, 2], 3, True),
+        ([PAD, PAD, 2], 2, False),
+        ([0, 1], 1, True),
     ],
 )
-def test_rows_that_never_get_longer_are_known(lengths, never):
-    assert never_rises(np.array(lengths, np.int64)) is never
+def test_rows_that_get_longer_from_one_range_to_the_next_are_known(lengths, row, rises):
+    assert rises_at(np.array(lengths, np.int32), row) is rises
 
 
 @pytest.mark.parametrize("machine", ["gpu", "cpu"])

@@ -23,6 +23,7 @@ from dasp.formats.sell.pattern import (
     shape_word,
 )
 from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.emitter import at
 from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.memory import new_array
 
@@ -82,13 +83,13 @@ def _pack_columns(
     """Write bases, widths, and as many deltas as there is room for. Return the next slice, and bytes."""
     size, done, s = 0, 0, begin
     while s < end and done <= STEPS_AT_ONCE:
-        last_run = min(first_run[s] + (WARP >> shifts[s]), len(lengths))
-        if full[s] < steps[s]:
-            block[WARP * full[s] : WARP * steps[s]] = np.uint32(PAD_32)
-        mine = starts[first_run[s] : last_run], lengths[first_run[s] : last_run]
-        copy_rows(indices, *mine, shifts[s], full[s], block)
-        least = bases[first_steps[s] : first_steps[s] + steps[s]]
-        width = _measure(block, least, shifts[s] == 0 and full[s] == steps[s])
+        first, slots = first_run[s], WARP * steps[s]
+        rows = min(WARP >> shifts[s], len(lengths) - first)
+        for slot in range(WARP * full[s], slots):
+            block[slot] = PAD_32
+        copy_rows(indices, at(starts, first), at(lengths, first), rows, shifts[s], full[s], at(block, 0))
+        least = at(bases, first_steps[s])
+        width = _measure(block, least, steps[s], shifts[s] == 0 and full[s] == steps[s])
         widths[s] = width
         bytes_of_step = WARP * (1 << width >> 1)
         for k in range(steps[s]):
@@ -101,10 +102,10 @@ def _pack_columns(
 
 
 @_inline
-def _measure(block, least, may_be_lanes):
+def _measure(block, least, steps, may_be_lanes):
     """Set the least column of every step. Return the `Width` that the deltas need."""
     span, lanes = np.uint32(0), np.uint32(0)
-    for k in range(len(least)):
+    for k in range(steps):
         low, high, apart = measure_step(block, np.uint64(WARP * k))
         least[k] = low
         span, lanes = max(span, np.uint32(high - low)), lanes | apart

@@ -36,12 +36,12 @@ def transpose_rows(typing_context, source, starts, lane, after, count, target, s
     ----------
     source : array
         Each row in one run, from `starts[lane]` to `starts[lane + 7]` on.
-    starts : array of integers
+    starts : pointer to integers
     lane : integer
     after, count : integer
         How many numbers of each row stand before those that are copied, and how many are: 8 at most, which
         all are read.
-    target : array
+    target : array or pointer
         Of the type of `source`, or of narrower integers, which take the lower bits.
     slot : integer
         Where the first number of the first row goes; the others of its step follow, and each step comes 32
@@ -151,7 +151,7 @@ def store_deltas(typing_context, block, first, low, room, place, width):
     return types.void(block, first, low, room, place, width), generate
 
 
-def _words(context: BaseContext, array: types.Array) -> tuple[ir.IntType, int]:
+def _words(context: BaseContext, array: types.Type) -> tuple[ir.IntType, int]:
     """Return integers of an array's numbers, and how many make a number."""
     size: int = context.get_abi_sizeof(context.get_data_type(array.dtype))
     return ir.IntType(8 * min(size, 8)), max(size // 8, 1)
@@ -161,35 +161,35 @@ _inline = jit(nogil=True, forceinline=True)
 
 
 @_inline
-def copy_rows(numbers, starts, lengths, shift, full, slots):
+def copy_rows(numbers, starts, lengths, rows, shift, full, slots):
     """Copy the numbers of a slice's rows to its slots, those of pads left as they are.
 
     Parameters
     ----------
     numbers : array
         Each row in one run.
-    starts, lengths : array of integers
-        Where each row of the slice begins there, and its entries; there may be fewer rows than have room.
-    shift, full : integer
-        log2 of the lanes to a row, and leading steps without pads.
-    slots : array
-        Of the type of `numbers`, or of narrower integers.
+    starts, lengths : pointer to integers
+        Where each row of the slice begins there, and its entries.
+    rows, shift, full : integer
+        Rows, of which there may be fewer than have room, log2 of the lanes to a row, and leading steps
+        without pads.
+    slots : pointer to numbers of the type of `numbers`, or to narrower integers
     """
     done, log = np.uint64(full), np.uint64(shift)
     lanes = np.uint64(1) << log
     if shift == 0 and full:
         # Blocks reach beyond the last full step; where no number follows, one by one is left.
-        last = starts[0]
-        for start in starts:
-            last = max(last, start)
-        if np.uint64(last) + done + np.uint64(SIDE) > np.uint64(len(numbers)):
+        last = np.uint64(0)
+        for row in range(rows):
+            last = max(last, np.uint64(starts[row]))
+        if last + done + np.uint64(SIDE) > np.uint64(len(numbers)):
             done &= ~np.uint64(SIDE - 1)
         for after in range(np.uint64(0), done, np.uint64(SIDE)):
             for lane in range(np.uint64(0), np.uint64(WARP), np.uint64(SIDE)):
                 slot = np.uint64(WARP) * after + lane
                 transpose_rows(numbers, starts, lane, after, done - after, slots, slot)
     elif lanes >= np.uint64(SIDE):
-        for row in range(np.uint64(len(starts) if full else 0)):
+        for row in range(np.uint64(rows if full else 0)):
             first, slot = np.uint64(starts[row]), row * lanes
             for _ in range(full):
                 for k in range(np.uint64(0), lanes, np.uint64(SIDE)):
@@ -197,7 +197,7 @@ def copy_rows(numbers, starts, lengths, shift, full, slots):
                 first, slot = first + lanes, slot + np.uint64(WARP)
     else:
         done = np.uint64(0)
-    for row in range(np.uint64(len(starts))):
+    for row in range(np.uint64(rows)):
         first, own = np.uint64(starts[row]), row * lanes
         for entry in range(done << log, np.uint64(lengths[row])):
             place = np.uint64(WARP) * (entry >> log) + own + (entry & (lanes - np.uint64(1)))

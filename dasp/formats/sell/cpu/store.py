@@ -21,6 +21,7 @@ from dasp.formats.sell.cpu.values import Coded, encode, find_dictionary, holds
 from dasp.formats.sell.layout import Layout, Runs, Slices, Survey
 from dasp.formats.sell.pattern import Coding, Values
 from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.emitter import at
 from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.dtypes import bits_type
 from dasp.runtime.memory import new_array
@@ -156,15 +157,15 @@ def _fill_values(
     `row_by_row` has room for the codes of a slice in the order of its rows, `begins` for where each begins.
     """
     for s in range(begin, end):
-        slots = values[WARP * first_steps[s] : WARP * (first_steps[s] + steps[s])]
-        if full[s] < steps[s]:
-            slots[WARP * full[s] :] = 0
-        first, last = first_run[s], min(first_run[s] + (WARP >> shifts[s]), len(lengths))
+        slots, first = at(values, WARP * first_steps[s]), first_run[s]
+        for slot in range(WARP * full[s], WARP * steps[s]):
+            slots[slot] = 0
+        rows, of = min(WARP >> shifts[s], len(lengths) - first), at(lengths, first)
         if order is None:
-            copy_rows(codes, starts[first:last], lengths[first:last], shifts[s], full[s], slots)
+            copy_rows(codes, at(starts, first), of, rows, shifts[s], full[s], slots)
         else:
-            _in_order(codes, order, starts, lengths, first, last, row_by_row, begins)
-            copy_rows(row_by_row, begins[: last - first], lengths[first:last], shifts[s], full[s], slots)
+            _in_order(codes, order, starts, lengths, first, first + rows, row_by_row, begins)
+            copy_rows(row_by_row, at(begins, 0), of, rows, shifts[s], full[s], slots)
 
 
 @_inline

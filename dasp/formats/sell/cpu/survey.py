@@ -33,16 +33,16 @@ def survey(csr: Csr, cut: Cut, narrow: bool) -> Survey:
     long = np.flatnonzero(lengths < 0) if sum(long_rows) else np.zeros(0, np.int64)
     # Where a range begins with a longer row than the one before it ends with, rows rise between them.
     cuts = [m * part // len(found) for part in range(1, len(found))] if not any(rises) else []
-    rise = any(rises) or any(not never_rises(_around(lengths, cut)) for cut in cuts)
+    rise = any(rises) or any(rises_at(lengths, cut) for cut in cuts)
     longest = max(int(lengths.max(initial=0)), 0)
     detail = lengths, long, coded
     return Survey(not any(falls), int(max(most)), counted, len(long), longest, bool(rise), detail)
 
 
-def _around(lengths: Vector, row: int) -> Vector:
-    """Return the last length in a slice before a row, and the first one from there on."""
-    before, after = (np.flatnonzero(part >= 0) for part in (lengths[:row], lengths[row:]))
-    return np.concatenate([lengths[before[-1:]], lengths[row + after[:1]]])
+def rises_at(lengths: Vector, row: int) -> bool:
+    """Return True if the first row in a slice from `row` on is longer than the last one before it."""
+    before, after = (part[part >= 0] for part in (lengths[:row], lengths[row:]))
+    return bool(len(before) and len(after) and after[0] > before[-1])
 
 
 _compile = jit(nogil=True)
@@ -84,15 +84,3 @@ def _survey_rows(indptr, indices, longest, lengths, begin, end):
                 between -= int(indices[some] < indices[some - 1])
         falls |= int(between != 0)
     return falls > 0, most, long_rows, rises > 0
-
-
-@_compile
-def never_rises(lengths):
-    """Return True if no row is longer than the one before it, rows of a negative length left out."""
-    least = LONGEST
-    for length in lengths:
-        if length > least:
-            return False
-        if length >= 0:
-            least = length
-    return True
