@@ -31,6 +31,17 @@ def unpacked(plan: Plan) -> tuple[Any, Any, Any]:
     return formats.find(plan.format).unpack(plan, primitives)
 
 
+def frozen(plan: Plan) -> Plan:
+    """The same plan in read-only arrays, as every plan has, so that one compiled form serves all."""
+
+    def read_only(array: Any) -> Any:
+        view = array.view()
+        view.flags.writeable = False
+        return view
+
+    return with_arrays(plan, map(read_only, arrays_of(plan)))
+
+
 def widened(plan: Plan) -> Plan:
     """The same plan with 64-bit numbers wherever a plan of a larger matrix has them."""
     kinds = {

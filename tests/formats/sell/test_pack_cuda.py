@@ -25,7 +25,7 @@ from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code
 from dasp.models import generate
 from tests.support.gallery import GALLERY, LENGTHS, from_lengths
 from tests.support.pack_device import PackingDevice
-from tests.support.planned import MODELS
+from tests.support.planned import MODELS, frozen
 from tests.support.reference import entries_of
 
 pytestmark = pytest.mark.simt
@@ -79,6 +79,15 @@ def test_an_equal_complex_value_comes_back():
     np.testing.assert_array_equal(bits(SELL.unpack(plan, on)[2]), bits(new))
 
 
+def rows_of_five(values):
+    """A matrix with these values, five in each row."""
+    m = len(values) // 5
+    indptr, indices = (
+        np.asarray(each, np.int32) for each in (5 * np.arange(m + 1), np.tile(np.arange(5), m))
+    )
+    return Csr((m, 9), indptr, indices, values)
+
+
 VALUES = ("any", "equal", "bytes", "few", "halves", "singles", "NaNs")
 
 
@@ -104,8 +113,8 @@ def draw_values(kind, count, dtype, rng):
 
 TYPES = (
     (np.int32, np.int32, np.float64),
-    (np.int64, np.int32, np.float32),
-    (np.int64, np.int64, np.float64),
+    (np.int64, np.int32, np.float64),
+    (np.int64, np.int64, np.float32),
 )
 """Types of indptr, indices and data, each of which Numba compiles the CPU's planning for."""
 
@@ -289,7 +298,7 @@ def test_columns_of_every_width(width):
 @pytest.mark.parametrize("kind", VALUES)
 def test_every_value_keeps_its_bits(kind, dtype):
     data = draw_values(kind, 5000, dtype, np.random.default_rng(6))
-    plans(Csr((1000, 9), np.arange(0, 5001, 5), np.tile(np.arange(5), 1000), data))
+    plans(rows_of_five(data))
 
 
 @pytest.mark.parametrize(
@@ -429,7 +438,6 @@ def test_other_values_are_coded_and_placed_as_on_the_cpu(kind, dtype):
                 np.testing.assert_array_equal(bits(mine), bits(theirs))
 
 
-@pytest.mark.parametrize("seed", [None, 1])
 @pytest.mark.parametrize(
     ("kind", "dtype", "launches"),
     [
@@ -441,12 +449,12 @@ def test_other_values_are_coded_and_placed_as_on_the_cpu(kind, dtype):
         ("singles", np.float64, ["dasp_holds", "dasp_refill"]),
     ],
 )
-def test_values_in_place_are_all_written_or_none(kind, dtype, launches, seed):
+def test_values_in_place_are_all_written_or_none(kind, dtype, launches):
     matrix, rng = generate("spikes:300:2:290"), np.random.default_rng(5)
     old = draw_values(kind, matrix.nnz, np.float64, rng).astype(dtype)
     if kind == "few":
         old = rng.choice(old[:100], matrix.nnz)
-    plan, device = plans(csr_of(matrix)._replace(data=old), seed)
+    plan, device = plans(csr_of(matrix)._replace(data=old), seed=1)
     on, values = CudaPrimitives(device), plan.values
     slots, stored = on.slots(plan), (values.codes, values.table)
     unfit = np.r_[np.pi, old[1:]].astype(dtype)  # a value more
@@ -458,7 +466,7 @@ def test_values_in_place_are_all_written_or_none(kind, dtype, launches, seed):
         assert device.launches == (launches if fits else launches[:1])
         assert device.reads == (kind != "any")
         if fits:
-            np.testing.assert_array_equal(bits(cpu.unpack(plan)[2]), bits(data))
+            np.testing.assert_array_equal(bits(cpu.unpack(frozen(plan))[2]), bits(data))
         else:
             for now, then in zip(stored, before, strict=True):
                 np.testing.assert_array_equal(bits(now), bits(then))
