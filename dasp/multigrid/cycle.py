@@ -67,12 +67,8 @@ class Multigrid(Preconditioner):
             before = None if like is None else like._parts[key]
             parts[key] = PlannedPart(matrices[key], dtype, self.device, before)
 
-        tasks = [partial(plan, key) for key in matrices]
-        if self.device == "cpu":
-            run(tasks)  # side by side, as some steps of a plan take one thread
-        else:
-            for task in tasks:
-                task()
+        # Side by side: some steps of a plan on the CPU take one thread, and so does a GPU's compiler.
+        run([partial(plan, key) for key in matrices])
         self._parts = {key: parts[key] for key in matrices}  # in their order, not that of the threads
         self._check_finite()
         levels = []
