@@ -16,7 +16,6 @@ from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.matrix import planning
 from dasp.matrix.planned import PlannedMatrix
 from dasp.matrix.policy import Policy
-from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.dtypes import bits_type
@@ -90,7 +89,7 @@ class TransposableMatrix(PlannedMatrix):
         """Return the matrix with the same pattern and values of its own, to be overwritten in place."""
         values = self.plan.values
         with self._backend.filling(self.device):
-            own = with_arrays(values, map(_arrays.copied, arrays_of(values)))
+            own = with_arrays(values, (array.copy() for array in arrays_of(values)))
         return self._share(self.plan.of(own, self.dtype))
 
     __copy__ = copy

@@ -19,6 +19,7 @@ import numpy as np
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
+from dasp.runtime.cuda.gpus import number
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.types import AnyArray, Array, ForeignArray, Number
 
@@ -111,7 +112,7 @@ def take(name: str, array: AnyArray, device: str) -> AnyArray:
         return np.from_dlpack(array)
     import cupy
 
-    with cupy.cuda.Device(int(device.partition(":")[2])):
+    with cupy.cuda.Device(number(device)):
         return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
 
 
@@ -251,16 +252,16 @@ def _device_of(array: ForeignArray) -> str:
 
         return f"cuda:{int(cupy.asarray(array).device.id)}"
     try:
-        kind, number = array.__dlpack_device__()
+        kind, nth = array.__dlpack_device__()
     except (ValueError, RuntimeError, TypeError):  # PyTorch's answer for a device that DLPack does not know
         return str(getattr(array, "device", "an unknown device"))
     if int(kind) in _CPU:
         return "cpu"
-    return f"cuda:{number}" if int(kind) in _CUDA else f"device {number} of DLPack's kind {int(kind)}"
+    return f"cuda:{nth}" if int(kind) in _CUDA else f"device {nth} of DLPack's kind {int(kind)}"
 
 
 @cache
-def _number_type(kind: Any) -> np.dtype[Any]:
+def _number_type(kind: object) -> np.dtype[Any]:
     """Return the type of NumPy of a type of PyTorch."""
     name = str(kind).rpartition(".")[2]
     if name in _dtypes.TABLE:
@@ -299,11 +300,11 @@ def stream_of(array: AnyArray, device: str) -> AbstractContextManager[object]:
         return nullcontext()
     import cupy
 
-    number = int(device.partition(":")[2])
-    pointer = sys.modules["torch"].cuda.current_stream(number).cuda_stream
-    if pointer == cupy.cuda.get_current_stream(number).ptr:
+    gpu = number(device)
+    pointer = sys.modules["torch"].cuda.current_stream(gpu).cuda_stream
+    if pointer == cupy.cuda.get_current_stream(gpu).ptr:
         return nullcontext()
-    return on_stream(cupy.cuda.ExternalStream(pointer, number) if pointer else cupy.cuda.Stream.null)
+    return on_stream(cupy.cuda.ExternalStream(pointer, gpu) if pointer else cupy.cuda.Stream.null)
 
 
 def _root(array: object) -> str:

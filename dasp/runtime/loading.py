@@ -14,9 +14,9 @@ import logging as logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
 
-_loaded: dict[str, Any] = {}
+_loaded: dict[str, ModuleType] = {}
 _loading = threading.RLock()
 _locks: list[tuple[Callable[[], object], Callable[[], object]]] = [(_loading.acquire, _loading.release)]
 _taken: list[Callable[[], object]] = []
@@ -24,7 +24,7 @@ _forks = 0
 """How often a process forked on the way from the first one to this one."""
 
 
-def load(name: str) -> Any:
+def load(name: str) -> ModuleType:
     """Return the module of a name, loaded if need be; a fork of another thread waits for that.
 
     A finalizer at the end of the process gets what was loaded before, when Python itself finds nothing more.

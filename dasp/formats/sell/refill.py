@@ -11,7 +11,6 @@ from dasp.formats.sell import choose
 from dasp.formats.sell.layout import Slots
 from dasp.formats.sell.pattern import Coding, Values
 from dasp.formats.sell.protocols import Primitives
-from dasp.runtime import arrays as _arrays
 from dasp.runtime.dtypes import stored
 
 
@@ -69,7 +68,7 @@ def mapped(plan: Plan, function: Callable[[Array], Array], on: Primitives) -> Pl
     values, pattern = plan.values, plan.pattern
     if values.coding in (Coding.EQUAL, Coding.DICTIONARY):
         table = _stored(function(values.table))
-        return plan.of(Values(values.coding, _arrays.copied(values.codes), table), table.dtype)
+        return plan.of(Values(values.coding, values.codes.copy(), table), table.dtype)
     with np.errstate(all="ignore"):
         of_pad = function(np.zeros(1, plan.dtype))
     if values.coding != Coding.PLAIN or of_pad[0] != 0:  # as a product with infinity, which is NaN

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from dasp.runtime.cuda.driver import check, driver
 
@@ -76,7 +75,7 @@ class _Executable:
         """Run it on a stream; returns at once."""
         self._call("cuGraphLaunch", self._executable, ctypes.c_void_p(stream))
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def _call(self, name: str, *arguments: object) -> None:
         check(getattr(self._driver, name)(*arguments), f"{name} failed")
 
     def __del__(self) -> None:

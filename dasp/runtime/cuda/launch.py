@@ -18,7 +18,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,19 +86,11 @@ class KernelParameter(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """A parameter with its NumPy type, and where it lies in the block of all.
+    """A parameter, the type of its elements or of their parts, its letters for `struct`, and its place."""
 
-    `size` is `text` taken apart; `names_size` says that other sizes may be told by its own; `code` are its
-    letters for `struct`.
-    """
-
-    name: str
-    is_array: bool
+    parameter: KernelParameter
     dtype: np.dtype[Any]
     parts: int
-    text: str
-    size: tuple[int, str, int]
-    names_size: bool
     code: str
     place: int
 
@@ -145,7 +137,6 @@ class Signature:
             if word and word not in known:
                 raise ValueError(f"{p.name} of {entry} has size {p.size}; nothing says what {word} is")
         self.names = tuple(p.name for p in self.parameters)
-        self._names = frozenset(self.names)
         self._blocks: dict[tuple[Any, ...], _Block] = {}
 
     def load(self, constants: Mapping[str, str]) -> KernelFunction:
@@ -187,21 +178,22 @@ class Signature:
         ValueError
             If an array has another size or is not contiguous, or a number does not fit.
         """
-        wanted = self._names.difference(varying)
+        wanted = set(self.names).difference(varying)
         if arguments.keys() != wanted:
             wrong = ", ".join(sorted(arguments.keys() ^ wanted))
             raise TypeError(f"{wrong}: missing or unknown; {self.entry} takes {', '.join(sorted(wanted))}")
         fields = self.block(types).fields
-        whole = (f.name for f in fields if not f.is_array and f.dtype.kind in "iu" and f.name in wanted)
-        sizes = {name: int(arguments[name]) for name in whole}
-        for f in fields:
-            if f.names_size and f.name in wanted and arguments[f.name] is not None:
-                sizes.setdefault(f.size[1], arguments[f.name].size // f.parts)
-        return [None if f.name not in wanted else self._checked(f, sizes, arguments[f.name]) for f in fields]
+        given = [(f, arguments[f.parameter.name]) for f in fields if f.parameter.name in wanted]
+        sizes = {p.name: int(value) for (p, kind, *_), value in given if not p.is_array and kind.kind in "iu"}
+        for f, value in given:
+            if f.parameter.size.isidentifier() and value is not None:
+                sizes.setdefault(f.parameter.size, value.size // f.parts)
+        checked = {f.parameter.name: self._checked(f, sizes, value) for f, value in given}
+        return [checked.get(name) for name in self.names]
 
     def _checked(self, f: _Field, sizes: Mapping[str, int], value: Any) -> Any:
-        dtype, name = f.dtype, f"{f.name} of {self.entry}"
-        if not f.is_array:
+        dtype, name, size = f.dtype, f"{f.parameter.name} of {self.entry}", f.parameter.size
+        if not f.parameter.is_array:
             if dtype.kind in "iu" and not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max:
                 raise ValueError(f"{name} is {value}; a number that {dtype} holds is needed")
             return dtype.type(value)
@@ -209,11 +201,11 @@ class Signature:
             return None
         if value.dtype != dtype:
             raise TypeError(f"{name} is an array of {value.dtype}; {dtype} is needed")
-        factor, word, more = f.size
-        if f.text and (not word or word in sizes):  # else it is a number that varies
-            size = f.parts * (factor * sizes.get(word, 0) + more)
-            if value.size != size:
-                raise ValueError(f"{name} has {value.size} elements; {size}, for [{f.text}], are needed")
+        factor, word, more = _size(size)
+        if size and (not word or word in sizes):  # else it is a number that varies
+            elements = f.parts * (factor * sizes.get(word, 0) + more)
+            if value.size != elements:
+                raise ValueError(f"{name} has {value.size} elements; {elements}, for [{size}], are needed")
         if not value.flags.c_contiguous:
             raise ValueError(f"{name} has strides {value.strides}; a contiguous array is needed")
         return value
@@ -262,7 +254,7 @@ class Launch:
         cooperative: bool = False,
     ) -> None:
         ordered, (fields, nbytes) = signature.ordered(types, arguments, varying), signature.block(types)
-        span = _span([f.name for f in fields], varying)
+        span = _span(signature.names, varying)
         place = fields[span.start].place if varying else 0
         if place % 8:
             raise ValueError(f"{varying[0]} has 4 bytes; a first parameter of 8 that varies is needed")
@@ -274,7 +266,7 @@ class Launch:
         _GRID.pack_into(block, 0, blocks, 1, 1, threads, 1, 1, shared_bytes)
         for f, value in zip(fields, ordered, strict=True):
             if value is not None:
-                numbers = [address(value)] if f.is_array else _parts(value)
+                numbers = [address(value)] if f.parameter.is_array else _parts(value)
                 struct.pack_into(f.code, block, PARAMETERS_FROM + f.place, *numbers)
         self._kept = kernel, ordered, attribute
         self._block = bytes(block)
@@ -421,6 +413,7 @@ def _parameter(line: str) -> KernelParameter:
     return KernelParameter(found[1], found[2], found[3] or "")
 
 
+@cache
 def _size(text: str) -> tuple[int, str, int]:
     """Return factor, word and summand of a size; the word is empty for a plain number."""
     found = _SIZE.fullmatch(text)
@@ -442,11 +435,7 @@ def _block_of(parameters: Sequence[KernelParameter], types: Mapping[str, np.dtyp
     for p in parameters:
         dtype, parts = _element(p, types)
         code = _code(p, types)
-        place = struct.calcsize(f"{codes}0{code[0]}")
-        names_size = p.is_array and p.size.isidentifier()
-        fields.append(
-            _Field(p.name, p.is_array, dtype, parts, p.size, _size(p.size), names_size, code, place)
-        )
+        fields.append(_Field(p, dtype, parts, code, struct.calcsize(f"{codes}0{code[0]}")))
         codes += code
     return _Block(tuple(fields), struct.calcsize(codes))
 
@@ -462,11 +451,11 @@ def _parts(number: np.number[Any]) -> list[complex]:
     return [part.item() for part in parts]
 
 
-def _span(names: list[str], varying: Sequence[str]) -> slice:
+def _span(names: tuple[str, ...], varying: Sequence[str]) -> slice:
     """Return where names that follow each other lie among all."""
     first = names.index(varying[0]) if varying else 0
     span = slice(first, first + len(varying))
-    if names[span] != list(varying):
+    if names[span] != tuple(varying):
         raise ValueError(f"{', '.join(varying)} vary; parameters that follow each other are needed")
     return span
 
