@@ -22,13 +22,13 @@ from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import Limits, place_and_type, space_for, together, vector
 from dasp.solvers.driver import BEYOND, HIDDEN, Solve, solve_in
 from dasp.solvers.operator import (
-    Damped,
-    DampedAdjoint,
+    DeviceOperator,
     Matrix,
-    Scaled,
     adjoint_of,
     as_operator,
+    damp_by,
     kept_adjoint,
+    scale_by_power,
 )
 from dasp.solvers.scalars import NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
 from dasp.solvers.space import Loop, State, Vectors
@@ -88,15 +88,16 @@ class Problem:
     ) -> None:
         brings = getattr(A, "solver_space", None)  # a matrix on several ranks has a space of its own
         self.space = space_for(device, dtype) if brings is None else brings(dtype)
-        self.operator = as_operator(A, device)
+        self.operator: DeviceOperator = as_operator(A, device)
         self.adjoint = adjoint_of(A, device) if adjoint is None else as_operator(adjoint, device, "A.H")
         self.sizes, self.unit, self.scale = tuple(map(int, A.shape)), unit, 0
         self.damp, self.given = damp, self.operator.shape[0]
         if damp:
-            self.operator, self.adjoint = Damped(self.operator, damp), DampedAdjoint(self.adjoint, damp)
+            self.operator, self.adjoint = damp_by(self.operator, self.adjoint, damp)
             self.sizes = self.sizes[0] + self.sizes[1], self.sizes[1]
         if unit:
-            self.operator, self.adjoint = Scaled(self.operator, unit), Scaled(self.adjoint, unit)
+            self.operator = scale_by_power(self.operator, unit)
+            self.adjoint = scale_by_power(self.adjoint, unit)
         m, n = self.operator.shape
         self.rows = self.space.vectors(m, "b", "u", "t")
         self.columns = self.vectors = self.space.vectors(n, "x", "v", "g", *names)

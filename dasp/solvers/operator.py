@@ -181,69 +181,52 @@ def _set(y: Array, product: Array, name: str) -> None:
     y[...] = product
 
 
-class Scaled(_Multiplies):
-    """2^power times an operator: half of the power before the product, so that neither is lost."""
+class Function(_Multiplies):
+    """An operator of a shape that is a function: it takes x, and y to set."""
 
-    def __init__(self, operator: DeviceOperator, power: int) -> None:
-        self.shape, self.device = operator.shape, operator.device
-        self._operator = operator
-        self._factors = math.ldexp(1.0, power // 2), math.ldexp(1.0, power - power // 2)
+    def __init__(self, shape: tuple[int, int], device: str, function: Callable[[Array, Array], None]) -> None:
+        self.shape, self.device, self._function = shape, device, function
 
     def multiply(self, x: Array, y: Array) -> None:
         """Set y to the product with x."""
-        before, after = self._factors
-        self._operator.multiply(x * before, y)
+        self._function(x, y)
+
+
+def scale_by_power(operator: DeviceOperator, power: int) -> DeviceOperator:
+    """Return 2^power times an operator: half of the power before the product, so that neither is lost."""
+    before, after = math.ldexp(1.0, power // 2), math.ldexp(1.0, power - power // 2)
+
+    def multiply(x: Array, y: Array) -> None:
+        operator.multiply(x * before, y)
         y *= after
 
-
-class Damped(_Multiplies):
-    """[A; damp I]: above A, below it the unit matrix times a number."""
-
-    def __init__(self, operator: DeviceOperator, damp: float) -> None:
-        m, n = operator.shape
-        self.shape, self.device = (m + n, n), operator.device
-        self._operator, self._damp, self._rows = operator, damp, m
-
-    def multiply(self, x: Array, y: Array) -> None:
-        """Set y to the product with x."""
-        self._operator.multiply(x, y[: self._rows])
-        y[self._rows :] = x * self._damp
+    return Function(operator.shape, operator.device, multiply)
 
 
-class DampedAdjoint(_Multiplies):
-    """[A.H, damp I], the adjoint of `Damped`."""
+def damp_by(operator: DeviceOperator, adjoint: DeviceOperator, damp: float) -> tuple[Function, Function]:
+    """Return [A; damp I], A above a multiple of the unit matrix, and its adjoint [A.H, damp I]."""
+    m, n = operator.shape
 
-    def __init__(self, adjoint: DeviceOperator, damp: float) -> None:
-        n, m = adjoint.shape
-        self.shape, self.device = (n, m + n), adjoint.device
-        self._adjoint, self._damp, self._rows = adjoint, damp, m
+    def forward(x: Array, y: Array) -> None:
+        operator.multiply(x, y[:m])
+        y[m:] = x * damp
 
-    def multiply(self, x: Array, y: Array) -> None:
-        """Set y to the product with x."""
-        self._adjoint.multiply(x[: self._rows], y)
-        y += x[self._rows :] * self._damp
+    def backward(x: Array, y: Array) -> None:
+        adjoint.multiply(x[:m], y)
+        y += x[m:] * damp
+
+    device = operator.device
+    return Function((m + n, n), device, forward), Function((n, m + n), device, backward)
 
 
-class _Conjugated(_Multiplies):
-    """The adjoint of a complex matrix that has `T` alone: no copy of its values is made."""
+def _conjugate(transposed: DeviceOperator) -> DeviceOperator:
+    """Return the adjoint of a complex matrix that has `T` alone: no copy of its values is made."""
 
-    def __init__(self, transposed: DeviceOperator) -> None:
-        self.shape, self.device, self._transposed = transposed.shape, transposed.device, transposed
-
-    def multiply(self, x: Array, y: Array) -> None:
-        self._transposed.multiply(x.conj(), y)
+    def multiply(x: Array, y: Array) -> None:
+        transposed.multiply(x.conj(), y)
         y.imag[...] *= -1
 
-
-class _Adjoint(_Multiplies):
-    """The adjoint of an operator that has `rmatvec` and no `T`."""
-
-    def __init__(self, A: Any, device: str) -> None:
-        m, n = _shape(A)
-        self.shape, self.device, self._A = (n, m), device, A
-
-    def multiply(self, x: Array, y: Array) -> None:
-        _set(y, self._A.rmatvec(x), "A.H")
+    return Function(transposed.shape, transposed.device, multiply)
 
 
 def _shape(A: Any) -> tuple[int, int]:
@@ -294,9 +277,10 @@ def adjoint_of(A: Any, device: str) -> DeviceOperator:
     if hasattr(A, "H") and (transposed is None or writes_into(A)):
         return as_operator(A.H, device, "A.H")
     if transposed is not None:
-        return _Conjugated(as_operator(transposed, device, "A.T"))
+        return _conjugate(as_operator(transposed, device, "A.T"))
     if hasattr(A, "rmatvec"):
-        return _Adjoint(A, device)
+        m, n = _shape(A)
+        return Function((n, m), device, lambda x, y: _set(y, A.rmatvec(x), "A.H"))
     raise TypeError(
         f"A is {_check.kind_of(A)} with neither T nor rmatvec; this method multiplies by the transpose; "
         "pass a matrix that has one, or a method that needs none (gmres, bicgstab)"

@@ -455,18 +455,6 @@ def test_a_costly_preconditioner_is_applied_few_times_in_vain(emulated, costly):
     assert in_vain <= 2 + (3 if costly else 15)
 
 
-def test_long_histories_are_read_in_pieces(emulated, monkeypatch):
-    monkeypatch.setattr(cuda_loop, "HISTORY", 16)
-    monkeypatch.setattr(cuda_loop, "GLANCE", 6)
-    A, b = poisson(8), np.random.default_rng(4).standard_normal(64)
-    for form in FORMS:
-        limits = make_limits(64, 1e-9, 0.0, None, None, None, False)
-        x, stats = solve(A, b, None, limits, None, None, form, getattr(form, "names", ("p",)))
-        assert stats.iterations > 20
-        assert len(stats.residuals) == stats.iterations + 1
-        check(A, x, b, stats, 1e-9)
-
-
 def test_the_quick_forms_fall_back(emulated, monkeypatch):
     """Where the form with few passes can do no more, the plain one goes on from its x."""
     module = importlib.import_module("dasp.solvers.cg")

@@ -24,11 +24,9 @@ from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, joined, split, verdict, where
 from dasp.solvers.space import Iterate, Report, Start, State
 
-HISTORY = 8192
-"""Residuals that fit on the GPU between two readings by the host."""
-
-GLANCE = 2048
-"""Residuals that are read along with the scalars."""
+HISTORY = 2046
+"""Residuals at most between two readings by the host, of scalars and residuals at once; an even number, since
+an iteration that follows an odd one is a program of its own."""
 
 GIVEN = "rtol", "atol", "margin"
 """The scalars that a start takes."""
@@ -180,12 +178,10 @@ class CudaLoop:
     def _read(self, residuals: list[float] | None) -> dict[str, float]:
         """Wait for the GPU; return the scalars, and add the residuals of the iterations since the last
         time."""
-        values = self._on.download(self._shared[: SLOTS + GLANCE])
+        values = self._on.download(self._shared)
         if residuals is not None:
             count, lag = int(values[COUNT]), self._lag
             self._odd ^= self._swaps and count % 2 == 1
-            if count + lag > GLANCE:
-                values = self._on.download(self._shared[: SLOTS + count + lag])
             residuals.extend(values[SLOTS + lag : SLOTS + count + lag].tolist())
         names = self._slots.names
         return dict(zip(names, values[: len(names)].tolist(), strict=True))

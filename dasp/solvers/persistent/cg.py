@@ -54,7 +54,6 @@ class PersistentLoop:
         self._on, jacobi = space.on, "d" in vectors.names
         messages = 2 * (4 if jacobi else 2) * recipe.blocks**2  # kernels/grid.cuh
         room = space.on.zeros(messages + RECORD + HISTORY + 1, np.float64)
-        self._history = room[messages + RECORD :]
         mailbox, self._mailbox = space.on.shared_with_host(recipe.mailbox)
         arguments = {
             "diagonal": vectors["d"] if jacobi else None,
@@ -62,7 +61,7 @@ class PersistentLoop:
             "kept": vectors.rows_from("w")[: 4 * vectors.stride],
             "stride": vectors.stride,
             "record": room[messages : messages + RECORD],
-            "history": self._history,
+            "history": room[messages + RECORD :],
             "mailbox": mailbox,
             "b": vectors["b"],
             "x": vectors["x"],
@@ -93,10 +92,7 @@ class PersistentLoop:
         """Wait for the GPU; return the record, and add the residuals that the launch left."""
         self._on.wait()
         mailbox, count = self._mailbox, int(self._mailbox[SLOTS["count"]])
-        squares = mailbox[RECORD + 1 : RECORD + 1 + count]
-        if len(squares) < count:
-            squares = self._on.download(self._history[1 : count + 1])
-        residuals.extend(np.sqrt(squares).tolist())
+        residuals.extend(np.sqrt(mailbox[RECORD + 1 : RECORD + 1 + count]).tolist())
         return {name: float(mailbox[slot]) for name, slot in SLOTS.items()}
 
 

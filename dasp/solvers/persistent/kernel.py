@@ -19,10 +19,11 @@ from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import C_NAMES, into
 from dasp.runtime.integers import ceil_div
+from dasp.solvers.cuda.loop import HISTORY
 from dasp.solvers.operator import Matrix, device_of, product_of
 
-MAILBOX = 2064
-"""Numbers that the host sees when a launch is done: a record of 16, and the first residuals."""
+MAILBOX = 16 + HISTORY + 1
+"""Numbers that the host sees when a launch is done: a record of 16, and the residuals with the first one."""
 
 SIGNATURE = Signature(
     "solve/persistent.cu",
