@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csr_array
 
-from dasp.formats.csr.check import check_compressed
+from dasp.formats.csr.check import check_compressed, check_entries
 from dasp.io.archives import Announced, Archive, open_archive
 from dasp.io.files import MatrixFileError
 from dasp.runtime.memory import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize
@@ -98,9 +98,7 @@ def _to_csr(form: str, shape: tuple[int, int], arrays: list[np.ndarray[Any, Any]
     make = getattr(scipy.sparse, f"{form}_array")
     if form == "coo":
         data, *coords = arrays
-        for name, index, length in zip(("row", "column"), coords, shape, strict=True):
-            if index.size and not (index.min() >= 0 and index.max() < length):
-                raise ValueError(f"{name} index {index.min()} or {index.max()} is outside 0..{length - 1}")
+        check_entries(shape, coords[0], coords[1], data)
         matrix = csr_array(make((data, tuple(coords)), shape=shape))
         if data.dtype.kind in "iu" and matrix.nnz < len(data):
             _check_sums(data, make((np.abs(data.astype(np.float64)), tuple(coords)), shape=shape))

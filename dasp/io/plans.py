@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
 from functools import partial
@@ -173,27 +173,27 @@ def _pack(part: Any, prefix: str, arrays: dict[str, np.ndarray], scalars: dict[s
 
 def array_names() -> set[str]:
     """Return the field paths of all arrays that a plan of any format may have."""
-    names = {"order"}
-    for each in map(formats.find, formats.names()):
-        names |= _find_array_names(each.pattern, "pattern.") | _find_array_names(each.values, "values.")
-    return names
+    known = map(formats.find, formats.names())
+    found = [(*_fields_of(each.pattern, "pattern."), *_fields_of(each.values, "values.")) for each in known]
+    return {"order"} | {path for each in found for path, hint in each if _is_array(hint)}
 
 
-def _find_array_names(kind: type, prefix: str) -> set[str]:
-    names: set[str] = set()
-    hints = get_type_hints(kind)
-    for field in fields(kind):
-        hint = hints[field.name]
-        if is_dataclass(hint):
-            assert isinstance(hint, type)
-            names |= _find_array_names(hint, f"{prefix}{field.name}.")
-        elif _is_array(hint):
-            names.add(prefix + field.name)
-    return names
+def _fields_of(kind: type, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Give the path and the type of every field of a dataclass, and of those inside it."""
+    for name, hint in get_type_hints(kind).items():
+        if _is_part(hint):
+            yield from _fields_of(hint, f"{prefix}{name}.")
+        else:
+            yield prefix + name, hint
+
+
+def _is_part(hint: Any) -> bool:
+    """Return True if a field is a part with fields of its own, by the type that its dataclass says."""
+    return is_dataclass(hint) and hint is not CostModel
 
 
 def _is_array(hint: Any) -> bool:
-    """Return True if a field holds an array, by the type that its dataclass says."""
+    """Return True if a field holds an array, likewise."""
     return hint is Any or get_origin(hint) is np.ndarray
 
 
@@ -235,17 +235,15 @@ def _view_bits(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _unpack(kind: type, prefix: str, left: dict[str, Any]) -> Any:
-    hints = get_type_hints(kind)
     values = {}
-    for field in fields(kind):
-        path, hint = prefix + field.name, hints[field.name]
-        if is_dataclass(hint) and hint is not CostModel:
-            assert isinstance(hint, type)
-            values[field.name] = _unpack(hint, path + ".", left)
+    for name, hint in get_type_hints(kind).items():
+        path = prefix + name
+        if _is_part(hint):
+            values[name] = _unpack(hint, path + ".", left)
             continue
         if path not in left:
             raise ValueError(f"its field {path} is missing")
-        values[field.name] = _read_field(path, hint, left.pop(path))
+        values[name] = _read_field(path, hint, left.pop(path))
     return kind(**values)
 
 
