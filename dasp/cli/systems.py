@@ -263,6 +263,7 @@ def _format_json(
         "rtol": rtol,
         "rhs": arguments.rhs,
         "planning_seconds": planning,
+        "choice": stats.choice,
         "reason": stats.reason,
         "residuals": stats.residuals,
         "solvers": [

@@ -166,7 +166,7 @@ def test_every_kind_of_wrong_row_fails():
         wrong[row] = value
         found = verify.check_rows(wrong, reference)
         assert not found.passed
-        assert (found.rows_failed, found.worst_row) == (1, row)
+        assert found.rows_failed == 1
         assert found.worst > 1
     assert verify.check_rows(right[:-1], reference).rows_failed == 60
     assert verify.check_rows(right[:, None], reference).rows_failed == 60

@@ -200,6 +200,7 @@ def test_others_solve_the_same_system(capsys: pytest.CaptureFixture[str], tmp_pa
     assert [one["solver"] for one in found["solvers"]] == ["dasp cg", "SciPy cg", "PyAMG cg with its cycle"]
     assert all(one["converged"] for one in found["solvers"])
     assert len(found["residuals"]) == found["solvers"][0]["iterations"] + 1
+    assert found["choice"] == "cg: A is symmetric with a positive diagonal; its diagonal is constant"
 
 
 def test_not_converging_is_exit_status_1_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
