@@ -19,7 +19,7 @@ from dasp.distributed.matrix import collect_rows
 from dasp.models import generate
 from dasp.multigrid.hierarchy import as_csr, coarsen
 from tests.distributed.test_solvers import complex_solved, solved
-from tests.preconditioners.test_complex import in_field
+from tests.multigrid.test_complex import in_field
 from tests.solvers.test_complex import hermitian, numbers
 from tests.support.ranks import ThreadCommunicator, everywhere, run_ranks
 

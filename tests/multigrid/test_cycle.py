@@ -1,0 +1,183 @@
+"""Multigrid cycles: PyAMG's, in solves and by themselves, and of new values."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import dasp
+from dasp.multigrid import cycle as cycle_module
+from dasp.multigrid import hierarchy
+from dasp.preconditioners import multigrid
+from dasp.solvers import cg
+from tests.preconditioners.test_preconditioners import levels, rescaled
+from tests.solvers.test_solvers import check, poisson
+
+pyamg = pytest.importorskip("pyamg")
+
+
+@pytest.mark.parametrize("cycle", ["V", "W", "F"])
+def test_multigrid_is_pyamgs(cycle):
+    """With PyAMG's own smoother: the same cycle, up to what two estimates of an eigenvalue differ by."""
+    A = poisson(40)
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_coarse=10)
+    pyamg.relaxation.smoothing.change_smoothers(
+        ml, ("gauss_seidel", {"sweep": "forward"}), ("gauss_seidel", {"sweep": "backward"})
+    )
+    M = multigrid(ml, smoother="gauss-seidel", cycle=cycle, device="cpu")
+    r = np.random.default_rng(0).standard_normal(1600)
+    want = ml.solve(r, cycle=cycle, maxiter=1, tol=1e-30)
+    np.testing.assert_allclose(M @ r, want, rtol=1e-8, atol=1e-9 * abs(want).max())
+
+
+def test_multigrid_needs_as_many_iterations_as_pyamgs():
+    A, b = poisson(60), np.ones(3600)
+    for make in (pyamg.ruge_stuben_solver, pyamg.smoothed_aggregation_solver):
+        ml = make(sp.csr_matrix(A))
+        residuals: list[float] = []
+        smoother = ("jacobi", {"omega": 4 / 3, "iterations": 1})
+        pyamg.relaxation.smoothing.change_smoothers(ml, smoother, smoother)
+        ml.solve(b, tol=1e-8, accel="cg", residuals=residuals)
+        _, stats = cg(A, b, M=multigrid(ml, smoother="jacobi", device="cpu"), rtol=1e-8)
+        assert stats.converged
+        assert stats.iterations <= len(residuals) - 1 + 2
+        _, plain = cg(A, b, rtol=1e-8)
+        assert stats.iterations < plain.iterations / 3
+
+
+def test_multigrid_of_a_matrix_is_of_smoothed_aggregation(monkeypatch):
+    A, b = poisson(20), np.ones(400)
+    want = multigrid(A, device="cpu") @ b
+    theirs = multigrid(pyamg.smoothed_aggregation_solver(sp.csr_matrix(A)), device="cpu") @ b
+    np.testing.assert_allclose(theirs, want, rtol=0.05)  # PyAMG's depends on the state of NumPy's generator
+    S = dasp.SpMatrix.from_scipy(A, device="cpu", policy=dasp.Policy(narrow=False))
+    for made in (multigrid(sp.coo_array(A), device="cpu"), M := multigrid(S)):
+        np.testing.assert_array_equal(made @ b, want)
+    S.with_values(2 * A.data, out=S)
+    M.update(S)
+    np.testing.assert_allclose(2 * (M @ b), want, rtol=1e-12)
+    monkeypatch.setitem(sys.modules, "pyamg", None)
+    with pytest.raises(RuntimeError, match="PyAMG is not installed; pip install pyamg"):
+        multigrid(A)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"smoother": "jacobi"}, {"smoother": "gauss-seidel"}, {"cycle": "W"}]
+)
+def test_multigrid_takes_a_matrix_or_a_hierarchy(options):
+    A, b = poisson(24), np.random.default_rng(0).standard_normal(576)
+    B = rescaled(A)
+    M = multigrid(pyamg.smoothed_aggregation_solver(sp.csr_matrix(A)), device="cpu", **options)
+    old = cg(B, b, M=M, rtol=1e-8)[1].iterations
+    M.update(B)
+    x, stats = cg(B, b, M=M, rtol=1e-8)
+    check(B, x, b, stats, 1e-8)
+    assert stats.iterations < old / 2
+    theirs = pyamg.smoothed_aggregation_solver(sp.csr_matrix(B))
+    M.update(theirs)
+    np.testing.assert_array_equal(M @ b, multigrid(theirs, device="cpu", **options) @ b)
+    M.update(pyamg.ruge_stuben_solver(sp.csr_matrix(B), max_coarse=3))
+    assert cg(B, b, M=M, rtol=1e-8)[1].converged
+    with pytest.raises(ValueError, match="holds NaN or infinity"):
+        M.update(B * np.nan)
+
+
+@pytest.mark.parametrize("smoother", ["chebyshev", "gauss-seidel"])
+def test_a_large_last_level_is_smoothed_and_not_inverted(monkeypatch, smoother):
+    monkeypatch.setattr("dasp.multigrid.hierarchy.MOST_INVERSE_ROWS", 30)
+    A = poisson(40)
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_levels=2)
+    monkeypatch.setattr(np.linalg, "pinv", None)
+    for one in (ml, SimpleNamespace(levels=ml.levels[1:])):
+        matrix = sp.csr_array(one.levels[0].A)
+        M = multigrid(one, device="cpu", smoother=smoother)
+        _, stats = cg(matrix, np.ones(matrix.shape[0]), M=M, rtol=1e-8)
+        assert stats.converged, stats.reason
+        assert stats.iterations <= 40
+
+
+@pytest.mark.parametrize("smoother", ["chebyshev", "jacobi", "gauss-seidel"])
+@pytest.mark.parametrize("cycle", ["V", "W"])
+def test_rows_of_zeros_are_passed_by_on_coarse_levels(smoother, cycle):
+    """Aggregates with fewer unknowns than modes leave such rows."""
+    A = poisson(20)
+    ml = pyamg.smoothed_aggregation_solver(sp.csr_matrix(A), max_coarse=5)
+    levels = [
+        SimpleNamespace(A=level.A, P=getattr(level, "P", None), R=getattr(level, "R", None))
+        for level in ml.levels
+    ]
+    for k, level in enumerate(levels):  # a coarse unknown more on each level, of which no other depends
+        if k:
+            level.A = sp.block_diag([level.A, sp.csr_array((1, 1))], format="csr")
+        if level.P is not None:
+            level.P = sp.hstack([level.P, sp.csr_array((level.P.shape[0], 1))], format="csr")
+            level.R = sp.vstack([level.R, sp.csr_array((1, level.R.shape[1]))], format="csr")
+        if k and level.P is not None:
+            level.P = sp.vstack([level.P, sp.csr_array((1, level.P.shape[1]))], format="csr")
+            level.R = sp.hstack([level.R, sp.csr_array((level.R.shape[0], 1))], format="csr")
+    r = np.random.default_rng(0).standard_normal(400)
+    want = multigrid(ml, device="cpu", smoother=smoother, cycle=cycle) @ r
+    got = multigrid(SimpleNamespace(levels=levels), device="cpu", smoother=smoother, cycle=cycle) @ r
+    # The largest eigenvalue is estimated from another first vector, as there are more rows.
+    bound = (1e-12 if smoother == "gauss-seidel" else 1e-3) * abs(want).max()
+    np.testing.assert_array_less(abs(got - want), bound)
+
+
+def test_a_hierarchy_with_nan_is_refused():
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(poisson(12)), max_coarse=10)
+    ml.levels[-1].A.data[0] = np.nan
+    with pytest.raises(ValueError, match=f"A of level {len(ml.levels) - 1} of ml holds NaN or infinity"):
+        multigrid(ml, device="cpu")
+
+
+def test_a_cycle_in_another_type_shares_patterns_and_estimates(monkeypatch):
+    M = multigrid(levels(poisson(12)), device="cpu")
+    r = np.random.default_rng(0).standard_normal(144)
+    want = multigrid(levels(poisson(12)), device="cpu", dtype=np.float32) @ r
+    with monkeypatch.context() as patch:
+        for module, name in ((cycle_module, "set_up"), (cycle_module, "spectral_radius")):
+            patch.setattr(module, name, None)
+        patch.setattr(dasp.SpMatrix, "from_scipy", None)
+        single = M.astype(np.float32)
+    np.testing.assert_allclose(single @ r, M @ r, atol=1e-5)
+    np.testing.assert_allclose(single @ r, want, atol=1e-5)
+    np.testing.assert_array_equal(single.astype(np.float64) @ r, M @ r)  # planned anew, from the hierarchy
+    M.update(rescaled(poisson(12)))
+    np.testing.assert_allclose(single @ r, want, atol=1e-5)
+
+
+def test_plans_may_be_ready_in_any_order(monkeypatch):
+    ml, r = levels(poisson(40)), np.random.default_rng(0).standard_normal(1600)
+    want = multigrid(ml, device="cpu") @ r
+    monkeypatch.setattr(cycle_module, "run", lambda tasks: [task() for task in reversed(tasks)])
+    np.testing.assert_array_equal(multigrid(ml, device="cpu") @ r, want)
+
+
+def test_arrays_of_a_hierarchy_are_planned_as_they_are():
+    """Blocks of one entry are no copy; unsorted columns and duplicates are the same matrix."""
+    ml, r = levels(poisson(40)), np.random.default_rng(0).standard_normal(1600)
+    want = multigrid(ml, device="cpu") @ r
+    bsr = sp.bsr_array(ml.levels[0].A, blocksize=(1, 1))
+    assert np.shares_memory(hierarchy.as_csr(bsr).data, bsr.data)
+
+    def twice(matrix: Any) -> sp.csr_array:
+        """Every entry as two halves, the columns of a row in the other direction."""
+        rows, columns = (np.repeat(one, 2)[::-1] for one in matrix.tocoo().coords)
+        order = np.argsort(rows, kind="stable")
+        values = np.repeat(matrix.tocoo().data / 2, 2)[::-1][order]
+        return sp.csr_array((values, columns[order], 2 * matrix.tocsr().indptr), matrix.shape)
+
+    for change in (lambda matrix: sp.bsr_array(matrix, blocksize=(1, 1)), twice):
+        changed = [
+            SimpleNamespace(
+                **{name: change(sp.csr_array(getattr(one, name))) for name in "APR" if hasattr(one, name)}
+            )
+            for one in ml.levels
+        ]
+        got = multigrid(SimpleNamespace(levels=changed), device="cpu") @ r
+        np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12 * abs(want).max())
