@@ -49,9 +49,14 @@ def of_values(
     dtype: Dtype | None, count: int, coding: Coding = Coding.PLAIN, slot: Dtype | None = None
 ) -> Kinds:
     """Return the kinds for kernels that know so many values alone, and perhaps the slots of each."""
+    return _of_values(dtype, narrowest(count), coding, slot)
+
+
+@cache
+def _of_values(dtype: Dtype | None, place: Dtype, coding: Coding, slot: Dtype | None) -> Kinds:
     integers = [(name, np.dtype(np.int32)) for name in ("Start", "Column", "Index")]
     more = [] if slot is None else [("Slot", slot)]
-    return _kinds((*integers, ("Place", narrowest(count)), *more), dtype, coding)
+    return _kinds((*integers, ("Place", place), *more), dtype, coding)
 
 
 @cache
