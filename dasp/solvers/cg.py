@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,11 +14,12 @@ from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import any_complex, make_limits, one_call, place_and_type
 from dasp.solvers.driver import BREAKDOWN, STAGNATION
 from dasp.solvers.operator import Matrix
-from dasp.solvers.persistent.cg import PersistentConjugateGradients, PersistentLoop, persistent_names
+from dasp.solvers.persistent.cg import PersistentLoop
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.plain import conjugate_gradients, names_with
+from dasp.solvers.space import Loop
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import solve
+from dasp.solvers.system import Method, System, solve
 from dasp.solvers.workspace import Workspace
 
 
@@ -99,44 +100,49 @@ def cg(
     """
     n = int(getattr(A, "shape", (0,))[0])
     limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
-    quick, names, loop = _quick_form(A, b, n, M, seen=callback is not None or progress)
-    if quick is None:
-        return solve(A, b, x0, limits, M, workspace, conjugate_gradients, names_with(M))
-    x, stats = solve(A, b, x0, limits, M, workspace, quick, names, loop=loop)
+    plain = Form(conjugate_gradients, names_with(M))
+    form = _find_quick_form(A, b, n, M, seen=callback is not None or progress) or plain
+    x, stats = solve(A, b, x0, limits, M, workspace, *form)
     rest = replace(limits, maxiter=limits.maxiter - stats.iterations)
-    if stats.info in (STAGNATION, BREAKDOWN) and math.isfinite(stats.residual) and rest.maxiter > 0:
-        x, more = solve(A, b, x, rest, M, workspace, conjugate_gradients, names_with(M))
+    stuck = stats.info in (STAGNATION, BREAKDOWN) and math.isfinite(stats.residual)
+    if form is not plain and stuck and rest.maxiter > 0:
+        x, more = solve(A, b, x, rest, M, workspace, *plain)
         stats = more.after(stats)
     return x, stats
 
 
-def _quick_form(
-    A: Matrix, b: ArrayLike, n: int, M: Matrix | None, *, seen: bool
-) -> tuple[Any, tuple[str, ...], Any]:
-    """Return a form of the method that is faster than the plain one here, its vectors and its loop; or None.
+class Form(NamedTuple):
+    """A form of the method: the last arguments of `dasp.solvers.system.solve`."""
+
+    method: Callable[[System], Method]
+    names: tuple[str, ...]
+    key: tuple[Any, ...] = ()
+    loop: Callable[[System], Loop] | None = None
+
+
+def _find_quick_form(A: Matrix, b: ArrayLike, n: int, M: Matrix | None, *, seen: bool) -> Form | None:
+    """Return a form of the method that is faster than the plain one here, or None.
 
     On several ranks it is the form whose sums no rank waits for; on a GPU the form in one launch, else that
     in one pass. With M, or where x is seen on the way, the one launch alone can be faster.
     """
-    plain = None, (), None
     if any_complex(A, b, M):
-        return plain  # it alone looks whether A is Hermitian
+        return None  # the plain form alone looks whether A is Hermitian
+    quick = Form(PipelinedConjugateGradients, PipelinedConjugateGradients.names)
     if hasattr(A, "solver_space"):
         pays = bool(getattr(A, "hidden_sums", False))
     else:
         device, dtype = place_and_type(A, b, M)
         if device == "cpu":
-            return plain
+            return None
         # A GPU's modules are not for a CPU.
         from dasp.solvers.cuda.space import ONE_PASS_ROWS
         from dasp.solvers.persistent.kernel import find_recipe
 
         recipe = find_recipe(A, M, dtype)
         if recipe is not None:
-            loop = partial(PersistentLoop, recipe=recipe)
-            return PersistentConjugateGradients, persistent_names(M), loop
+            names = quick.names if M is None else (*quick.names, "d")
+            return Form(quick.method, names, ("cg in one launch",), partial(PersistentLoop, recipe=recipe))
         # In float32 what is carried along in one pass drifts away so soon that it takes more iterations.
         pays = n <= ONE_PASS_ROWS and dtype == np.float64
-    if pays and M is None and not seen:
-        return PipelinedConjugateGradients, PipelinedConjugateGradients.names, None
-    return plain
+    return quick if pays and M is None and not seen else None

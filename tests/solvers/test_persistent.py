@@ -18,7 +18,8 @@ from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.driver import BREAKDOWN
 from dasp.solvers.persistent import cg as solver
 from dasp.solvers.persistent import kernel
-from dasp.solvers.persistent.cg import PersistentConjugateGradients, PersistentLoop, persistent_names
+from dasp.solvers.persistent.cg import PersistentLoop
+from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.system import solve
 from tests.solvers.test_solvers import check, poisson
 from tests.support.simt_device import EmulatedDevice
@@ -60,7 +61,8 @@ def emulate(monkeypatch):
 
 def run(A, b, x0=None, M=None, workspace=None, rtol=1e-10, maxiter=None, check_every=None, callback=None):
     limits = make_limits(A.shape[0], rtol, 0.0, maxiter, check_every, callback, False)
-    form, names = PersistentConjugateGradients, persistent_names(M)
+    form = PipelinedConjugateGradients
+    names = form.names if M is None else (*form.names, "d")
     loop = partial(PersistentLoop, recipe=A.recipe(diagonal=M is not None))
     return solve(A, b, x0, limits, M, workspace, form, names, loop=loop)
 

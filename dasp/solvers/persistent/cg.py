@@ -15,8 +15,6 @@ import numpy as np
 from dasp.solvers.cuda.loop import HISTORY
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.cuda.vectors import CudaVectors
-from dasp.solvers.operator import Matrix
-from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.scalars import LIMIT
 from dasp.solvers.space import Report
 from dasp.solvers.system import System
@@ -37,12 +35,8 @@ RECORD = 16
 """Numbers of the record."""
 
 
-class PersistentConjugateGradients(PipelinedConjugateGradients):
-    """Pipelined conjugate gradients, as `PersistentLoop` makes them, with a diagonal preconditioner too."""
-
-
 class PersistentLoop:
-    """The loop of a system on a GPU in one launch by a recipe; see `dasp.solvers.space.Loop`.
+    """The loop of a system with pipelined conjugate gradients in one launch; see `dasp.solvers.space.Loop`.
 
     The launch reports in the host's memory, so that the host need not copy its record.
     """
@@ -94,9 +88,3 @@ class PersistentLoop:
         mailbox, count = self._mailbox, int(self._mailbox[SLOTS["count"]])
         residuals.extend(np.sqrt(mailbox[RECORD + 1 : RECORD + 1 + count]).tolist())
         return {name: float(mailbox[slot]) for name, slot in SLOTS.items()}
-
-
-def persistent_names(M: Matrix | None) -> tuple[str, ...]:
-    """Return the vectors that it takes with a preconditioner."""
-    names = PipelinedConjugateGradients.names
-    return names if M is None else (*names, "d")
