@@ -51,20 +51,18 @@ class Call(AbstractContextManager[None]):
     """A call that all ranks make, as a context; calls inside it belong to it."""
 
     def __init__(self, comm: Communicator) -> None:
-        self._comm, self._depth = comm, 0
+        self._comm, self.depth = comm, 0
 
     def __enter__(self) -> None:
-        self._depth += 1
-        self._comm.is_in_call = True
-        if self._depth == 1:
+        self.depth += 1
+        if self.depth == 1:
             self._comm.begin_call()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._depth -= 1
-        self._comm.is_in_call = self._depth > 0
-        if error is not None and not self._depth and not is_raised_everywhere(error):
+        self.depth -= 1
+        if error is not None and not self.depth and not is_raised_everywhere(error):
             self._comm.fail(error)
 
 
@@ -213,7 +211,7 @@ class Communicator:
         self.rank, self.size, self.timeout = rank, size, timeout
         self.transports: dict[str, Transport] = {}
         self._call = Call(self)
-        self._number, self._step, self._has_failed, self.is_in_call = 0, 0, False, False
+        self._number, self._step, self._has_failed = 0, 0, False
         self._inboxes: dict[int, Inbox] = {}
         self._kept: list[tuple[list[Request], Numbers]] = []
 
@@ -277,7 +275,7 @@ class Communicator:
 
     def begin_operation(self, name: int) -> tuple[int, int]:
         """Return the label of the next operation: a number of its call, and one in it with its name."""
-        if not self.is_in_call:
+        if not self._call.depth:
             self.begin_call()
         self._step += 1
         return self._number, name << 31 | self._step & (2**31 - 1)
