@@ -1,9 +1,8 @@
-"""The format of the paper on the CPU: one compiled function per part, run by several threads.
+"""The format of the paper on the CPU: a compiled function each for long, medium and other rows.
 
-Where is a row multiplied? By its length: long rows in `_sum_segments`, then `store_long`; medium rows in
-`_multiply_medium`; rows of 1 to 4 in `_multiply_13`, `_multiply_22`, `_multiply_fours` and
-`_multiply_singles`. Each function works on a range of its part, so that threads can share a part, and every
-sum has one fixed order, so that the result does not depend on their number.
+Long rows are multiplied in `_sum_segments` and then `store_long`, medium rows in `_multiply_medium`, rows of
+0 to 4 entries in `_multiply_short`. Each function works on a range of its part, so that threads can share a
+part, and every sum has one fixed order, so that the result does not depend on their number.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from dasp.formats.dasp.cpu.terms import add_product
 from dasp.formats.dasp.pattern import (
     HALF_WARP,
     LONG_UNIT,
-    MAX_SHORT,
     TILE,
     TILE_COLUMNS,
     TILE_ROWS,
@@ -112,12 +110,9 @@ def _steps(plan: Plan) -> list[_Work]:
     def even(count: int, cost: int) -> Vector:
         return cost * np.arange(count + 1)
 
-    def of_short(
-        function: Callable[..., None], section: tuple[Vector, ...], count: int, split: int, width: int
-    ) -> _Work:
-        """Return the step of tile rows of `width` slots: they hold a row, or one of `split` and another."""
-        results = 1 + (split < width)
-        return _Work(function, section, even(count, width + results * ROW_SLOTS))
+    def of_short(section: tuple[Vector, ...], count: int, width: int, split: int) -> _Work:
+        costs = even(count, width + (1 + (split < width)) * ROW_SLOTS)
+        return _Work(_multiply_short, (width, split, *section), costs)
 
     of_long = long.segment, long.offsets, long.segment_offsets, long.segment_rows, long.columns, values.long
     of_medium = (
@@ -128,11 +123,11 @@ def _steps(plan: Plan) -> list[_Work]:
     steps = [
         _Work(_sum_segments, of_long, even(len(long.segment_rows), long.segment)),
         _Work(_multiply_medium, of_medium, block_costs),
-        of_short(_multiply_13, pairs_13, short.pairs_13, 1, TILE_COLUMNS),
-        of_short(_multiply_22, pairs_22, short.pairs_22, 2, TILE_COLUMNS),
-        of_short(_multiply_fours, fours, short.fours, TILE_COLUMNS, TILE_COLUMNS),
-        of_short(_multiply_singles, singles, short.singles, 1, 1),
-        _Work(_clear_rows, (empty,), even(len(empty), 1)),
+        of_short(pairs_13, short.pairs_13, TILE_COLUMNS, 1),
+        of_short(pairs_22, short.pairs_22, TILE_COLUMNS, 2),
+        of_short(fours, short.fours, TILE_COLUMNS, TILE_COLUMNS),
+        of_short(singles, short.singles, 1, 1),
+        of_short((empty, short.columns, values.short), len(empty), 0, 0),
     ]
     return [step for step in steps if step.costs[-1] > 0]
 
@@ -255,46 +250,22 @@ def _multiply_medium(
 
 
 @_compile
-def _multiply_13(first, last, rows, columns, values, partials, x, y, alpha, beta):
-    _multiply_pairs(first, last, 1, rows, columns, values, x, y, alpha, beta)
+def _multiply_short(first, last, width, split, rows, columns, values, partials, x, y, alpha, beta):
+    """Multiply tile rows of `width` slots, which hold a row, or one of `split` entries and another.
 
-
-@_compile
-def _multiply_22(first, last, rows, columns, values, partials, x, y, alpha, beta):
-    _multiply_pairs(first, last, 2, rows, columns, values, x, y, alpha, beta)
-
-
-@_inline
-def _multiply_pairs(first, last, split, rows, columns, values, x, y, alpha, beta):
-    # A tile row holds a row of `split` entries and another; a warp lists its 16 first ones before the others.
+    A row of a tile row of its own may lack its last entry. A warp lists its 16 first rows before the others.
+    """
     for tile_row in range(first, last):
-        slot = TILE_COLUMNS * tile_row
-        place = WARP * (tile_row // HALF_WARP) + tile_row % HALF_WARP
+        slot, place = width * tile_row, tile_row
+        own = other = y.dtype.type(0)
+        for k in range(TILE_COLUMNS):
+            if k < split:
+                own = _add_entry(columns, values, slot + k, x, own)
+            elif k < width:
+                other = _add_entry(columns, values, slot + k, x, other)
+        if split < width:
+            place = WARP * (tile_row // HALF_WARP) + tile_row % HALF_WARP
+            if rows[np.uint64(place + HALF_WARP)] >= 0:
+                _store(rows[np.uint64(place + HALF_WARP)], other, x, y, alpha, beta)
         if rows[np.uint64(place)] >= 0:
-            total = _sum_run(columns, values, slot, slot + split, x, y.dtype.type(0))
-            _store(rows[np.uint64(place)], total, x, y, alpha, beta)
-        if rows[np.uint64(place + HALF_WARP)] >= 0:
-            total = _sum_run(columns, values, slot + split, slot + TILE_COLUMNS, x, y.dtype.type(0))
-            _store(rows[np.uint64(place + HALF_WARP)], total, x, y, alpha, beta)
-
-
-@_compile
-def _multiply_fours(first, last, rows, columns, values, partials, x, y, alpha, beta):
-    for r in range(first, last):
-        if rows[r] >= 0:
-            slot = TILE_COLUMNS * r
-            total = _sum_run(columns, values, slot, slot + MAX_SHORT - 1, x, y.dtype.type(0))
-            total = _add_entry(columns, values, slot + MAX_SHORT - 1, x, total)
-            _store(rows[r], total, x, y, alpha, beta)
-
-
-@_compile
-def _multiply_singles(first, last, rows, columns, values, partials, x, y, alpha, beta):
-    for r in range(first, last):
-        _store(rows[r], _sum_run(columns, values, r, r + 1, x, y.dtype.type(0)), x, y, alpha, beta)
-
-
-@_compile
-def _clear_rows(first, last, rows, partials, x, y, alpha, beta):
-    for r in range(first, last):
-        _store(rows[r], y.dtype.type(0), x, y, alpha, beta)
+            _store(rows[np.uint64(place)], own, x, y, alpha, beta)
