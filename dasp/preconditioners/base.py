@@ -348,10 +348,10 @@ def canonical(A: csr_array) -> csr_array:
     return A
 
 
-def is_finite(numbers: np.ndarray[Any, Any]) -> bool:
-    """Return True if there is no NaN and no infinity among numbers."""
+def is_finite(numbers: Array) -> bool:
+    """Return True if there is no NaN and no infinity in an array of NumPy or CuPy."""
     with np.errstate(all="ignore"):
-        return bool(np.isfinite(numbers.sum()) or np.isfinite(numbers).all())
+        return bool(abs(numbers.sum()) < np.inf or (abs(numbers) < np.inf).all())
 
 
 def cast(numbers: Array, dtype: np.dtype[Any], *, diagonal: bool = False) -> Array:
@@ -366,6 +366,8 @@ def cast(numbers: Array, dtype: np.dtype[Any], *, diagonal: bool = False) -> Arr
         return numbers
     with np.errstate(all="ignore"):
         there = numbers.astype(dtype)
+        if is_finite(there) and (there.all() if diagonal else there.any()):
+            return there
         lost = abs(numbers) < np.inf
         lost &= ~(abs(there) < np.inf)
     if diagonal or not there.any():
