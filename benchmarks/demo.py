@@ -16,7 +16,7 @@ import dasp
 from dasp.cli import main as cli
 
 ROOT = Path(__file__).resolve().parents[1]
-PLAN = "demo/plan.png"
+PLAN = "demo/plan.html"
 
 MATRICES = {
     "fem3:28": "structural mechanics, 3 unknowns a node",
@@ -26,7 +26,11 @@ MATRICES = {
     "circuit:800000": "circuit with nearly dense rows",
     "kkt:500000": "KKT system of an optimisation, indefinite",
 }
-SYSTEM = "poisson3d:80"
+STEPS = {
+    "One matrix and its plan": ["info", "circuit:800000", "--html", PLAN],
+    "Six classes, planned, verified and timed": ["bench", *MATRICES],
+    "One system solved": ["solve", "poisson3d:80", "--precond", "multigrid", "--compare"],
+}
 
 
 def main() -> int:
@@ -35,12 +39,7 @@ def main() -> int:
     os.chdir(ROOT)
     Path(PLAN).parent.mkdir(exist_ok=True)
     dasp.show_config()
-    steps = {
-        "One matrix and its plan": ["info", "circuit:800000", "--plot", PLAN],
-        "Six classes, planned, verified and timed": ["bench", *MATRICES],
-        "One system solved": ["solve", SYSTEM, "--precond", "multigrid", "--compare"],
-    }
-    for title, arguments in steps.items():
+    for title, arguments in STEPS.items():
         print(f"\n== {title}\n\n$ dasp {' '.join(arguments)}", flush=True)
         if arguments[0] == "bench":
             print(*(f"  {matrix:<16} {stands_for}" for matrix, stands_for in MATRICES.items()), sep="\n")
