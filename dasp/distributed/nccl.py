@@ -17,7 +17,7 @@ import numpy as np
 
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.halo_cuda import count_blocks, find_cupy_device, prepare_packing
-from dasp.distributed.protocols import RankError, Span
+from dasp.distributed.protocols import RankError, Rows
 from dasp.distributed.watching import (
     LAST_SECONDS,
     NcclWatch,
@@ -69,16 +69,10 @@ def _group(nccl: Any) -> Iterator[None]:
 class NcclRows:
     """Rows of arrays that come later: packed, and sent by one group of NCCL's calls."""
 
-    def __init__(
-        self,
-        transport: NcclTransport,
-        sends: Sequence[Span],
-        places: DeviceArray | None,
-        receives: Sequence[Span],
-        received: DeviceArray,
-    ) -> None:
+    def __init__(self, transport: NcclTransport, given: Rows) -> None:
         import cupy
 
+        sends, places, receives, received = given
         self._transport, self._stream = transport, cupy.cuda.get_current_stream
         self._begin, self._end = transport.around(received, self)
         count = max((end for _, _, end in sends), default=0)
@@ -220,15 +214,9 @@ class NcclTransport:
             for rank, array in sends:
                 self._messages.send(array.data.ptr, array.nbytes, nccl.NCCL_INT8, rank, stream)
 
-    def rows(
-        self,
-        sends: Sequence[Span],
-        places: DeviceArray | None,
-        receives: Sequence[Span],
-        received: DeviceArray,
-    ) -> NcclRows:
+    def rows(self, given: Rows) -> NcclRows:
         """Prepare to send rows of arrays that come later; see `dasp.distributed.protocols.Transport`."""
-        return NcclRows(self, sends, places, receives, received)
+        return NcclRows(self, given)
 
     def wait(self, event: Event) -> None:
         """Wait on the host for an event.

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from dasp.distributed.communicator import Communicator, agree
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.integers import round_up
 from dasp.runtime.types import CupyDevice
 
 ALIGNMENT = 256
@@ -21,7 +21,7 @@ ALIGNMENT = 256
 
 def align(nbytes: int) -> int:
     """Return bytes rounded up to the alignment."""
-    return ceil_div(nbytes, ALIGNMENT) * ALIGNMENT
+    return round_up(nbytes, ALIGNMENT)
 
 
 def count_left_bytes(ranks: int) -> int:

@@ -7,7 +7,7 @@ in a CUDA graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.types import Array, DeviceArray, Event
@@ -21,6 +21,27 @@ Message = tuple[int, Array]
 
 class RankError(RuntimeError):
     """Another rank failed, ended, or did not answer in time."""
+
+
+class Rows(NamedTuple):
+    """The rows of a rank that its neighbours exchange with it.
+
+    Attributes
+    ----------
+    sends : sequence of Span
+        Of `places`, or of the rows themselves; neighbour by neighbour.
+    places : array of int64 or None
+        The rows that are sent.
+    receives : sequence of Span
+        Of `received`.
+    received : array, shape (rows,) or (rows, k)
+        Contiguous; of the type and number of columns of the rows that are sent.
+    """
+
+    sends: Sequence[Span]
+    places: DeviceArray | None
+    receives: Sequence[Span]
+    received: DeviceArray
 
 
 class RowMessages(Protocol):
@@ -53,26 +74,8 @@ class Transport(Protocol):
         They may be one array.
         """
 
-    def rows(
-        self,
-        sends: Sequence[Span],
-        places: DeviceArray | None,
-        receives: Sequence[Span],
-        received: DeviceArray,
-    ) -> RowMessages:
-        """Prepare to send rows of arrays that come later.
-
-        Parameters
-        ----------
-        sends : sequence of Span
-            Of `places`, or of the rows themselves; neighbour by neighbour.
-        places : array of int64, optional
-            The rows that are sent.
-        receives : sequence of Span
-            Of `received`.
-        received : array, shape (rows,) or (rows, k)
-            Contiguous; of the type and number of columns of the rows that are sent.
-        """
+    def rows(self, given: Rows) -> RowMessages:
+        """Prepare to send rows of arrays that come later."""
 
     def check(self) -> None:
         """Raise RankError if this rank has given up waiting for another."""

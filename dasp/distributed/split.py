@@ -18,6 +18,7 @@ from dasp.formats.csr.matrix import Csr
 from dasp.matrix.entries import Coordinates, take_sparse
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
+from dasp.runtime.integers import narrowest
 from dasp.runtime.types import Array
 
 Numbers = np.ndarray[Any, Any]
@@ -159,7 +160,7 @@ def split(rows: Csr, columns: Parts) -> Split:
         ends = slice(*xp.searchsorted(rows.indptr, edges, "right").tolist())  # of the rows that end there
         indptr[ends] = kept[-1] + counts[rows.indptr[ends] - (piece.start + 1)]
         kept.append(kept[-1] + int(counts[-1]))
-    indices, data = xp.empty(kept[-1], _index_type(columns.count)), xp.empty(kept[-1], rows.data.dtype)
+    indices, data = xp.empty(kept[-1], narrowest(columns.count)), xp.empty(kept[-1], rows.data.dtype)
     for piece, low, high in zip(pieces, kept, kept[1:], strict=False):
         if low < high:  # else the first column may be beyond what their type holds
             indices[low:high] = rows.indices[piece][own[piece]] - first
@@ -175,13 +176,8 @@ def split(rows: Csr, columns: Parts) -> Split:
     places = needed
     if len(needed):
         needed, places = xp.unique(needed, return_inverse=True)
-    places = places.reshape(-1).astype(_index_type(len(needed)), copy=False)
+    places = places.reshape(-1).astype(narrowest(len(needed)), copy=False)
     interior = Csr((rows.shape[0], columns.count), indptr, indices, data)
     halo = Csr((len(halo_rows), len(needed)), halo_indptr, places, values)
     host = _arrays.to_host(needed).astype(np.int64)
     return Split(interior, halo, halo_rows.astype(np.int64), host, own)
-
-
-def _index_type(size: int) -> type[np.integer[Any]]:
-    """Return the type of the indices of SciPy's sparse matrices of this size."""
-    return np.int32 if size < 2**31 else np.int64
