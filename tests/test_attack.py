@@ -22,7 +22,7 @@ def test_every_attack_can_be_imported(name: str) -> None:
 
 def test_an_attack_of_a_second_finds_nothing() -> None:
     """One of them; the build server runs all for longer: .ci/run."""
-    assert program.run("plans", 1, seed=1)
+    assert program.run("blocks", 1, seed=1)
 
 
 def test_what_an_attack_finds_is_told(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
