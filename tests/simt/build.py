@@ -98,7 +98,7 @@ def compile_text(
 def _load(text: str, flags: tuple[str, ...], title: str) -> Module:
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    ingredients = [_emulator(), *((str(path.relative_to(KERNELS)), _read(path)) for path in _included(text))]
+    ingredients = [_emulator(), *((path.name, _read(path)) for path in _included(text))]
     name = hashlib.sha256(repr((text, flags, ingredients)).encode()).hexdigest()[:24]
     library, notes = folder / f"{name}.so", folder / f"{name}.json"
     if not (library.is_file() and notes.is_file()):
@@ -125,7 +125,7 @@ def _read(path: Path) -> str:
 
 
 def _included(text: str) -> list[Path]:
-    """Return the files of `kernels/` that a text includes, and that they include, whatever the constants."""
+    """Return the files that a text includes, and that they include, whatever the constants."""
     found: list[Path] = []
     wanted = [(KERNELS, name) for name in _INCLUDE.findall(text)]
     while wanted:
