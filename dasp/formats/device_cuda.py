@@ -81,10 +81,11 @@ def filling(device: str, *, ends: bool = False) -> Iterator[Primitives]:
 @contextmanager
 def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Primitives]]:
     """Give a matrix of NumPy or CuPy on a GPU, and the primitives; `product` waits for their work."""
-    with filling(device) as primitives:
+    with filling(device) as on:
+        primitives(number(device)).begin_loading(csr)  # while the matrix is on its way
         if isinstance(csr.data, np.ndarray):
             csr = Csr(csr.shape, *upload(csr[1:]))
-        yield csr, primitives
+        yield csr, on
 
 
 def as_values(data: object, device: str) -> DeviceArray:

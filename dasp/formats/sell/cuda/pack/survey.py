@@ -69,7 +69,6 @@ def survey(on: Launcher, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     m, nnz = csr.shape[0], len(csr.indices)
     if csr.indptr.shape != (m + 1,):
         check_facts("CSR", csr.shape, False, 0, (nnz, len(csr.data)), None)
-    on.begin_loading(csr)
     narrows = bool(narrow and nnz and len(csr.data))
     words = on.device.zeros(FACTS + VALUE_WORDS * narrows, COUNT)
     long_tiles = on.device.zeros(LONG_COUNTS * ceil_div(m, LONG_TILE), COUNT)
