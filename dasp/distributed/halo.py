@@ -70,6 +70,27 @@ def find_pattern(comm: Communicator, columns: Parts, needed: Numbers) -> HaloPat
     return HaloPattern(places, sends, receives, comm.locate_call())
 
 
+class ExchangeKind(NamedTuple):
+    """The products that an exchange is prepared for.
+
+    Attributes
+    ----------
+    pattern : HaloPattern
+    rows : Array of int64
+        The rows that have entries in the halo.
+    shape : tuple of int
+        () for one column of x, (k,) for k.
+    x, y : numpy.dtype
+        The types of an operand, and of the product.
+    """
+
+    pattern: HaloPattern
+    rows: Array
+    shape: tuple[int, ...]
+    x: np.dtype[np.generic]
+    y: np.dtype[np.generic]
+
+
 class HaloExchange(Protocol):
     """Brings elements of x to the ranks that lack them, or products to their owners, and adds to products.
 
@@ -99,15 +120,8 @@ class HaloExchange(Protocol):
 class HostHalo:
     """The exchange of a product in the memory of the host; see `HaloExchange`."""
 
-    def __init__(
-        self,
-        comm: Communicator,
-        pattern: HaloPattern,
-        rows: Numbers,
-        shape: tuple[int, ...],
-        x: np.dtype[np.generic],
-        y: np.dtype[np.generic],
-    ) -> None:
+    def __init__(self, comm: Communicator, kind: ExchangeKind) -> None:
+        pattern, rows, shape, x, y = kind
         self._places, self._rows = pattern.places, rows
         self._packed = np.zeros((len(pattern.places), *shape), x)
         self.received = np.zeros((pattern.columns, *shape), x)
@@ -142,15 +156,8 @@ class HostHalo:
 class HostTransposedHalo:
     """The exchange of a product with the transpose in the memory of the host; see `HaloExchange`."""
 
-    def __init__(
-        self,
-        comm: Communicator,
-        pattern: HaloPattern,
-        rows: Numbers,
-        shape: tuple[int, ...],
-        x: np.dtype[np.generic],
-        y: np.dtype[np.generic],
-    ) -> None:
+    def __init__(self, comm: Communicator, kind: ExchangeKind) -> None:
+        pattern, rows, shape, x, y = kind
         self._pattern, self._rows = pattern, rows
         self._operand = np.zeros((len(rows), *shape), x)
         self._product = np.zeros((pattern.columns, *shape), y)

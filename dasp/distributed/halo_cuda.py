@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dasp.distributed.halo import HaloPattern
+from dasp.distributed.halo import ExchangeKind, HaloPattern
 from dasp.distributed.protocols import Rows, Transport
 from dasp.runtime.cuda import gpus
 from dasp.runtime.cuda.launch import Launch, Signature
@@ -155,17 +155,8 @@ class _DeviceHalo:
 class DeviceHalo(_DeviceHalo):
     """The exchange of a product between GPUs; see `dasp.distributed.halo.HaloExchange`."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        pattern: HaloPattern,
-        rows: DeviceArray,
-        shape: tuple[int, ...],
-        x: np.dtype[np.generic],
-        y: np.dtype[np.generic],
-        *,
-        device: str,
-    ) -> None:
+    def __init__(self, transport: Transport, kind: ExchangeKind, device: str) -> None:
+        pattern, rows, shape, x, y = kind
         super().__init__(pattern, rows, device)
         with self._device:
             self.received = self._cupy.zeros((pattern.columns, *shape), x)
@@ -237,17 +228,8 @@ class DeviceHalo(_DeviceHalo):
 class DeviceTransposedHalo(_DeviceHalo):
     """The exchange of a product with the transpose between GPUs; see `dasp.distributed.halo.HaloExchange`."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        pattern: HaloPattern,
-        rows: DeviceArray,
-        shape: tuple[int, ...],
-        x: np.dtype[np.generic],
-        y: np.dtype[np.generic],
-        *,
-        device: str,
-    ) -> None:
+    def __init__(self, transport: Transport, kind: ExchangeKind, device: str) -> None:
+        pattern, rows, shape, x, y = kind
         super().__init__(pattern, rows, device)
         zeros, places = self._cupy.zeros, self._places
         with self._device:

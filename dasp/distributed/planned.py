@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse
 
 from dasp.distributed.communicator import Communicator, agree
-from dasp.distributed.halo import HaloExchange, HostHalo, HostTransposedHalo, find_pattern
+from dasp.distributed.halo import ExchangeKind, HaloExchange, HostHalo, HostTransposedHalo, find_pattern
 from dasp.distributed.split import Parts, Split
 from dasp.distributed.transport import find_transport
 from dasp.formats import devices
@@ -286,16 +286,16 @@ class RankMatrix(RankOperator):
         if way:
             agree(self.comm, lambda: self._find_matrices(way))
         if key not in self._exchanges:
-            arguments = self._pattern, self._halo_rows, x.shape[1:], x.dtype, y.dtype
+            kind = ExchangeKind(self._pattern, self._halo_rows, x.shape[1:], x.dtype, y.dtype)
             if self.device == "cpu":
                 host = HostTransposedHalo if way else HostHalo
-                self._exchanges[key] = host(self.comm, *arguments)
+                self._exchanges[key] = host(self.comm, kind)
             else:
                 from dasp.distributed.halo_cuda import DeviceHalo, DeviceTransposedHalo
 
                 on_gpu = DeviceTransposedHalo if way else DeviceHalo
                 transport = find_transport(self.comm, self.device)
-                self._exchanges[key] = on_gpu(transport, *arguments, device=self.device)
+                self._exchanges[key] = on_gpu(transport, kind, self.device)
         return self._exchanges[key], x, y
 
     def _check_operand(self, x: ArrayLike, way: str) -> Array:
