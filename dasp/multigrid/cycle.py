@@ -19,7 +19,7 @@ from dasp.multigrid.hierarchy import Setup, coarsen, cycle_type, levels_of, not_
 from dasp.multigrid.smoothers import LEVEL_VECTORS, CycleOptions, Level, check_options
 from dasp.preconditioners.base import PlannedPart, Preconditioner, host_matrix, place
 from dasp.preconditioners.spectrum import spectral_radius
-from dasp.runtime.cpu.threads import run
+from dasp.runtime.cpu.threads import Offer, get_num_threads
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array, DTypeLike
 from dasp.solvers.operator import DeviceOperator
@@ -68,7 +68,7 @@ class Multigrid(Preconditioner):
             parts[key] = PlannedPart(matrices[key], dtype, self.device, before)
 
         # Side by side: some steps of a plan on the CPU take one thread, and so does a GPU's compiler.
-        run([partial(plan, key) for key in matrices])
+        Offer([partial(plan, key) for key in matrices], min(get_num_threads(), len(matrices)) - 1).finish()
         self._parts = {key: parts[key] for key in matrices}  # in their order, not that of the threads
         self._check_finite()
         levels = []

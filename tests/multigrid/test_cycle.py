@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -151,11 +152,22 @@ def test_a_cycle_in_another_type_shares_patterns_and_estimates(monkeypatch):
     np.testing.assert_allclose(single @ r, want, atol=1e-5)
 
 
-def test_plans_may_be_ready_in_any_order(monkeypatch):
-    ml, r = levels(poisson(40)), np.random.default_rng(0).standard_normal(1600)
-    want = multigrid(ml, device="cpu") @ r
-    monkeypatch.setattr(cycle_module, "run", lambda tasks: [task() for task in reversed(tasks)])
-    np.testing.assert_array_equal(multigrid(ml, device="cpu") @ r, want)
+def test_plans_may_be_ready_in_any_order_and_take_no_more_threads_than_are_set(monkeypatch):
+    ml, r, planning = levels(poisson(40)), np.random.default_rng(0).standard_normal(1600), set[int]()
+    want, plan = multigrid(ml, device="cpu") @ r, cycle_module.PlannedPart
+
+    def noted(*arguments: Any) -> Any:
+        planning.add(threading.get_ident())
+        return plan(*arguments)
+
+    monkeypatch.setattr(cycle_module, "PlannedPart", noted)
+    before = dasp.get_num_threads()
+    try:
+        dasp.set_num_threads(1)  # the calling thread, which begins with the last one
+        np.testing.assert_array_equal(multigrid(ml, device="cpu") @ r, want)
+    finally:
+        dasp.set_num_threads(before)
+    assert planning == {threading.get_ident()}
 
 
 def test_arrays_of_a_hierarchy_are_planned_as_they_are():
