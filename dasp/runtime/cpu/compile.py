@@ -54,8 +54,9 @@ def jit(
     **options
         Numba's: `nogil`, `parallel`, ... Not `fastmath`, with which bits would differ between processes:
         each runs the copy of a callee that it loads first, and copies would round differently. With
-        `forceinline` only compiled functions may call the function: it has no entry for Python, and is
-        kept as a part of its callers alone.
+        `forceinline` or `inline` only compiled functions may call the function: it has no entry for Python,
+        and is kept as a part of its callers alone. `inline="always"` makes it part of its callers before they
+        are optimized, once instead of twice, but has no branches by the number of dimensions.
     """
 
     def decorate(function: Callable[..., Any]) -> Dispatcher:
@@ -63,7 +64,7 @@ def jit(
             raise RuntimeError(
                 "NUMBA_DISABLE_JIT is set; what dasp does on a CPU is compiled by Numba; unset it"
             )
-        inlined = options.get("forceinline", False)
+        inlined = "forceinline" in options or "inline" in options
         compiled: Any = njit(no_cpython_wrapper=inlined, no_cfunc_wrapper=True, **options)(function)
         if cache and not inlined:
             _keep(compiled, function)

@@ -46,7 +46,7 @@ def sort_columns(csr: Csr) -> tuple[Csr, Vector]:
 
 
 _compile = jit(nogil=True)
-_inline = jit(nogil=True, forceinline=True)
+_inline = jit(nogil=True, inline="always")
 
 
 @_compile

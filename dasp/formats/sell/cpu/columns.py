@@ -60,7 +60,7 @@ def store_columns(csr: Csr, layout: Layout) -> tuple[Vector, Vector]:
 
 
 _compile = jit(nogil=True)
-_inline = jit(nogil=True, forceinline=True)
+_inline = jit(nogil=True, inline="always")
 
 
 @_compile

@@ -157,7 +157,7 @@ def _words(context: BaseContext, array: types.Type) -> tuple[ir.IntType, int]:
     return ir.IntType(8 * min(size, 8)), max(size // 8, 1)
 
 
-_inline = jit(nogil=True, forceinline=True)
+_inline = jit(nogil=True, inline="always")
 
 
 @_inline

@@ -126,7 +126,7 @@ def _fill(
 
 
 _compile = jit(nogil=True)
-_inline = jit(nogil=True, forceinline=True)
+_inline = jit(nogil=True, inline="always")
 
 
 @_compile

@@ -203,7 +203,7 @@ def decode(values: Values, codes: Vector, count: int, dtype: np.dtype[Any]) -> V
 
 
 _compile = jit(nogil=True)
-_inline = jit(nogil=True, forceinline=True)
+_inline = jit(nogil=True, inline="always")
 _shape_fields = _compile(shape_fields)
 
 
