@@ -185,7 +185,7 @@ class Gpu:
 
     def _compile_block(self, signature: Any, plan: Any, kinds: Any, block: Any) -> Any:
         types = row_blocks.types if signature is row_blocks.SIGNATURE else columns.types
-        if signature is columns.SIGNATURE and block.share == 1:
+        if signature is not row_blocks.SIGNATURE and block.share == 1:
             block = block._replace(steps=4)  # any number of steps gives the same bits
         return self._kernel(signature, columns.defines(plan, kinds, block), types(plan, kinds))
 

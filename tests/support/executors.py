@@ -117,9 +117,10 @@ def emulate_columns(
 
     zeros = np.zeros(MOST_ROW // x.itemsize, x.dtype)
     passes = kernels.passes(table, plan, k, kinds, x_at, y_at, lambda: read_sectors(plan))
+    if kernels is several.SLICES:
+        alike = (one.block if one.block.share > 1 else one.block._replace(steps=steps) for one in passes)
+        passes = [one._replace(block=block) for one, block in zip(passes, alike, strict=True)]
     for first, columns, block in passes:
-        if kernels is several.SLICES and block.share == 1:
-            block = block._replace(steps=steps)
         values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
         arguments, count = kernels.arguments(plan, zeros, parts), kernels.blocks(plan, block, parts)
         launch(kernels.signature, block, arguments, count, several.VARYING, *values)
