@@ -9,7 +9,7 @@ from scipy.sparse import csr_array, csr_matrix
 
 from dasp.multigrid.smoothers import CycleOptions, dense_smoother
 from dasp.preconditioners.base import TYPES, PlannedPart, host_matrix, inverse_diagonal, is_finite, wide_type
-from dasp.preconditioners.spectrum import NAMES, spectral_radius
+from dasp.preconditioners.spectrum import NAMES, dense_spectral_radius, spectral_radius
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import to_host
 from dasp.runtime.types import Array, DTypeLike
@@ -107,17 +107,12 @@ class LevelMatrices(NamedTuple):
         return invert_diagonal(self.A, diagonal, coarse=self.coarse)
 
     def radius(self, options: CycleOptions) -> float:
-        """Return the largest eigenvalue of D^-1 A, about, by products on the host."""
-        return host_radius(self.A, self.inverse(), options)
-
-
-def host_radius(A: Any, inverse: np.ndarray[Any, Any], options: CycleOptions) -> float:
-    """Return the largest eigenvalue of D^-1 A, about, of a matrix of the host; 0 if no smoother needs it."""
-    if options.smoother == "gauss-seidel":
-        return 0.0
-    space = space_for("cpu", np.dtype(wide_type(A)))
-    operator, vectors = as_operator(A, "cpu"), space.vectors(len(inverse), *NAMES)
-    return spectral_radius(A, operator, inverse, space, vectors)
+        """Return the largest eigenvalue of D^-1 A, about, by products on the host; 0 if none is needed."""
+        if options.smoother == "gauss-seidel":
+            return 0.0
+        inverse, space = self.inverse(), space_for("cpu", np.dtype(wide_type(self.A)))
+        operator, vectors = as_operator(self.A, "cpu"), space.vectors(len(inverse), *NAMES)
+        return spectral_radius(self.A, operator, inverse, space, vectors)
 
 
 class HostLevel(NamedTuple):
@@ -190,7 +185,8 @@ def _dense_cycle(levels: list[LevelMatrices], last: csr_array, options: CycleOpt
     for level in reversed(levels):
         A, P, R = level.A.toarray().astype(wide_type(level.A)), level.P.toarray(), level.R.toarray()
         inverse, unit = level.inverse(), np.eye(len(A))
-        smooth = dense_smoother(A, inverse, host_radius(A, inverse, options), options)
+        radius = 0.0 if options.smoother == "gauss-seidel" else dense_spectral_radius(A, inverse)
+        smooth = dense_smoother(A, inverse, radius, options)
         before = smooth(np.zeros_like(unit), unit, True)
         inner = smooth(before + P @ (inner @ (R @ (unit - A @ before))), unit, False)
     return np.asarray(inner)
@@ -212,10 +208,10 @@ def invert_diagonal(A: csr_array, diagonal: Array, *, coarse: bool) -> Array:
     ValueError
         If a_ii of another row is zero, not finite, or so small that its inverse is not.
     """
-    zeros = diagonal == 0
-    if not coarse or not zeros.any():
+    # Flags go to the host, where a reduction of CuPy's would take its compiler a second.
+    rows = np.flatnonzero(to_host(diagonal == 0))
+    if not coarse or not len(rows):
         return inverse_diagonal(diagonal)
-    rows = np.flatnonzero(to_host(zeros))
     empty = rows[abs(A[rows]).sum(axis=1) == 0]
     diagonal[empty] = 1
     inverse = inverse_diagonal(diagonal)

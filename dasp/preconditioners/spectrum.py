@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,12 +68,21 @@ def spectral_radius(
     there = vectors["d"]
     with there.device if is_cupy(there) else nullcontext(), np.errstate(all="ignore"):
         there[...] = space.asarray(inverse)
-        found = _find_by_lanczos(operator, space, vectors)
-        if found is None:
-            found = _largest_row_sum(A, inverse) / UPPER
-    if not math.isfinite(found):
-        raise ValueError("A holds NaN or infinity, or its products overflow; finite numbers are needed")
-    return found
+        arrays = {name: vectors[name] for name in NAMES}
+        passes = _array_passes(arrays) if space.traced else _fused_passes(vectors)
+        return _estimate(A, inverse, operator.multiply, arrays, *passes)
+
+
+def dense_spectral_radius(A: np.ndarray[Any, Any], inverse: np.ndarray[Any, Any]) -> float:
+    """Estimate as `spectral_radius` does, for a small dense A on the host; nothing is compiled."""
+    arrays = {name: np.empty(len(A), A.dtype) for name in NAMES}
+    with np.errstate(all="ignore"):
+        arrays["d"][...] = inverse
+        return _estimate(A, inverse, partial(_multiply, A), arrays, *_array_passes(arrays))
+
+
+def _multiply(A: np.ndarray[Any, Any], x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> None:
+    np.matmul(A, x, out=y)
 
 
 class _Pair(NamedTuple):
@@ -85,22 +95,35 @@ class _Pair(NamedTuple):
 FIRST, SECOND = _Pair("b", "x"), _Pair("r", "step")
 
 
-def _find_by_lanczos(operator: DeviceOperator, space: Space, vectors: Vectors) -> float | None:
+def _estimate(
+    A: Any, inverse: Array, multiply: Multiply, arrays: dict[str, Array], measure: Measure, extend: Extend
+) -> float:
+    found = _find_by_lanczos(multiply, arrays, measure, extend)
+    if found is None:
+        found = _largest_row_sum(A, inverse) / UPPER
+    if not math.isfinite(found):
+        raise ValueError("A holds NaN or infinity, or its products overflow; finite numbers are needed")
+    return found
+
+
+def _find_by_lanczos(
+    multiply: Multiply, arrays: dict[str, Array], measure: Measure, extend: Extend
+) -> float | None:
     """Return the largest eigenvalue of Lanczos' matrix, None if A is not Hermitian, NaN if products are not
     finite."""
-    measure, extend = _array_passes(vectors) if space.traced else _fused_passes(vectors)
-    rough = float(np.finfo(space.dtype).eps)
-    noise = np.random.default_rng(0).random(min(PERIOD, vectors.n), np.float32) - np.float32(0.5)
-    vectors["q"][...] = namespace(vectors["q"]).resize(space.asarray(noise), vectors.n)
+    q = arrays["q"]
+    rough, library = float(np.finfo(q.dtype).eps), namespace(q)
+    noise = np.random.default_rng(0).random(min(PERIOD, len(q)), np.float32) - np.float32(0.5)
+    q[...] = library.resize(library.asarray(noise), len(q))
     for name in (*FIRST, *SECOND):
-        vectors[name][...] = 0
+        arrays[name][...] = 0
     last, following = SECOND, FIRST
     rho, beta = extend(last, following, 0.0, 0.0), np.float64(0.0)
     diagonal: list[np.float64] = []
     beside: list[np.float64] = []
-    while len(diagonal) < min(STEPS, vectors.n) and rho != 0:
+    while len(diagonal) < min(STEPS, len(q)) and rho != 0:
         last, following = following, last
-        operator.multiply(vectors[last.y], vectors["q"])
+        multiply(arrays[last.y], q)
         along, back = measure(last, following)
         alpha = along / rho
         if not np.isfinite(alpha):
@@ -119,6 +142,9 @@ def _find_by_lanczos(operator: DeviceOperator, space: Space, vectors: Vectors) -
     )
 
 
+Multiply = Callable[[Array, Array], None]
+"""Sets the second vector to A times the first."""
+
 Measure = Callable[[_Pair, _Pair], tuple[np.float64, np.float64]]
 """Returns the inner products of both y with q, which is A times the first."""
 
@@ -127,7 +153,7 @@ Extend = Callable[[_Pair, _Pair, float, float], np.float64]
 
 
 def _fused_passes(vectors: Vectors) -> tuple[Measure, Extend]:
-    """Return the passes on a CPU."""
+    """Return the passes of a planned matrix on a CPU."""
 
     @cache
     def prepare(one: _Pair, other: _Pair) -> tuple[Fused, Fused]:
@@ -144,21 +170,29 @@ def _fused_passes(vectors: Vectors) -> tuple[Measure, Extend]:
     return lambda one, other: prepare(one, other)[0](), extend
 
 
-def _array_passes(vectors: Vectors) -> tuple[Measure, Extend]:
-    """Return the passes on a GPU, whose fused ones are written for loops that the host does not look into."""
+def _array_passes(arrays: dict[str, Array]) -> tuple[Measure, Extend]:
+    """Return the passes for a dense matrix and for a GPU, whose fused passes are parts of its own loops."""
 
     def dot(left: str, right: str) -> np.float64:
-        return np.float64(namespace(vectors[left]).vdot(vectors[left], vectors[right]).real)
+        return np.float64(namespace(arrays[left]).vdot(arrays[left], arrays[right]).real)
 
     def extend(one: _Pair, other: _Pair, alpha: float, beta: float) -> np.float64:
-        r = vectors[other.r]
-        r *= -beta
-        r += vectors["q"]
-        r -= alpha * vectors[one.r]
-        vectors[other.y][...] = vectors["d"] * r
+        r, y, q, d = arrays[other.r], arrays[other.y], arrays["q"], arrays["d"]
+        if is_cupy(r):
+            _extension(namespace(r))(q, arrays[one.r], d, alpha, beta, r, y)
+        else:
+            r[...] = q - alpha * arrays[one.r] - beta * r
+            y[...] = d * r
         return dot(other.r, other.y)
 
     return lambda one, other: (dot(one.y, "q"), dot(other.y, "q")), extend
+
+
+@cache
+def _extension(cupy: ModuleType) -> Any:
+    """Return the step as one kernel."""
+    work = "r = q - alpha * other - beta * r; y = d * r"
+    return cupy.ElementwiseKernel("T q, T other, T d, T alpha, T beta", "T r, T y", work, "dasp_extend")
 
 
 def _largest_row_sum(A: Any, inverse: Array) -> float:
