@@ -459,7 +459,8 @@ def test_on_a_gpu():
     A = uneven(20)
     planned, b = dasp.SpMatrix.from_scipy(A, device="cuda"), cupy.ones(400)
     ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A.copy()))
-    for M in (jacobi(planned), block_jacobi(planned, block=4), chebyshev(planned), multigrid(ml)):
+    pairs = [(make(planned), make(A)) for make in (jacobi, partial(block_jacobi, block=4), chebyshev)]
+    for M, on_cpu in [*pairs, (multigrid(ml), multigrid(ml, device="cpu"))]:
         for N in (M, M.astype(np.float32)):
             workspace = Workspace()
             x, stats = cg(planned, b, M=N, rtol=1e-9, workspace=workspace)
@@ -467,16 +468,11 @@ def test_on_a_gpu():
             assert stats.converged
             check(A, x.get(), b.get(), stats, 1e-9)
             np.testing.assert_array_equal(x.get(), again.get())
-            _, told = cg(A, b.get(), M=_on_cpu(A, ml, M), rtol=1e-9)
+            _, told = cg(A, b.get(), M=on_cpu, rtol=1e-9)
             assert abs(told.iterations - stats.iterations) <= 3
             operator = theirs.LinearOperator(M.shape, matvec=M.matvec, dtype=np.float64)
             _, info = theirs.cg(planned.as_linear_operator(), b, M=operator, rtol=1e-9)
             assert info == 0
-
-
-def _on_cpu(A: Any, ml: Any, M: Any) -> Any:
-    kinds = {"Jacobi": jacobi, "BlockJacobi": lambda A: block_jacobi(A, block=4), "Polynomial": chebyshev}
-    return kinds[type(M).__name__](A) if type(M).__name__ in kinds else multigrid(ml, device="cpu")
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e200])
