@@ -18,7 +18,7 @@ import csv
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +202,29 @@ def iterations(names: tuple[str, ...], device: Any) -> Iterator[Row]:
         yield row | {"us": f"{(taken[1] - taken[0]) / (many - few):.2f}"}
 
 
+def find_name(device: Any) -> str:
+    """Return the GPU's name, or how many cores there are."""
+    if device.name == "cpu":
+        return f"{os.cpu_count()} CPU cores"
+    return str(device.library.cuda.runtime.getDeviceProperties(0)["name"].decode())
+
+
+def append_rows(rows: Iterable[Row], columns: list[str], path: Path | None) -> None:
+    """Print rows as they come, and append them to a file if there is one."""
+    with contextlib.ExitStack() as stack:
+        writer = None
+        if path:
+            new = not path.exists()
+            file = stack.enter_context(open(path, "a", newline="", buffering=1))
+            writer = csv.DictWriter(file, columns, restval="")
+            if new:
+                writer.writeheader()
+        for row in rows:
+            print(*row.values(), sep="\t", flush=True)
+            if writer:
+                writer.writerow(row)
+
+
 def main() -> None:
     """Measure, print, and append the rows to the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -213,35 +236,21 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="append the rows to this file")
     options = parser.parse_args()
     device = Gpu() if options.device == "cuda" else Cpu()
-    if options.device == "cuda":
-        properties = device.library.cuda.runtime.getDeviceProperties(0)
-        where = properties["name"].decode()
-    else:
-        where = f"{os.cpu_count()} CPU cores"
     folder = os.environ.get("DASP_MATRICES")
     files = sorted(map(str, Path(folder).glob("*.npz"))) if folder else []
-    known = ["tree", "on", "matrix", "dtype", "subject", "us", "right"]
-    with contextlib.ExitStack() as stack:
-        writer = None
-        if options.csv:
-            new = not options.csv.exists()
-            file = stack.enter_context(open(options.csv, "a", newline="", buffering=1))
-            writer = csv.DictWriter(file, known, restval="")
-            if new:
-                writer.writeheader()
+    known = {"tree": options.tree, "on": find_name(device)}
 
-        def keep(row: Row) -> None:
-            print(*row.values(), sep="\t", flush=True)
-            if writer:
-                writer.writerow({"tree": options.tree, "on": where} | row)
-
-        for row in (*host(device), *iterations(tuple(options.systems), device)):
-            keep(row)
+    def measure() -> Iterator[Row]:
+        yield from host(device)
+        yield from iterations(tuple(options.systems), device)
         for name in options.matrices or (*MODELS, *files):
             for dtype in options.dtypes.split(","):
                 matrix = read(name).astype(dtype)
                 for row in products(matrix, device):
-                    keep({"matrix": Path(name).stem if name.endswith(".npz") else name, "dtype": dtype} | row)
+                    yield {"matrix": Path(name).stem if name.endswith(".npz") else name, "dtype": dtype} | row
+
+    columns = ["tree", "on", "matrix", "dtype", "subject", "us", "right"]
+    append_rows((known | row for row in measure()), columns, options.csv)
 
 
 if __name__ == "__main__":
