@@ -25,7 +25,7 @@ from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.launch import find_communicator, find_rank_device, find_world, leave
 from dasp.distributed.matrix import SpMatrix
 from dasp.distributed.nccl import NcclTransport
-from dasp.distributed.protocols import Rows
+from dasp.distributed.protocols import ExchangeRows
 from dasp.distributed.transport import find_transport
 from dasp.runtime.cpu.threads import get_num_threads
 from dasp.runtime.cuda.graph import PriorityGraph, in_turn
@@ -280,7 +280,7 @@ class Scaling:
                 exchange = links.exchange([(after, source)], [(before, target)])
                 run = in_turn([exchange.start, exchange.finish])
             else:
-                rows = links.rows(Rows([(after, 0, count)], None, [(before, 0, count)], target))
+                rows = links.rows(ExchangeRows([(after, 0, count)], None, [(before, 0, count)], target))
                 run = partial(rows.start, source)
             self.keep(
                 "message",

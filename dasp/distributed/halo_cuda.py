@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dasp.distributed.halo import ExchangeKind, HaloPattern
-from dasp.distributed.protocols import Rows, Transport
+from dasp.distributed.protocols import ExchangeRows, Transport
 from dasp.runtime.cuda import gpus
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.stream import Branch
@@ -162,7 +162,7 @@ class DeviceHalo(_DeviceHalo):
             self.received = self._cupy.zeros((pattern.columns, *shape), x)
             self._product = self._cupy.zeros((len(rows), *shape), y, order="F")
             self._messages = transport.rows(
-                Rows(pattern.sends, self._places, pattern.receives, self.received)
+                ExchangeRows(pattern.sends, self._places, pattern.receives, self.received)
             )
             self._add = prepare_addition(y, self._rows, self._product)
             self._current().synchronize()
@@ -235,7 +235,9 @@ class DeviceTransposedHalo(_DeviceHalo):
         with self._device:
             self._operand, self._product = zeros((len(rows), *shape), x), zeros((pattern.columns, *shape), y)
             self.received = zeros((len(places), *shape), y)
-            self._messages = transport.rows(Rows(pattern.receives, None, pattern.sends, self.received))
+            self._messages = transport.rows(
+                ExchangeRows(pattern.receives, None, pattern.sends, self.received)
+            )
             self._pack = prepare_packing(x, self._rows, self._operand)
             self._adds = [
                 prepare_addition(y, places[first:end], self.received[first:end])

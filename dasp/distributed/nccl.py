@@ -17,7 +17,7 @@ import numpy as np
 
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.halo_cuda import count_blocks, find_cupy_device, prepare_packing
-from dasp.distributed.protocols import RankError, Rows
+from dasp.distributed.protocols import ExchangeRows, RankError
 from dasp.distributed.watching import (
     LAST_SECONDS,
     NcclWatch,
@@ -69,7 +69,7 @@ def _group(nccl: Any) -> Iterator[None]:
 class NcclRows:
     """Rows of arrays that come later: packed, and sent by one group of NCCL's calls."""
 
-    def __init__(self, transport: NcclTransport, given: Rows) -> None:
+    def __init__(self, transport: NcclTransport, given: ExchangeRows) -> None:
         import cupy
 
         sends, places, receives, received = given
@@ -214,7 +214,7 @@ class NcclTransport:
             for rank, array in sends:
                 self._messages.send(array.data.ptr, array.nbytes, nccl.NCCL_INT8, rank, stream)
 
-    def rows(self, given: Rows) -> NcclRows:
+    def rows(self, given: ExchangeRows) -> NcclRows:
         """Prepare to send rows of arrays that come later; see `dasp.distributed.protocols.Transport`."""
         return NcclRows(self, given)
 

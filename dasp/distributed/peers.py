@@ -19,7 +19,7 @@ import numpy as np
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.halo_cuda import define_scalar, find_steps
 from dasp.distributed.peer_memory import Block, align, count_left_bytes, give_back_all
-from dasp.distributed.protocols import Rows, Span
+from dasp.distributed.protocols import ExchangeRows, Span
 from dasp.distributed.watching import (
     LAST_SECONDS,
     await_event,
@@ -139,7 +139,7 @@ def find_power_of_two(number: int) -> int:
 class PeerRows:
     """Messages between neighbours, as one launch; see `PeerTransport.rows`."""
 
-    def __init__(self, transport: PeerTransport, given: Rows) -> None:
+    def __init__(self, transport: PeerTransport, given: ExchangeRows) -> None:
         import cupy
 
         sends, places, receives, received = given
@@ -298,7 +298,7 @@ class PeerTransport:
         self.count += 1
         launch(self._current().ptr)
 
-    def rows(self, given: Rows) -> PeerRows:
+    def rows(self, given: ExchangeRows) -> PeerRows:
         """Prepare to send rows of arrays that come later; see `dasp.distributed.protocols.Transport`."""
         with self._device:
             return PeerRows(self, given)
@@ -334,7 +334,7 @@ class PeerTransport:
         others = [(other, 3 * other, 3 * other + 3) for other in range(size) if other != rank]
         sent = xp.arange(3 * size, dtype=np.float64) + 100 * rank
         came, total = (xp.full(3 * size, np.nan) for _ in range(2))
-        rows, add = self.rows(Rows(others, None, others, came)), self.sum(sent, total)
+        rows, add = self.rows(ExchangeRows(others, None, others, came)), self.sum(sent, total)
         own, want = np.arange(3) + 3.0 * rank, size * np.arange(3 * size) + 50.0 * size * (size - 1)
 
         def right() -> bool:

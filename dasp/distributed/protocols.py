@@ -23,7 +23,7 @@ class RankError(RuntimeError):
     """Another rank failed, ended, or did not answer in time."""
 
 
-class Rows(NamedTuple):
+class ExchangeRows(NamedTuple):
     """The rows of a rank that its neighbours exchange with it.
 
     Attributes
@@ -74,7 +74,7 @@ class Transport(Protocol):
         They may be one array.
         """
 
-    def rows(self, given: Rows) -> RowMessages:
+    def rows(self, given: ExchangeRows) -> RowMessages:
         """Prepare to send rows of arrays that come later."""
 
     def check(self) -> None:

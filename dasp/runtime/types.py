@@ -59,7 +59,7 @@ class KernelFunction(Protocol):
         """The driver's handle."""
 
 
-class Function(Protocol):
+class ModuleFunction(Protocol):
     """A kernel of a module, as cupy.RawKernel."""
 
     @property
@@ -73,7 +73,7 @@ class KernelModule(Protocol):
     def compile(self) -> None:
         """Compile and load them."""
 
-    def get_function(self, name: str, /) -> Function:
+    def get_function(self, name: str, /) -> ModuleFunction:
         """Return a kernel."""
 
 

@@ -100,7 +100,7 @@ def cg(
     """
     n = int(getattr(A, "shape", (0,))[0])
     limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
-    plain = Form(conjugate_gradients, names_with(M))
+    plain = CgForm(conjugate_gradients, names_with(M))
     form = _find_quick_form(A, b, n, M, seen=callback is not None or progress) or plain
     x, stats = solve(A, b, x0, limits, M, workspace, *form)
     rest = replace(limits, maxiter=limits.maxiter - stats.iterations)
@@ -111,7 +111,7 @@ def cg(
     return x, stats
 
 
-class Form(NamedTuple):
+class CgForm(NamedTuple):
     """A form of the method: the last arguments of `dasp.solvers.system.solve`."""
 
     method: Callable[[System], Method]
@@ -120,7 +120,7 @@ class Form(NamedTuple):
     loop: Callable[[System], Loop] | None = None
 
 
-def _find_quick_form(A: Matrix, b: ArrayLike, n: int, M: Matrix | None, *, seen: bool) -> Form | None:
+def _find_quick_form(A: Matrix, b: ArrayLike, n: int, M: Matrix | None, *, seen: bool) -> CgForm | None:
     """Return a form of the method that is faster than the plain one here, or None.
 
     On several ranks it is the form whose sums no rank waits for; on a GPU the form in one launch, else that
@@ -128,7 +128,7 @@ def _find_quick_form(A: Matrix, b: ArrayLike, n: int, M: Matrix | None, *, seen:
     """
     if any_complex(A, b, M):
         return None  # the plain form alone looks whether A is Hermitian
-    quick = Form(PipelinedConjugateGradients, PipelinedConjugateGradients.names)
+    quick = CgForm(PipelinedConjugateGradients, PipelinedConjugateGradients.names)
     if hasattr(A, "solver_space"):
         pays = bool(getattr(A, "hidden_sums", False))
     else:
@@ -142,7 +142,7 @@ def _find_quick_form(A: Matrix, b: ArrayLike, n: int, M: Matrix | None, *, seen:
         recipe = find_recipe(A, M, dtype)
         if recipe is not None:
             names = quick.names if M is None else (*quick.names, "d")
-            return Form(quick.method, names, ("cg in one launch",), partial(PersistentLoop, recipe=recipe))
+            return CgForm(quick.method, names, ("cg in one launch",), partial(PersistentLoop, recipe=recipe))
         # In float32 what is carried along in one pass drifts away so soon that it takes more iterations.
         pays = n <= ONE_PASS_ROWS and dtype == np.float64
     return quick if pays and M is None and not seen else None

@@ -181,7 +181,7 @@ def _set(y: Array, product: Array, name: str) -> None:
     y[...] = product
 
 
-class Function(_Multiplies):
+class FunctionOperator(_Multiplies):
     """An operator of a shape that is a function: it takes x, and y to set."""
 
     def __init__(self, shape: tuple[int, int], device: str, function: Callable[[Array, Array], None]) -> None:
@@ -200,10 +200,12 @@ def scale_by_power(operator: DeviceOperator, power: int) -> DeviceOperator:
         operator.multiply(x * before, y)
         y *= after
 
-    return Function(operator.shape, operator.device, multiply)
+    return FunctionOperator(operator.shape, operator.device, multiply)
 
 
-def damp_by(operator: DeviceOperator, adjoint: DeviceOperator, damp: float) -> tuple[Function, Function]:
+def damp_by(
+    operator: DeviceOperator, adjoint: DeviceOperator, damp: float
+) -> tuple[FunctionOperator, FunctionOperator]:
     """Return [A; damp I], A above a multiple of the unit matrix, and its adjoint [A.H, damp I]."""
     m, n = operator.shape
 
@@ -216,7 +218,7 @@ def damp_by(operator: DeviceOperator, adjoint: DeviceOperator, damp: float) -> t
         y += x[m:] * damp
 
     device = operator.device
-    return Function((m + n, n), device, forward), Function((n, m + n), device, backward)
+    return FunctionOperator((m + n, n), device, forward), FunctionOperator((n, m + n), device, backward)
 
 
 def _conjugate(transposed: DeviceOperator) -> DeviceOperator:
@@ -226,7 +228,7 @@ def _conjugate(transposed: DeviceOperator) -> DeviceOperator:
         transposed.multiply(x.conj(), y)
         y.imag[...] *= -1
 
-    return Function(transposed.shape, transposed.device, multiply)
+    return FunctionOperator(transposed.shape, transposed.device, multiply)
 
 
 def _shape(A: Any) -> tuple[int, int]:
@@ -280,7 +282,7 @@ def adjoint_of(A: Any, device: str) -> DeviceOperator:
         return _conjugate(as_operator(transposed, device, "A.T"))
     if hasattr(A, "rmatvec"):
         m, n = _shape(A)
-        return Function((n, m), device, lambda x, y: _set(y, A.rmatvec(x), "A.H"))
+        return FunctionOperator((n, m), device, lambda x, y: _set(y, A.rmatvec(x), "A.H"))
     raise TypeError(
         f"A is {_check.kind_of(A)} with neither T nor rmatvec; this method multiplies by the transpose; "
         "pass a matrix that has one, or a method that needs none (gmres, bicgstab)"
