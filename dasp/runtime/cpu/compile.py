@@ -9,6 +9,7 @@ functions are compiled anew in every process, after one warning.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sys
 import time
@@ -19,7 +20,7 @@ from typing import Any, cast
 from llvmlite.binding.ffi import lib
 from numba import config, njit
 from numba.core.base import BaseContext
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
@@ -103,6 +104,30 @@ def _undisturbed(name: str, compile_function: Callable[..., Any]) -> Callable[..
     return undisturbed
 
 
+class _Files(IndexDataCacheFile):  # type: ignore[misc]  # Numba's types are skipped
+    """The files of one function's compiled code, each named by all that the code depends on.
+
+    Numba numbers them in an index. Of two processes that compile at the same time, one may write its code
+    under the number that stands for other types in the index of the other: results are wrong then, or the
+    process crashes. A name says what a file holds, and there is no index.
+    """
+
+    def save(self, key: tuple[object, ...], data: object) -> None:
+        """Keep code; a process that keeps the same replaces it."""
+        self._save_data(self._find_name(key), data)
+
+    def load(self, key: tuple[object, ...]) -> Any:
+        """Return the code that is kept, or None."""
+        try:
+            return self._load_data(self._find_name(key))
+        except FileNotFoundError:
+            return None
+
+    def _find_name(self, key: tuple[object, ...]) -> str:
+        found = hashlib.sha256(repr((self._version, self._source_stamp, key)).encode())
+        return f"{self._index_name.removesuffix('.nbi')}.{found.hexdigest()[:32]}.nbc"
+
+
 class _Cache(FunctionCache):  # type: ignore[misc]  # Numba's types are skipped
     """Numba's cache of one function; if it cannot be read or written, code is compiled without an error.
 
@@ -113,6 +138,11 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # Numba's types are skipped
     """
 
     saves = 0
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__(function)
+        locator = self._impl.locator
+        self._cache_file = _Files(self.cache_path, self._impl.filename_base, locator.get_source_stamp())
 
     def load_overload(self, sig: Signature, target_context: BaseContext) -> CompileResult | None:
         """Return the code that is kept for a signature, or None."""
@@ -125,8 +155,6 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # Numba's types are skipped
             _warn(
                 f"compiled code in {self.cache_path} cannot be read ({_short(error)}); it is compiled again"
             )
-        with contextlib.suppress(Exception):  # else it is found damaged again, and compiled again
-            self.flush()
         return None
 
     def save_overload(self, sig: Signature, data: CompileResult) -> None:

@@ -1,0 +1,37 @@
+"""Compiled code on disk."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba.core.caching import IndexDataCacheFile
+
+from dasp.runtime.cpu.compile import _Cache, jit
+
+
+def take_second(x):
+    return x[1]
+
+
+def test_processes_that_compile_at_once_keep_each_its_own_code(monkeypatch, tmp_path):
+    """What another process has kept since a process began to compile is not seen by it."""
+    monkeypatch.setenv("DASP_CACHE", str(tmp_path))
+    arrays = [np.arange(8, dtype=kind) + kind(0.5) for kind in (np.float32, np.float64, np.complex64)]
+    with monkeypatch.context() as at_once:
+        at_once.setattr(IndexDataCacheFile, "_load_index", lambda self: {})
+        for x in arrays:
+            assert jit()(take_second)(x) == x[1]
+    known, before = jit()(take_second), _Cache.saves
+    assert [known(x) for x in arrays] == [x[1] for x in arrays]
+    assert _Cache.saves == before, "compiled again"
+
+
+def test_damaged_code_is_compiled_again(monkeypatch, tmp_path, recwarn):
+    monkeypatch.setenv("DASP_CACHE", str(tmp_path))
+    x = np.arange(8.0)
+    assert jit()(take_second)(x) == 1
+    (path,) = tmp_path.rglob("*.nbc")
+    path.write_bytes(path.read_bytes()[:100])
+    before = _Cache.saves
+    for count in (1, 1):  # once, and found the next time
+        assert jit()(take_second)(x) == 1
+        assert _Cache.saves == before + count
