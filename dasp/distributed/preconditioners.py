@@ -26,7 +26,7 @@ from dasp.multigrid.hierarchy import (
     check_finite,
     coarsen,
     cycle_type,
-    level_inverse_diagonal,
+    invert_diagonal,
     levels_of,
     set_up,
 )
@@ -219,7 +219,7 @@ def chebyshev(
     degree : int
     ratio : float
         Of the interval's ends, if `bounds` are not given: the upper one is found by some iterations of
-        conjugate gradients with Jacobi's preconditioner, and raised by an eighth.
+        conjugate gradients with Jacobi's preconditioner, and raised by 12 percent.
     bounds : tuple of float, optional
 
     Returns
@@ -316,7 +316,8 @@ class RankMultigrid(Multigrid):
             mine = setup and setup.levels[k]
             same = k == 0 and matrix.dtype == entry_type(matrix, self.dtype)
             A = matrix if same else plan(mine and mine.A, k, k)
-            inverse = matrix.agree(partial(level_inverse_diagonal, A.diagonal_block(), coarse=k > 0))
+            block = A.diagonal_block()
+            inverse = matrix.agree(partial(invert_diagonal, block, block.diagonal(), coarse=k > 0))
             operator, vectors = as_operator(A, self.device), None if k else self.vectors
             levels.append(Level(operator, inverse, radius, self.space, options, vectors))
             if k + 1 < len(sizes):

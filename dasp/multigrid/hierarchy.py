@@ -192,16 +192,10 @@ def _dense_cycle(levels: list[LevelMatrices], last: csr_array, options: CycleOpt
     return np.asarray(inner)
 
 
-def level_inverse_diagonal(A: csr_array, *, coarse: bool) -> Array:
-    """Return 1 / a_ii of a matrix of the host; see `invert_diagonal`."""
-    return invert_diagonal(A, A.diagonal(), coarse=coarse)
-
-
 def invert_diagonal(A: csr_array, diagonal: Array, *, coarse: bool) -> Array:
-    """Return 1 / a_ii, with the diagonal of a matrix in NumPy or CuPy; on a coarse level 0 for a row of
-    zeros, which smoothers pass by.
+    """Return 1 / a_ii, given the diagonal of A in NumPy or CuPy; on a coarse level 0 for a row of zeros.
 
-    Aggregates with fewer unknowns than modes leave such rows.
+    Aggregates with fewer unknowns than modes leave such rows; smoothers pass them by.
 
     Raises
     ------

@@ -121,9 +121,8 @@ class Preconditioner:
         coding of a plan does not hold the new values, it is planned anew: a graph of your own must then be
         captured anew (`generation` has grown).
         """
-        shape = getattr(
-            A, "local_shape", getattr(A, "shape", self.shape)
-        )  # over ranks that of this one's part
+        shape = getattr(A, "shape", self.shape)
+        shape = getattr(A, "local_shape", shape)  # over ranks that of this one's part
         kind = np.dtype(getattr(A, "dtype", np.float32)).kind
         if tuple(shape) != self.shape:
             raise ValueError(

@@ -167,7 +167,7 @@ def chebyshev(
         Steps; one less is the number of products.
     ratio : float
         Of the interval's ends, if `bounds` are not given: the upper one is an estimate of the largest
-        eigenvalue of D^-1 A, raised by an eighth; of a matrix that is not Hermitian the largest sum of a row
+        eigenvalue of D^-1 A, raised by 12 percent; of a matrix that is not Hermitian the largest sum of a row
         of absolute values.
     bounds : tuple of float, optional
         The interval on which the polynomial approximates the inverse.

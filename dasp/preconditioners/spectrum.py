@@ -78,11 +78,7 @@ def dense_spectral_radius(A: np.ndarray[Any, Any], inverse: np.ndarray[Any, Any]
     arrays = {name: np.empty(len(A), A.dtype) for name in NAMES}
     with np.errstate(all="ignore"):
         arrays["d"][...] = inverse
-        return _estimate(A, inverse, partial(_multiply, A), arrays, *_array_passes(arrays))
-
-
-def _multiply(A: np.ndarray[Any, Any], x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> None:
-    np.matmul(A, x, out=y)
+        return _estimate(A, inverse, partial(np.matmul, A), arrays, *_array_passes(arrays))
 
 
 class _Pair(NamedTuple):
@@ -142,7 +138,7 @@ def _find_by_lanczos(
     )
 
 
-Multiply = Callable[[Array, Array], None]
+Multiply = Callable[[Array, Array], object]
 """Sets the second vector to A times the first."""
 
 Measure = Callable[[_Pair, _Pair], tuple[np.float64, np.float64]]

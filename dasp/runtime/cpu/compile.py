@@ -150,7 +150,6 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # Numba's types are skipped
             return super().load_overload(sig, target_context)
         except (OSError, MemoryError, ImportError) as error:  # not the files' fault
             _warn(f"compiled code in {self.cache_path} cannot be read ({_short(error)}); {_REMEDY}")
-            return None
         except Exception as error:  # files may be damaged in any way
             _warn(
                 f"compiled code in {self.cache_path} cannot be read ({_short(error)}); it is compiled again"
