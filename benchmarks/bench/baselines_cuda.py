@@ -32,7 +32,7 @@ from dasp.cli.devices import Baselines, Missing
 from dasp.cli.measure import fill
 from dasp.cli.timing import Candidate
 from dasp.runtime.dtypes import real_type, sum_type
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 
 CSR_SETTINGS = {
     "cusparse_alg1": (SPMV_CSR_ALG1, False),

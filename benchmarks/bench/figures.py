@@ -19,7 +19,7 @@ from benchmarks.bench.rows import Row, number
 from benchmarks.bench.sparse_report import baselines, timed, us
 from dasp.cli.figures import BLACK, BLUE, COLOURS, GREEN, ORANGE, RED, SKY, new_figure, save, styled
 from dasp.cli.table import geometric_mean, significant
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 
 MARKERS = ("o", "s", "^", "v", "D", "P", "X", "<", ">", "h")
 OURS = {"color": BLUE, "marker": "o"}

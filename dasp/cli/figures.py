@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from scipy.sparse import csr_array
 
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = (
     "#000000",

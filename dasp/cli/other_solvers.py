@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 from dasp.cli.systems import Outcome, judge
 from dasp.multigrid.hierarchy import make_hierarchy
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import Array
 from dasp.solvers.choose import choose_method
 

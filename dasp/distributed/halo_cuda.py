@@ -13,7 +13,7 @@ from dasp.runtime.cuda import gpus
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.stream import Branch
 from dasp.runtime.dtypes import C_NAMES
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import CupyDevice, DeviceArray, Number
 from dasp.solvers.cuda.passes import THREADS
 

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from dasp.distributed.communicator import Communicator, agree
-from dasp.runtime.integers import round_up
+from dasp.runtime.sizes import round_up
 from dasp.runtime.types import CupyDevice
 
 ALIGNMENT = 256

@@ -30,7 +30,7 @@ from dasp.distributed.watching import (
 )
 from dasp.runtime.cuda.device import CudaDevice, shared_with_host
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch, Signature
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import CupyDevice, DeviceArray, Event
 from dasp.solvers.cuda.passes import THREADS
 

@@ -18,7 +18,7 @@ from dasp.formats.csr.matrix import Csr
 from dasp.matrix.entries import Coordinates, take_sparse
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
-from dasp.runtime.integers import narrowest
+from dasp.runtime.sizes import narrowest
 from dasp.runtime.types import Array
 
 Numbers = np.ndarray[Any, Any]

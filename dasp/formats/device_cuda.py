@@ -25,7 +25,7 @@ from dasp.runtime.arrays import Order
 from dasp.runtime.cuda.gpus import number
 from dasp.runtime.cuda.source import finish_loading
 from dasp.runtime.cuda.upload import upload
-from dasp.runtime.integers import narrowest
+from dasp.runtime.sizes import narrowest
 from dasp.runtime.types import AnyArray, Array, DeviceArray
 
 

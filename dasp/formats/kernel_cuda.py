@@ -11,7 +11,7 @@ import numpy as np
 from dasp.formats.plan import WARP, Plan
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import Arithmetic, real_type
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import DeviceArray, KernelFunction
 
 VARYING = "x", "y", "alpha", "beta"

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from dasp.formats.cost import CostModel
-from dasp.runtime.integers import narrowest as narrowest
+from dasp.runtime.sizes import narrowest as narrowest
 from dasp.runtime.types import Array as Array
 
 T = TypeVar("T")

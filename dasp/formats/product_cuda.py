@@ -33,7 +33,7 @@ from dasp.runtime.cuda.gpus import number
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch
 from dasp.runtime.cuda.stream import PER_THREAD_STREAM, THIS_THREAD, on_stream
 from dasp.runtime.dtypes import BFLOAT16, Arithmetic, into, real_type
-from dasp.runtime.integers import round_up
+from dasp.runtime.sizes import round_up
 from dasp.runtime.types import CupyDevice, DeviceArray
 
 OVERLAPPING_DRIVER = 12_030

@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple, cast
 import numpy as np
 
 from dasp.io.files import MatrixFileError, open_regular
-from dasp.runtime.memory import refuse_oversize
+from dasp.runtime.sizes import refuse_oversize
 
 _MAGIC = b"PK"
 _MOST_CONTENTS = 1 << 20

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from dasp.runtime.memory import OversizeError
+from dasp.runtime.sizes import OversizeError
 
 _AGAIN = "download or write it again"
 _KINDS = (

@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 
 from dasp.io.files import MatrixFileError, open_regular
 from dasp.io.market_entries import REMEDY, Entries, Head, Vector, assemble
-from dasp.runtime.memory import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize
+from dasp.runtime.sizes import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _OTHERS = {

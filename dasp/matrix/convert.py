@@ -18,7 +18,7 @@ from dasp.matrix.planning import Request
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
-from dasp.runtime.memory import BYTES_PER_ROW, refuse_oversize
+from dasp.runtime.sizes import BYTES_PER_ROW, refuse_oversize
 from dasp.runtime.types import ArrayLike
 
 Entries = tuple[Csr, Array | None]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dasp.runtime.memory import refuse_oversize
+from dasp.runtime.sizes import refuse_oversize
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -16,7 +16,7 @@ from dasp.preconditioners.base import (
     wide_type,
 )
 from dasp.runtime import check as _check
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 from dasp.solvers.operator import Matrix
 
 

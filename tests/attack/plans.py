@@ -34,7 +34,7 @@ from dasp.formats.devices import find
 from dasp.formats.sell import SELL
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
-from dasp.runtime import integers as _integers
+from dasp.runtime import sizes as _integers
 from dasp.runtime.cuda import gpus
 from dasp.runtime.dtypes import named
 from tests.attack._cases import Counts, Draws, attack_with, written_in_graphs

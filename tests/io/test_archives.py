@@ -72,7 +72,7 @@ def test_an_archive_with_a_long_table_of_contents_is_refused(tmp_path: Path) -> 
 
 
 def test_nothing_is_unpacked_that_is_not_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dasp.runtime.memory.machine_bytes", lambda: 10**8)
+    monkeypatch.setattr("dasp.runtime.sizes.machine_bytes", lambda: 10**8)
     zeros = npy(np.zeros(2 * 10**7))
     plan = {f"{name}.npy": npy(value) for name, value in pack_plan(dasp_plan()).items()}
     bombs = {
@@ -96,5 +96,5 @@ def test_nothing_is_unpacked_that_is_not_announced(tmp_path: Path, monkeypatch: 
 def test_a_zip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.npz"
     scipy.sparse.save_npz(path, generate("poisson2d:10"))
-    monkeypatch.setattr("dasp.runtime.memory.machine_bytes", lambda: 1000)
+    monkeypatch.setattr("dasp.runtime.sizes.machine_bytes", lambda: 1000)
     assert "half of this machine's memory" in refusal(path)

@@ -27,7 +27,7 @@ from dasp.runtime import arrays as _arrays
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import LINE
-from dasp.runtime.integers import round_up
+from dasp.runtime.sizes import round_up
 
 Floats = NDArray[Any]
 

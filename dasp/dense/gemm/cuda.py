@@ -18,7 +18,7 @@ from dasp.dense.gemm.settings import entry
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime.cuda.launch import address
-from dasp.runtime.integers import round_up
+from dasp.runtime.sizes import round_up
 from dasp.runtime.types import Array
 
 DTYPES = (*REAL, *HALF)

@@ -17,7 +17,7 @@ from dasp.dense.gemm import settings
 from dasp.dense.gemm.ladder import HALF, REAL
 from dasp.dense.gemm.launch_cuda import KernelCall
 from dasp.dense.gemm.settings import TileSizes
-from dasp.runtime.integers import ceil_div, round_up
+from dasp.runtime.sizes import ceil_div, round_up
 
 ARRAYS = ("a", "b", "c", "d", "sums")
 """The names of the arrays among the arguments of launches; "sums" is a workspace."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 
 SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
 

@@ -18,7 +18,7 @@ from dasp.dense.gemm.launch_cuda import KernelCall, PreparedCalls
 from dasp.dense.gf256.field import EXP, LOG, Bytes
 from dasp.dense.gf256.kernel import Kernel
 from dasp.runtime import arrays as _arrays
-from dasp.runtime.integers import ceil_div, round_up
+from dasp.runtime.sizes import ceil_div, round_up
 from dasp.runtime.types import Array
 
 MOST_GRID_ROWS = 65535

@@ -22,7 +22,7 @@ from dasp.formats.dasp.pattern import (
 from dasp.formats.dasp.unpack import short_owners
 from dasp.formats.plan import PAD, Plan, check_offsets, check_permutation, require
 from dasp.runtime.dtypes import real_type
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 
 Vector = np.ndarray[Any, Any]
 

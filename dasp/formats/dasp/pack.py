@@ -32,8 +32,8 @@ from dasp.formats.dasp.pattern import (
 from dasp.formats.format import BasicPrimitives
 from dasp.formats.plan import PAD, WARP, Plan, narrowest
 from dasp.runtime.dtypes import bits_type
-from dasp.runtime.integers import ceil_div, round_up
 from dasp.runtime.loading import load
+from dasp.runtime.sizes import ceil_div, round_up
 
 Vector = np.ndarray[Any, Any]
 

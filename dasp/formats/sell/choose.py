@@ -16,7 +16,7 @@ import numpy as np
 from dasp.formats.cost import FEW_WARPS, MANY_WARPS, SOME_WARPS, CostModel, Gathers
 from dasp.formats.plan import WARP
 from dasp.formats.sell.pattern import MOST_CODES, Coding, code_type, may_code
-from dasp.runtime.integers import ceil_div, round_up
+from dasp.runtime.sizes import ceil_div, round_up
 
 SECTOR_BYTES = 32
 """Bytes that a gather moves at the least: a sector of a GPU's cache."""

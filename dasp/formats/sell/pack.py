@@ -18,7 +18,7 @@ from dasp.formats.sell.layout import Cut, Layout, Survey
 from dasp.formats.sell.options import Options
 from dasp.formats.sell.pattern import NAME, Choice, Coding, Pattern
 from dasp.formats.sell.protocols import Primitives
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 
 
 def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:

@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import Vector
 
 RUN_BYTES = 64

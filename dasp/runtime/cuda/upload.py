@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dasp.runtime.cpu import threads as _threads
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import Array
 
 PIECE, WORKERS = 4 << 20, 4

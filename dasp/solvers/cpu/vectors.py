@@ -13,7 +13,7 @@ from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.job import CHUNKS, Job
 from dasp.runtime.cpu.team import multiply_alone, team
 from dasp.runtime.dtypes import real_type
-from dasp.runtime.integers import ceil_div, round_up
+from dasp.runtime.sizes import ceil_div, round_up
 from dasp.runtime.types import Vector
 from dasp.solvers.cpu.passes import BLOCK, COMPLEX_BLOCK, NO_FACTOR, compile_pass
 from dasp.solvers.scalars import Scalar

@@ -10,7 +10,7 @@ import numpy as np
 
 from dasp.runtime.cuda.graph import in_turn
 from dasp.runtime.cuda.launch import Signature
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 from dasp.solvers.cuda.passes import PACK_BYTES, scalar_defines
 from dasp.solvers.cuda.vectors import CudaVectors
 

@@ -12,7 +12,7 @@ import numpy as np
 from dasp.runtime.cuda.device import CudaDevice, device_of_number
 from dasp.runtime.cuda.graph import in_turn
 from dasp.runtime.cuda.launch import Signature
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import Array, Vector
 from dasp.solvers.cuda.arnoldi import CudaArnoldi
 from dasp.solvers.cuda.loop import CudaLoop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dasp.runtime.integers import round_up
+from dasp.runtime.sizes import round_up
 from dasp.runtime.types import Array
 from dasp.solvers.cuda.passes import PACK_BYTES
 from dasp.solvers.cuda.trace import PartOfDot, PassSpace, TracedPass

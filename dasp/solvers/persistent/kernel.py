@@ -18,7 +18,7 @@ from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import C_NAMES, into
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 from dasp.solvers.cuda.loop import HISTORY
 from dasp.solvers.operator import Matrix, device_of, product_of
 

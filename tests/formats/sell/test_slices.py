@@ -30,7 +30,7 @@ from dasp.formats.sell.pattern import CODE_TYPES, Coding, Width, delta_views, sh
 from dasp.models import examples, generate
 from dasp.runtime.cpu import threads
 from dasp.runtime.dtypes import into
-from dasp.runtime.memory import HUGE_PAGE, new_array
+from dasp.runtime.sizes import HUGE_PAGE, new_array
 from tests.support.executors import EXECUTORS, multiply
 from tests.support.gallery import from_lengths, matrices
 from tests.support.planned import MODELS, plan_of

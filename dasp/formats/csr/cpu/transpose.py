@@ -11,8 +11,7 @@ from dasp.formats.csr.matrix import Csr
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.dtypes import bits_type
-from dasp.runtime.integers import narrowest
-from dasp.runtime.memory import new_array
+from dasp.runtime.sizes import narrowest, new_array
 
 Vector = np.ndarray[Any, Any]
 

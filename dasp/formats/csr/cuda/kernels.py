@@ -9,7 +9,7 @@ import numpy as np
 
 from dasp.runtime.cuda.launch import Kinds, Signature
 from dasp.runtime.dtypes import C_NAMES
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 
 COUNT = np.dtype(np.uint64)
 

@@ -19,7 +19,7 @@ from dasp.formats.csr.cuda.kernels import (
 )
 from dasp.formats.csr.matrix import Array, Csr
 from dasp.runtime.cuda.device import KernelLauncher
-from dasp.runtime.integers import ceil_div, narrowest
+from dasp.runtime.sizes import ceil_div, narrowest
 
 
 def sort(

@@ -10,7 +10,7 @@ from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.csr.matrix import Array, Csr, equal
 from dasp.runtime.cuda.device import KernelLauncher
 from dasp.runtime.dtypes import bits_type
-from dasp.runtime.integers import narrowest
+from dasp.runtime.sizes import narrowest
 
 
 def transpose(on: KernelLauncher, csr: Csr) -> tuple[Csr, Array] | None:

@@ -10,7 +10,7 @@ from dasp.formats.kernel_cuda import Scratch
 from dasp.formats.plan import WARP, Plan
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import C_NAMES, Arithmetic
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 
 THREADS, SHORT_THREADS = 128, 256
 """Threads of a block, and where most rows are short: those warps end soon."""

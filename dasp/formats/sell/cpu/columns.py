@@ -25,7 +25,7 @@ from dasp.formats.sell.pattern import (
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import at
 from dasp.runtime.cpu.threads import over_ranges
-from dasp.runtime.memory import new_array
+from dasp.runtime.sizes import new_array
 
 Vector = np.ndarray[Any, Any]
 

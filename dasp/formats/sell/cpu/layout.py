@@ -11,7 +11,7 @@ from dasp.formats.plan import WARP, narrowest
 from dasp.formats.sell.cpu.windows import WindowSorter, cut_runs
 from dasp.formats.sell.layout import Cut, Layout, Runs, Slices, Survey, Tried
 from dasp.formats.sell.pattern import shape_word
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 
 Vector = np.ndarray[Any, Any]
 

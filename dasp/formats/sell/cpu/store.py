@@ -24,7 +24,7 @@ from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import at
 from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.dtypes import bits_type
-from dasp.runtime.memory import new_array
+from dasp.runtime.sizes import new_array
 
 Vector = np.ndarray[Any, Any]
 

@@ -29,7 +29,7 @@ from dasp.formats.sell.pattern import (
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.dtypes import bits_type, real_type, sum_type
-from dasp.runtime.memory import new_array
+from dasp.runtime.sizes import new_array
 
 Vector = np.ndarray[Any, Any]
 

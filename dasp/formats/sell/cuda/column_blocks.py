@@ -13,7 +13,7 @@ from dasp.formats.cost import CostModel
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cuda.sectors import FAR, SECTOR
 from dasp.runtime.dtypes import Arithmetic
-from dasp.runtime.integers import ceil_div, round_up
+from dasp.runtime.sizes import ceil_div, round_up
 
 WIDEST_LOAD = 16
 """Bytes of the widest load of one lane."""

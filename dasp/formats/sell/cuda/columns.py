@@ -37,7 +37,7 @@ from dasp.runtime.cuda.capture import captured_in, in_pool, keep
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import C_NAMES, Arithmetic
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import DeviceArray, KernelFunction
 
 _HERE = nullcontext()

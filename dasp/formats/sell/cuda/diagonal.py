@@ -10,7 +10,7 @@ from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cuda import vector
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.dtypes import C_NAMES, Arithmetic
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import KernelFunction
 
 THREADS = 256

@@ -17,7 +17,7 @@ from dasp.formats.sell.cuda.primitives import primitives
 from dasp.runtime.cuda.driver import count_resident_blocks
 from dasp.runtime.cuda.launch import Launch
 from dasp.runtime.dtypes import Arithmetic, into
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import DeviceArray, KernelFunction
 
 T = TypeVar("T")

@@ -30,7 +30,7 @@ from dasp.runtime.cuda.device import CudaDevice, KernelLauncher
 from dasp.runtime.cuda.launch import Kinds, Signature
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import C_NAMES, Arithmetic, bits_type
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 
 ROWS, COLUMNS = 8, 4
 """Of a tile."""

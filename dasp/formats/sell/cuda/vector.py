@@ -12,7 +12,7 @@ from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import C_NAMES, Arithmetic
-from dasp.runtime.integers import ceil_div, round_up
+from dasp.runtime.sizes import ceil_div, round_up
 
 ARRAYS = """
     const uint4*          headers          [count]

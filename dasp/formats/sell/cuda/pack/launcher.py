@@ -10,7 +10,7 @@ from dasp.formats.sell.cuda.pack.kinds import INT64
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda.device import CudaDevice, KernelLauncher
 from dasp.runtime.cuda.launch import Kinds
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 
 BLOCKS = 528
 """Most blocks of a launch whose threads go through an array a grid apart: four to a multiprocessor."""

@@ -22,7 +22,7 @@ from dasp.formats.sell.cuda.pack.values import (
 )
 from dasp.formats.sell.pattern import Coding, Values, code_type
 from dasp.runtime.cuda.launch import Arguments, Kinds
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 
 _CAPTURED = (
     "new values were written into coded ones, of a matrix or of its transpose, while a graph was captured; "

@@ -12,7 +12,7 @@ from dasp.formats.sell.cuda.pack.values import count_distinct
 from dasp.formats.sell.layout import Layout, Survey
 from dasp.formats.sell.pattern import Coding, Values, code_type
 from dasp.runtime.cuda.launch import Arguments
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 
 
 def store(

@@ -20,7 +20,7 @@ from dasp.formats.sell.cuda.pack.values import (
     value_statistics,
 )
 from dasp.formats.sell.layout import Cut, Survey
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 
 BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1
 """Added to a signed number so that it compares as an unsigned one; and all bits, to flip them."""

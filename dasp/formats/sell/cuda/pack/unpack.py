@@ -13,7 +13,7 @@ from dasp.formats.sell.cuda.pack.kinds import COUNT, INT64, as_bits, as_codes
 from dasp.formats.sell.cuda.pack.launcher import Launcher, count_blocks
 from dasp.formats.sell.pattern import Coding, Pattern, Values
 from dasp.runtime.cuda.launch import Arguments
-from dasp.runtime.integers import ceil_div
+from dasp.runtime.sizes import ceil_div
 
 
 def unpack(on: Launcher, plan: Plan) -> tuple[Array, Array, Array]:
