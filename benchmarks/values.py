@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 import dasp
 from benchmarks.bench import machine, results
-from dasp.cli.roofline import cuda_copy_bandwidth, host_copy_bandwidth, product_bytes, roofline_us
+from dasp.cli.timing import cuda_copy_bandwidth, host_copy_bandwidth, product_bytes, roofline_us
 from dasp.io import load_matrix
 
 CALLS = 100

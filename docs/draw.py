@@ -24,7 +24,7 @@ from benchmarks.bench.figures import plain_ticks
 from benchmarks.bench.rows import Row, number
 from benchmarks.bench.sparse_report import baselines, pays_against_all, speedup, timed
 from dasp import formats
-from dasp.cli import figures, roofline
+from dasp.cli import figures, timing
 from dasp.formats import devices
 from dasp.formats.plan import PAD, WARP
 from dasp.formats.sell.pattern import Coding, shape_fields
@@ -217,7 +217,7 @@ def plan_bytes() -> Figure:
     for name in names.split():
         matrix = dasp.models.generate(name)
         plan = dasp.SpMatrix.from_scipy(matrix, device="cpu").plan
-        csr = roofline.csr_bytes(matrix.shape[0], matrix.nnz, 8)
+        csr = timing.csr_bytes(matrix.shape[0], matrix.nnz, 8)
         parts = {key.partition(",")[0]: n / csr for key, n in formats.shares(plan)["bytes"].items()}
         found.append((name, parts))
     found.sort(key=lambda each: sum(each[1].values()))

@@ -28,11 +28,10 @@ from benchmarks.bench.cusparse import (
     load,
 )
 from benchmarks.bench.rows import Row, number
-from dasp.cli import roofline
-from dasp.cli.measure import as_float, random_vector
+from dasp.cli import timing
+from dasp.cli.measure import Reference, as_float, check_rows, random_vector, reference_product
 from dasp.cli.table import Table, geometric_mean, significant
 from dasp.cli.timing import Candidate, replays
-from dasp.cli.verify import Reference, check_rows, reference_product
 from dasp.io import load_matrix
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
@@ -242,7 +241,7 @@ def known_columns(device: str, bandwidth: float | None = None) -> dict[str, str]
         else machine.host_columns(get_num_threads())
     )
     if bandwidth is None:
-        copy = roofline.cuda_copy_bandwidth if device == "cuda" else roofline.host_copy_bandwidth
+        copy = timing.cuda_copy_bandwidth if device == "cuda" else timing.host_copy_bandwidth
         bandwidth = copy()
     return known | {"copy_bytes_per_second": f"{bandwidth:.6g}"}
 

@@ -27,7 +27,7 @@ from dasp.cli.measure import (
     best_ms,
     compare,
 )
-from dasp.cli.roofline import csr_bytes, product_bytes, roofline_us
+from dasp.cli.timing import csr_bytes, product_bytes, roofline_us
 
 
 @dataclass(frozen=True)

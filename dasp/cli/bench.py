@@ -139,7 +139,7 @@ def measure_matrix(
     import numpy as np
 
     from dasp.cli.measure import best_ms, compare
-    from dasp.cli.roofline import csr_bytes, product_bytes, roofline_us
+    from dasp.cli.timing import csr_bytes, product_bytes, roofline_us
 
     if not np.isfinite(csr.data).all():
         raise ValueError(f"{name} holds NaN or infinity; finite numbers are needed to check its products")

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.cli.roofline import cuda_copy_bandwidth, host_copy_bandwidth
-from dasp.cli.timing import Candidate, Timing, time_cuda, time_host
+from dasp.cli.timing import Candidate, Timing, cuda_copy_bandwidth, host_copy_bandwidth, time_cuda, time_host
 from dasp.matrix.planning import find_device
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cuda import gpus

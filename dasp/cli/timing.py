@@ -1,4 +1,4 @@
-"""Timing of repeated products, on the host and on the GPU: median and spread.
+"""Timing of repeated products, on the host and on the GPU, and the roofline that times are compared with.
 
 On the host competitors are timed in rounds, each round in another order, so that a machine that slows down
 half-way slows down everybody. Before each series two products are run untimed: they compile what compiles on
@@ -8,16 +8,23 @@ On the GPU a CUDA graph of twenty products is captured once and replayed once un
 between two events; a sample is the time of a replay over twenty. The products are in one stream, one after
 another, as in a solver. What cannot be captured is enqueued twenty times between two events instead (method
 `events`), so the cost of its calls counts.
+
+The roofline is the bytes that must move over the measured bandwidth of a copy: a CSR product moves the
+matrix once, x once and y once at least. A plan that stores columns or values in fewer bytes can beat it:
+it is a mark on the wall, the same for everybody, not a limit of nature.
 """
 
 from __future__ import annotations
 
 import gc
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -270,3 +277,68 @@ def replays(
     stream.synchronize()
     taken = [between_events(replay, stream) / products for _ in range(samples)]
     return taken, "graph" if graph is not None else "events"
+
+
+# ---- the roofline ----------------------------------------------------------------------------------------
+
+COPY_BYTES = 1 << 28
+"""Size of the copied array: 256 MiB, beyond any cache in use."""
+
+
+def csr_bytes(rows: int, entries: int, itemsize: int) -> int:
+    """Return the bytes of a CSR matrix with 32-bit indices: (itemsize + 4) nnz + 4 (m + 1)."""
+    return (itemsize + 4) * entries + 4 * (rows + 1)
+
+
+def product_bytes(rows: int, cols: int, entries: int, itemsize: int) -> int:
+    """Return the bytes that a CSR product must move: the matrix, x and y once."""
+    return csr_bytes(rows, entries, itemsize) + itemsize * (rows + cols)
+
+
+def roofline_us(moved: int, bandwidth: float) -> float:
+    """Return the microseconds to move `moved` bytes at `bandwidth` bytes per second."""
+    return 1e6 * moved / bandwidth
+
+
+def host_copy_bandwidth(threads: int | None = None, size: int = COPY_BYTES) -> float:
+    """Measure the host's copy bandwidth: bytes read and written per second, best of 7.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Threads that copy, each its own share; every core by default.
+    size : int
+        Bytes of the array that is copied.
+
+    Notes
+    -----
+    The copies are NumPy's, which release the interpreter lock; large ones use streaming stores, so that a
+    byte written is not read first. This is the best case for a kernel that only moves data.
+    """
+    workers = threads or os.cpu_count() or 1
+    source = np.ones(size // 8)
+    target = np.zeros(size // 8)
+    edges = np.linspace(0, source.size, workers + 1).astype(np.int64)
+    shares = [(target[a:b], source[a:b]) for a, b in pairwise(edges)]
+    best = float("inf")
+    with ThreadPoolExecutor(workers) as pool:
+        for _ in range(7):
+            start = time.perf_counter()
+            for done in [pool.submit(np.copyto, to, of) for to, of in shares]:
+                done.result()
+            best = min(best, time.perf_counter() - start)
+    return 2 * source.nbytes / best
+
+
+def cuda_copy_bandwidth(size: int = 4 * COPY_BYTES) -> float:
+    """Measure the current GPU's copy bandwidth: bytes read and written per second, best of 7."""
+    import cupy
+
+    source = cupy.ones(size // 8, dtype=cupy.float64)
+    target = cupy.empty_like(source)
+    stream = cupy.cuda.get_current_stream()
+
+    def copy() -> None:
+        target.data.copy_from_device_async(source.data, source.nbytes, stream)
+
+    return 2e6 * int(source.nbytes) / min(between_events(copy, stream) for _ in range(8))

@@ -41,7 +41,7 @@ from benchmarks.bench.session import Session
 from benchmarks.bench.sparse import Settings, Sparse, measure
 from dasp.cli import bench as bench_command
 from dasp.cli import measure as core
-from dasp.cli import roofline, table, timing, verify
+from dasp.cli import table, timing
 from dasp.cli.devices import Baselines
 from dasp.cli.timing import Candidate
 from dasp.runtime.dtypes import TABLE
@@ -58,7 +58,7 @@ def matrix(rows=60, cols=50, seed=0, dtype=np.float64):
 
 
 def reference_of(csr, x):
-    return verify.reference_product(csr.data, csr.indices, csr.indptr, x)
+    return core.reference_product(csr.data, csr.indices, csr.indptr, x)
 
 
 class RowLoop:
@@ -137,11 +137,11 @@ def test_reference_is_exact_to_long_double_however_it_is_cut(lengths, seed, chun
     data = rng.standard_normal(indptr[-1]) * 10.0 ** rng.integers(-8, 8, indptr[-1])
     indices = rng.integers(0, 12, indptr[-1]).astype(np.int32)
     x = rng.standard_normal(12)
-    saved, verify.CHUNK_ENTRIES = verify.CHUNK_ENTRIES, chunk
+    saved, core.CHUNK_ENTRIES = core.CHUNK_ENTRIES, chunk
     try:
-        got = verify.reference_product(data, indices, indptr, x)
+        got = core.reference_product(data, indices, indptr, x)
     finally:
-        verify.CHUNK_ENTRIES = saved
+        core.CHUNK_ENTRIES = saved
     unit = Fraction(float(np.finfo(np.longdouble).eps))
     for row, (first, last) in enumerate(pairwise(indptr)):
         terms = [Fraction(data[k]) * Fraction(x[indices[k]]) for k in range(first, last)]
@@ -159,28 +159,28 @@ def test_every_kind_of_wrong_row_fails():
     x = np.random.default_rng(1).standard_normal(csr.shape[1])
     reference = reference_of(csr, x)
     right = csr @ x
-    assert verify.check_rows(right, reference).passed
-    assert verify.check_rows(right, reference).worst <= 1
+    assert core.check_rows(right, reference).passed
+    assert core.check_rows(right, reference).worst <= 1
     for row, value in [(0, np.nan), (5, np.inf), (59, 1e-300), (3, right[3] * (1 + 1e-13)), (7, -right[7])]:
         wrong = right.copy()
         wrong[row] = value
-        found = verify.check_rows(wrong, reference)
+        found = core.check_rows(wrong, reference)
         assert not found.passed
         assert found.rows_failed == 1
         assert found.worst > 1
-    assert verify.check_rows(right[:-1], reference).rows_failed == 60
-    assert verify.check_rows(right[:, None], reference).rows_failed == 60
-    assert verify.check_rows(np.array(0.0), reference).rows_failed == 60
-    permuted = verify.check_rows(right[::-1], reference)
+    assert core.check_rows(right[:-1], reference).rows_failed == 60
+    assert core.check_rows(right[:, None], reference).rows_failed == 60
+    assert core.check_rows(np.array(0.0), reference).rows_failed == 60
+    permuted = core.check_rows(right[::-1], reference)
     assert permuted.rows_failed > 40
 
 
 def test_no_rows_and_no_entries():
-    nothing = verify.reference_product(np.zeros(0), np.zeros(0, int), np.zeros(1, int), np.ones(4))
-    assert verify.check_rows(np.zeros(0), nothing).passed
-    empty = verify.reference_product(np.zeros(0), np.zeros(0, int), np.zeros(4, int), np.ones(4))
-    assert verify.check_rows(np.zeros(3), empty).passed
-    assert verify.check_rows(np.array([0, 1e-310, 0]), empty).rows_failed == 1
+    nothing = core.reference_product(np.zeros(0), np.zeros(0, int), np.zeros(1, int), np.ones(4))
+    assert core.check_rows(np.zeros(0), nothing).passed
+    empty = core.reference_product(np.zeros(0), np.zeros(0, int), np.zeros(4, int), np.ones(4))
+    assert core.check_rows(np.zeros(3), empty).passed
+    assert core.check_rows(np.array([0, 1e-310, 0]), empty).rows_failed == 1
 
 
 def test_a_quarter_of_a_million_entries_are_checked_in_chunks():
@@ -188,8 +188,8 @@ def test_a_quarter_of_a_million_entries_are_checked_in_chunks():
         (20_000, 20_000), density=6.25e-4, random_state=np.random.default_rng(0), format="csr"
     )
     x = np.random.default_rng(1).standard_normal(20_000)
-    assert csr.nnz > verify.CHUNK_ENTRIES
-    assert verify.check_rows(csr @ x, reference_of(csr, x)).passed
+    assert csr.nnz > core.CHUNK_ENTRIES
+    assert core.check_rows(csr @ x, reference_of(csr, x)).passed
 
 
 # --- timing and roofline ----------------------------------------------------------------------------------
@@ -253,14 +253,14 @@ def test_summary_of_samples():
 
 
 def test_roofline_bytes_are_the_documented_ones():
-    assert roofline.product_bytes(10, 20, 100, 8) == 12 * 100 + 4 * 11 + 8 * 30
-    assert roofline.product_bytes(10, 20, 100, 4) == 8 * 100 + 4 * 11 + 4 * 30
-    assert roofline.csr_bytes(10, 100, 8) == 12 * 100 + 4 * 11
-    assert roofline.roofline_us(4_270_000, 4.27e12) == pytest.approx(1.0)
+    assert timing.product_bytes(10, 20, 100, 8) == 12 * 100 + 4 * 11 + 8 * 30
+    assert timing.product_bytes(10, 20, 100, 4) == 8 * 100 + 4 * 11 + 4 * 30
+    assert timing.csr_bytes(10, 100, 8) == 12 * 100 + 4 * 11
+    assert timing.roofline_us(4_270_000, 4.27e12) == pytest.approx(1.0)
 
 
 def test_copy_bandwidth_is_measured():
-    assert 1e8 < roofline.host_copy_bandwidth(2, size=1 << 22) < 1e13
+    assert 1e8 < timing.host_copy_bandwidth(2, size=1 << 22) < 1e13
 
 
 # --- machine ----------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def test_host_baselines_are_right(shape, dtype):
         candidate.poison()
         candidate.run()
         candidate.run()
-        assert verify.check_rows(candidate.result(), reference_of(csr, x)).passed, candidate.name
+        assert core.check_rows(candidate.result(), reference_of(csr, x)).passed, candidate.name
         candidate.close()
 
 
@@ -338,7 +338,7 @@ def test_a_right_matrix_is_timed_beside_its_baselines(host):
     best = min(float(row[f"{name}_us"]) for name in ("scipy", "numba_csr", "mkl") if f"{name}_us" in row)
     assert float(row["speedup_best"]) == pytest.approx(best / float(row["dasp_us"]), rel=1e-4)
     assert float(row["roofline_us"]) == pytest.approx(
-        roofline.product_bytes(60, 50, matrix().nnz, 8) / 1e10 * 1e6, rel=1e-4
+        timing.product_bytes(60, 50, matrix().nnz, 8) / 1e10 * 1e6, rel=1e-4
     )
 
 
@@ -1004,9 +1004,9 @@ def test_every_cusparse_setting_passes_its_arguments_in_order(
     assert [c.name for c in made.candidates] == wanted
     for candidate in made.candidates:
         candidate.poison()
-        assert not verify.check_rows(candidate.result().values, reference_of(csr, x)).passed
+        assert not core.check_rows(candidate.result().values, reference_of(csr, x)).passed
         candidate.run()
-        assert verify.check_rows(candidate.result().values, reference_of(csr, x)).passed, candidate.name
+        assert core.check_rows(candidate.result().values, reference_of(csr, x)).passed, candidate.name
         assert candidate.setup_ms > 0
         candidate.close()
     assert ctypes.c_int.in_dll(library, "alive").value == 0
