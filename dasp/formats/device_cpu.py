@@ -17,7 +17,7 @@ from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Plan, arrays_of, narrowest
 from dasp.formats.product_cpu import CpuProduct
 from dasp.formats.sell.cpu import primitives
-from dasp.formats.sell.protocols import Primitives
+from dasp.formats.sell.primitives import Primitives
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign

@@ -17,7 +17,7 @@ from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Plan, arrays_of, with_arrays
 from dasp.formats.product_cuda import CudaProduct
 from dasp.formats.sell.cuda.primitives import primitives
-from dasp.formats.sell.protocols import Primitives
+from dasp.formats.sell.primitives import Primitives
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime import foreign as _foreign

@@ -8,7 +8,7 @@ from dasp.formats.plan import Array, Plan
 
 
 def values_from(plan: Plan, data: Array, slots: Array, on: BasicPrimitives) -> Values:
-    """Return the values of a plan with the same pattern; see `dasp.formats.sell.refill`."""
+    """Return the values of a plan with the same pattern; see `dasp.formats.sell.pack`."""
     sizes = [len(part) for part in _parts(plan.values)]
     stored = on.zeros(sum(sizes), data.dtype)
     on.scatter(data, slots, stored)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dasp.formats.format import Format
 from dasp.formats.sell.check import check
-from dasp.formats.sell.options import Options
-from dasp.formats.sell.pack import pack
-from dasp.formats.sell.pattern import MOST_COLUMNS, NAME, Pattern, Values
-from dasp.formats.sell.refill import mapped, values_from, values_into
-from dasp.formats.sell.summary import shares, summary
+from dasp.formats.sell.pack import mapped, pack, values_from, values_into
+from dasp.formats.sell.pattern import MOST_COLUMNS, NAME, Options, Pattern, Values, shares, summary
 from dasp.runtime.dtypes import TABLE
 from dasp.runtime.loading import load
 

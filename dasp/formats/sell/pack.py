@@ -1,23 +1,25 @@
-"""Rows into slices, in four steps: statistics, choice, layout, fill.
+"""Rows into slices, in four steps: statistics, choice, layout, fill; and other values into slices that exist.
 
-Written over the primitives of the device on which the matrix lies (`dasp.formats.sell.protocols.Primitives`).
-Integers and stable orders alone decide, so that every device makes the same plan, bit for bit.
+Written over the primitives (`dasp.formats.sell.primitives`) of the device on which the matrix lies. Integers
+and stable orders alone decide, so that every device makes the same plan, bit for bit.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
+
+import numpy as np
 
 from dasp.formats.cost import FEW_WARPS, MANY_WARPS, CostModel, Gathers
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import WARP, Plan, narrowest
+from dasp.formats.plan import WARP, Array, Plan, narrowest
 from dasp.formats.sell import choose
 from dasp.formats.sell.choose import SliceStatistics
-from dasp.formats.sell.layout import Cut, Layout, Survey
-from dasp.formats.sell.options import Options
-from dasp.formats.sell.pattern import NAME, Choice, Coding, Pattern
-from dasp.formats.sell.protocols import Primitives
+from dasp.formats.sell.pattern import NAME, Choice, Coding, Options, Pattern, Values
+from dasp.formats.sell.primitives import Cut, Layout, Primitives, Slots, Survey
+from dasp.runtime.dtypes import stored
 from dasp.runtime.sizes import ceil_div
 
 
@@ -155,3 +157,77 @@ class _Rows(NamedTuple):
     def _sector_columns(self) -> int:
         """The columns whose x share a sector; x has the matrix's type."""
         return max(choose.SECTOR_BYTES // int(self.csr.data.dtype.itemsize), 1)
+
+
+def values_from(plan: Plan, data: Array, slots: Slots, on: Primitives) -> Values:
+    """Return the values of a plan with the same pattern, in the narrowest coding that holds them.
+
+    Parameters
+    ----------
+    plan : Plan
+    data : Array, shape (nnz,)
+        Of any type that a matrix may have.
+    slots : Slots
+        Where the pattern has the entry of each, as the primitives said it.
+    on : Primitives
+    """
+    coding, counted = Coding.PLAIN, None
+    if plan.pattern.choice.narrow and len(data):
+        counted = on.count_values(data)
+        coding = choose.choose_coding(counted[0], data.dtype)
+    return on.code_values(data, slots, WARP * len(plan.pattern.bases), coding, counted)
+
+
+def values_into(plan: Plan, data: Array, slots: Slots, on: Primitives) -> None:
+    """Write values into the arrays of a plan, in its coding.
+
+    Parameters
+    ----------
+    plan : Plan
+    data : Array, shape (nnz,), the plan's type
+    slots : Slots
+        Where the pattern has the entry of each, as the primitives said it.
+    on : Primitives
+
+    Raises
+    ------
+    ValueError
+        If the coding cannot hold the values; nothing was written.
+
+    Notes
+    -----
+    As they are (Coding.PLAIN), values are written without a question: the call can be captured.
+    """
+    if len(data) and not on.recode_values(data, slots, plan.values):
+        raise ValueError(
+            f"out stores its values as {plan.values.coding.name}, which does not hold the new ones; "
+            "plan it with Policy(narrow=False), or leave out `out`"
+        )
+
+
+def mapped(plan: Plan, function: Callable[[Array], Array], on: Primitives) -> Plan | None:
+    """Return the plan with a function of each value in its place; None if values must be coded anew.
+
+    In a table of few values each of these is mapped; values that are stored as they are, slot by slot.
+    """
+    values, pattern = plan.values, plan.pattern
+    if values.coding in (Coding.EQUAL, Coding.DICTIONARY):
+        table = _stored(function(values.table))
+        return plan.of(Values(values.coding, values.codes.copy(), table), table.dtype)
+    with np.errstate(all="ignore"):
+        of_pad = function(np.zeros(1, plan.dtype))
+    if values.coding != Coding.PLAIN or of_pad[0] != 0:  # as a product with infinity, which is NaN
+        return None
+    numbers = _stored(function(values.codes))
+    on.clear_pads(pattern, numbers)
+    # A pad's 0 may hide that numbers fit a narrower coding, and never that they do not.
+    if pattern.choice.narrow and len(numbers):
+        counted, _ = on.count_values(numbers)
+        if choose.choose_coding(counted, numbers.dtype) != Coding.PLAIN:
+            return None
+    return plan.of(Values(Coding.PLAIN, numbers, on.zeros(0, numbers.dtype)), numbers.dtype)
+
+
+def _stored(numbers: Array) -> Array:
+    """Return numbers in a type that matrices have."""
+    return numbers.astype(stored(numbers.dtype), copy=False)

@@ -20,8 +20,8 @@ from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cpu.values import holds
 from dasp.formats.sell.cuda.pack import slice_statistics
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
-from dasp.formats.sell.layout import Cut
 from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code, shape_fields
+from dasp.formats.sell.primitives import Cut
 from dasp.models import generate
 from tests.support.gallery import GALLERY, LENGTHS, from_lengths
 from tests.support.pack_device import PackingDevice

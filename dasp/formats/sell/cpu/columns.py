@@ -11,7 +11,6 @@ from dasp.formats.cost import MOST_STEPS
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, narrowest
 from dasp.formats.sell.cpu.lanes import copy_rows, measure_step, store_deltas
-from dasp.formats.sell.layout import Layout
 from dasp.formats.sell.pattern import (
     BITS_8,
     BITS_16,
@@ -22,6 +21,7 @@ from dasp.formats.sell.pattern import (
     PAD_32,
     shape_word,
 )
+from dasp.formats.sell.primitives import Layout
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import at
 from dasp.runtime.cpu.threads import over_ranges
@@ -34,7 +34,7 @@ STEPS_AT_ONCE = 1 << 13
 
 
 def store_columns(csr: Csr, layout: Layout) -> tuple[Vector, Vector]:
-    """Return the bases and deltas of `dasp.formats.sell.protocols.Primitives.store`."""
+    """Return the bases and deltas of `dasp.formats.sell.primitives.Primitives.store`."""
     slices, runs = layout.detail
     first_steps = layout.headers[:, 0].astype(np.int64)
     bases = np.empty(layout.steps, narrowest(max(csr.shape)))

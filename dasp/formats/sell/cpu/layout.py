@@ -9,8 +9,8 @@ import numpy as np
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, narrowest
 from dasp.formats.sell.cpu.windows import WindowSorter, cut_runs
-from dasp.formats.sell.layout import Cut, Layout, Runs, Slices, Survey, Tried
 from dasp.formats.sell.pattern import shape_word
+from dasp.formats.sell.primitives import Cut, Layout, Runs, Slices, Survey, Tried
 from dasp.runtime.sizes import ceil_div
 
 Vector = np.ndarray[Any, Any]

@@ -1,6 +1,6 @@
 """The primitives of packing into slices on the CPU: compiled loops over NumPy arrays, a module a step.
 
-`dasp.formats.sell.protocols.Primitives` says what each function returns.
+`dasp.formats.sell.primitives.Primitives` says what each function returns.
 """
 
 from __future__ import annotations

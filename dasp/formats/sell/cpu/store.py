@@ -18,8 +18,8 @@ from dasp.formats.sell.cpu.columns import store_columns
 from dasp.formats.sell.cpu.lanes import copy_rows
 from dasp.formats.sell.cpu.unpack import RowPlaces
 from dasp.formats.sell.cpu.values import Coded, encode, find_dictionary, holds
-from dasp.formats.sell.layout import Layout, Runs, Slices, Survey
 from dasp.formats.sell.pattern import Coding, Values
+from dasp.formats.sell.primitives import Layout, Runs, Slices, Survey
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import at
 from dasp.runtime.cpu.threads import over_ranges

@@ -10,7 +10,7 @@ import numpy as np
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import PAD, WARP
 from dasp.formats.sell.cpu.values import count_values
-from dasp.formats.sell.layout import Cut, Survey
+from dasp.formats.sell.primitives import Cut, Survey
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
 

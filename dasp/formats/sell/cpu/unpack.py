@@ -1,6 +1,6 @@
 """The way back from slices on the CPU: the matrix, and the slots of its entries.
 
-`dasp.formats.sell.protocols.Primitives` says what each function returns.
+`dasp.formats.sell.primitives.Primitives` says what each function returns.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import numpy as np
 
 from dasp.formats.cost import MOST_STEPS
 from dasp.formats.plan import WARP, Plan, diagonal_rows, narrowest
-from dasp.formats.sell.layout import Runs, Slices
 from dasp.formats.sell.pattern import (
     BITS_8,
     BITS_16,
@@ -26,6 +25,7 @@ from dasp.formats.sell.pattern import (
     delta_views,
     shape_fields,
 )
+from dasp.formats.sell.primitives import Runs, Slices
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.dtypes import bits_type, real_type, sum_type

@@ -14,8 +14,8 @@ import numpy as np
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, narrowest
 from dasp.formats.sell.choose import SAMPLES, TILE_ROWS, SliceStatistics, drawn_tile
-from dasp.formats.sell.layout import Cut, Layout, Runs, Slices, Survey, Tried
 from dasp.formats.sell.pattern import MOST_WARPS
+from dasp.formats.sell.primitives import Cut, Layout, Runs, Slices, Survey, Tried
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
 

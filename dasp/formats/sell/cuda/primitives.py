@@ -1,7 +1,7 @@
 """The primitives of packing into slices on a GPU: `dasp.formats.sell.cuda.pack` has a module a step.
 
-`dasp.formats.sell.protocols.Primitives` says what each function returns. Nothing here names an array library:
-arrays and launches are the device's, which is a GPU with CuPy or, in the tests, the emulator with NumPy.
+`dasp.formats.sell.primitives` says what each function returns. Nothing here names an array library: arrays
+and launches are the device's, which is a GPU with CuPy or, in the tests, the emulator with NumPy.
 """
 
 from __future__ import annotations

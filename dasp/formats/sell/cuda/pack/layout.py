@@ -11,7 +11,7 @@ from dasp.formats.sell.cuda.pack.kinds import UINT32
 from dasp.formats.sell.cuda.pack.launcher import Launcher
 from dasp.formats.sell.cuda.pack.orders import Orders, cut_orders, steps_of
 from dasp.formats.sell.cuda.pack.segments import Segments, list_long_rows, sort_segments
-from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
+from dasp.formats.sell.primitives import Cut, Layout, Survey, Tried
 
 
 class Placed(NamedTuple):

@@ -20,7 +20,7 @@ from dasp.formats.sell.cuda.pack.kernels import (
 )
 from dasp.formats.sell.cuda.pack.kinds import COUNT, INT64
 from dasp.formats.sell.cuda.pack.launcher import Launcher, count_blocks
-from dasp.formats.sell.layout import Cut, Survey
+from dasp.formats.sell.primitives import Cut, Survey
 from dasp.runtime.cuda.launch import Arguments
 from dasp.runtime.sizes import ceil_div
 

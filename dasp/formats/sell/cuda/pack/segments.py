@@ -11,7 +11,7 @@ from dasp.formats.sell.cuda.pack import kernels, kinds
 from dasp.formats.sell.cuda.pack.kernels import LONG_TILE, PLACE_THREADS
 from dasp.formats.sell.cuda.pack.kinds import INT64, UINT32
 from dasp.formats.sell.cuda.pack.launcher import Launcher, count_blocks
-from dasp.formats.sell.layout import Cut, Survey
+from dasp.formats.sell.primitives import Cut, Survey
 from dasp.runtime.cuda.launch import Arguments
 from dasp.runtime.sizes import ceil_div
 

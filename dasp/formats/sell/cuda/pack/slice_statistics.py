@@ -11,7 +11,7 @@ from dasp.formats.sell.cuda.pack.kinds import COUNT, UINT32
 from dasp.formats.sell.cuda.pack.launcher import Launcher
 from dasp.formats.sell.cuda.pack.orders import Orders, cut_orders, is_unmoved, steps_of
 from dasp.formats.sell.cuda.pack.segments import NO_SEGMENTS, Segments
-from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
+from dasp.formats.sell.primitives import Cut, Layout, Survey, Tried
 
 SHARE, FLOOR = 0.6, 8 << 20
 """Share of the bytes of a matrix, or bytes if more, in which windows are tried side by side."""

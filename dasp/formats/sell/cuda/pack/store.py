@@ -9,8 +9,8 @@ from dasp.formats.sell.cuda.pack.kernels import BLOCK_SLICES
 from dasp.formats.sell.cuda.pack.kinds import INT64, UINT8, as_bits, as_codes
 from dasp.formats.sell.cuda.pack.launcher import Launcher
 from dasp.formats.sell.cuda.pack.values import count_distinct
-from dasp.formats.sell.layout import Layout, Survey
 from dasp.formats.sell.pattern import Coding, Values, code_type
+from dasp.formats.sell.primitives import Layout, Survey
 from dasp.runtime.cuda.launch import Arguments
 from dasp.runtime.sizes import ceil_div
 

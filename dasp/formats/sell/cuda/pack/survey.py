@@ -19,7 +19,7 @@ from dasp.formats.sell.cuda.pack.values import (
     count_distinct,
     value_statistics,
 )
-from dasp.formats.sell.layout import Cut, Survey
+from dasp.formats.sell.primitives import Cut, Survey
 from dasp.runtime.sizes import ceil_div
 
 BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1
