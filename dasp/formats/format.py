@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dasp.formats.cost import CostModel
-from dasp.formats.csr.matrix import Csr
-from dasp.formats.csr.protocols import Operations
+from dasp.formats.csr.matrix import Csr, Operations
 from dasp.formats.plan import Array, Part, Plan
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csr_array
 
-from dasp.formats.csr.check import check_compressed, check_entries
+from dasp.formats.csr.matrix import check_compressed, check_entries
 from dasp.io.archives import Announced, Archive, open_archive
 from dasp.io.files import MatrixFileError
 from dasp.runtime.sizes import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize

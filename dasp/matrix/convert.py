@@ -10,8 +10,7 @@ import scipy.sparse
 from scipy.sparse import sparray, spmatrix
 
 from dasp.formats import devices
-from dasp.formats.csr.check import check_compressed
-from dasp.formats.csr.matrix import Csr
+from dasp.formats.csr.matrix import Csr, check_compressed
 from dasp.formats.plan import Array, csr_from_coo, sort_by_row
 from dasp.matrix.entries import Compressed, Coordinates, take_coordinates, take_sparse
 from dasp.matrix.planning import Request

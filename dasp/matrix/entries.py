@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import sparray, spmatrix
 
-from dasp.formats.csr.check import check_compressed, check_entries
+from dasp.formats.csr.matrix import check_compressed, check_entries
 from dasp.runtime.arrays import index, values
 from dasp.runtime.types import ArrayLike, Vector
 

@@ -124,7 +124,7 @@ def make_plan(
     Parameters
     ----------
     csr : Csr
-        Checked (`dasp.formats.csr.check`), on the device of the primitives; not modified.
+        Checked (`dasp.formats.csr.matrix`), on the device of the primitives; not modified.
     policy : Policy
     model : CostModel
         Whose costs decide what the policy leaves open.

@@ -1,14 +1,20 @@
-"""The record of a matrix in compressed sparse rows, out of which every format is packed."""
+"""A matrix in compressed sparse rows, out of which every format is packed: its record, checks and slices.
+
+`Operations` says what every device computes with one; `dasp.formats.csr.cpu` and `.cuda` are those devices.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from dasp.runtime.types import Array as Array
+from dasp.runtime.types import Vector
 
 
 class Csr(NamedTuple):
-    """A matrix as it comes in, checked (`dasp.formats.csr.check`), on the device where its plan is made.
+    """A matrix as it comes in, checked (`check_compressed`), on the device where its plan is made.
 
     Attributes
     ----------
@@ -27,6 +33,113 @@ class Csr(NamedTuple):
     data: Array
 
 
+class Operations(Protocol):
+    """Operations on matrices on one device. Results are equal, bit for bit, on every device."""
+
+    def sort_columns(self, csr: Csr) -> tuple[Csr, Array]:
+        """Sort each row's entries by column, stably.
+
+        Returns
+        -------
+        csr : Csr
+            With the columns sorted, and the values where they were.
+        order : Array, shape (nnz,), int32 or int64
+            Where the value of each entry stands.
+        """
+
+    def scan(self, numbers: Array) -> Array:
+        """Return the sum of all numbers before each, and then of all: an array of one more, of their type.
+
+        Numbers are int32 or int64 and not negative; their type holds the sum of all.
+        """
+
+    def transpose(self, csr: Csr) -> tuple[Csr, Array] | None:
+        """Return the transpose of a matrix, its entries row by row; None if it is the matrix, bit for bit.
+
+        Returns
+        -------
+        csr : Csr
+            With an indptr of int64 and indices of the matrix's type. Columns rise in every row; entries at
+            one place keep their order.
+        order : Array, shape (nnz,), int32 or int64
+            Which entry of the matrix is each entry of the transpose.
+        """
+
+
+def check_entries(shape: tuple[int, int], rows: Vector, columns: Vector, data: Vector) -> None:
+    """Hold that coordinates fit each other and the shape."""
+    if not rows.shape == columns.shape == data.shape or data.ndim != 1:
+        raise ValueError(
+            f"data, row and col have shapes {data.shape}, {rows.shape} and {columns.shape}; "
+            "one-dimensional arrays of one length are needed"
+        )
+    for name, positions, size in (("row", rows, shape[0]), ("col", columns, shape[1])):
+        if positions.dtype.kind not in "iu":
+            raise TypeError(f"{name} has dtype {positions.dtype}; integers are needed")
+        if not len(positions):
+            continue
+        if positions.min() < 0:
+            raise ValueError(f"{name} holds {positions.min()}; numbers from 0 are needed")
+        if positions.max() >= size:
+            room = f"so 0 to {size - 1} is needed" if size else f"which has no {name}"
+            raise ValueError(f"{name} holds {positions.max()}; A has shape {shape}, {room}")
+
+
+def check_compressed(
+    kind: str, shape: tuple[int, int], indptr: Vector, indices: Vector, data: Vector
+) -> None:
+    """Hold that three arrays are compressed rows (CSR), columns (CSC) or rows of blocks (BSR).
+
+    Parameters
+    ----------
+    kind : str
+        For the message.
+    shape : tuple of int
+        How many lines are compressed, and how many places each has.
+    """
+    rises = indptr.shape == (shape[0] + 1,) and indptr[0] == 0 and not np.any(indptr[1:] < indptr[:-1])
+    columns = (indices.min(), indices.max()) if len(indices) else None
+    end = indptr[-1] if rises else 0
+    check_facts(kind, shape, bool(rises), end, (len(indices), len(data)), columns)
+
+
+def check_facts(
+    kind: str,
+    shape: tuple[int, int],
+    rises: bool,
+    end: int,
+    given: tuple[int, int],
+    columns: tuple[int, int] | None,
+) -> None:
+    """Hold the same of the numbers that were counted of such arrays.
+
+    Parameters
+    ----------
+    kind, shape
+        As above.
+    rises : bool
+        True if indptr rises from 0 in as many steps as there are lines.
+    end : int
+        Its last number.
+    given : tuple of int
+        Indices and values.
+    columns : tuple of int or None
+        Least and largest index.
+    """
+    lines, places = shape
+    if not rises:
+        raise ValueError(f"indptr does not rise from 0 in {lines} steps; A is not a valid {kind} matrix")
+    if not given[0] == given[1] == end:
+        raise ValueError(
+            f"indptr ends with {end} and A has {given[0]} indices and {given[1]} values; these must be equal"
+        )
+    if columns and not 0 <= columns[0] <= columns[1] < places:
+        raise ValueError(
+            f"indices hold {columns[0]} to {columns[1]}; "
+            f"a {kind} matrix of this shape needs 0 to {places - 1}"
+        )
+
+
 def equal(one: Csr, other: Csr) -> bool:
     """Return True if two matrices on one device have the same entries in the same order, bit for bit."""
     if one.shape != other.shape or len(one.indices) != len(other.indices):
@@ -37,3 +150,17 @@ def equal(one: Csr, other: Csr) -> bool:
         and bool((one.indices == other.indices).all())
         and bool((one.data.view(words) == other.data.view(words)).all())
     )
+
+
+def slice_rows(csr: Csr, begin: int, end: int) -> Csr:
+    """Return rows `begin` to `end` - 1, where 0 <= begin <= end <= m; indices and data are views."""
+    starts = csr.indptr[begin : end + 1]
+    first, last = starts[[0, -1]].tolist()
+    return Csr((end - begin, csr.shape[1]), starts - first, csr.indices[first:last], csr.data[first:last])
+
+
+def slice_columns(on: Operations, csr: Csr, begin: int, end: int) -> Csr:
+    """Return columns `begin` to `end` - 1, where 0 <= begin <= end <= n; entries keep their order."""
+    kept = (csr.indices >= begin) & (csr.indices < end)
+    indptr = on.scan(kept.astype(csr.indptr.dtype))[csr.indptr]
+    return Csr((csr.shape[0], end - begin), indptr, csr.indices[kept] - begin, csr.data[kept])

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from dasp import formats
 from dasp.formats.cost import H200
-from dasp.formats.csr.check import check_compressed
-from dasp.formats.csr.matrix import Csr
+from dasp.formats.csr.matrix import Csr, check_compressed
 from dasp.formats.plan import nbytes
 from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu

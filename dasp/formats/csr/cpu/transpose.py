@@ -1,14 +1,17 @@
-"""The transpose of a matrix on the CPU; `dasp.formats.csr.protocols.Operations` says what it returns."""
+"""The transpose of a matrix on the CPU; `dasp.formats.csr.matrix.Operations` says what it returns."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
-from dasp.formats.csr.cpu.fetch import fetch
 from dasp.formats.csr.matrix import Csr
 from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.emitter import FIRST_LEVEL, LINE, place_of, prefetch_run
 from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.dtypes import bits_type
 from dasp.runtime.sizes import narrowest, new_array
@@ -128,3 +131,23 @@ def _move_entries(indptr, indices, bits, rows, order, transposed, cursors, begin
             place = np.uint64(cursors[column])
             rows[place], order[place], transposed[place] = row, entry, bits[entry]
             cursors[column] = place + one
+
+
+@jit(nogil=True, forceinline=True)
+def fetch(numbers, first, count):
+    """Ask for some numbers that will be read out of order, which the processor would not foresee."""
+    for place in range(first, first + count, np.uint64(max(LINE // numbers.itemsize, 1))):
+        _prefetch(numbers, place)
+
+
+@intrinsic
+def _prefetch(typing_context, array, place):
+    """Ask for the line of the cache that an array has at a place."""
+
+    def generate(context, builder, signature, arguments):
+        array, place = arguments
+        where = place_of(context, builder, signature.args[0], array, place, ir.IntType(8))
+        prefetch_run(builder, where, 0, 1, FIRST_LEVEL)
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64), generate

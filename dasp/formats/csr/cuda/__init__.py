@@ -1,1 +1,31 @@
-"""Compressed sparse rows on a GPU."""
+"""The operations on matrices on a GPU; `dasp.formats.csr.matrix.Operations` says what each returns."""
+
+from __future__ import annotations
+
+from dasp.formats.csr.cuda import sort, transpose
+from dasp.formats.csr.matrix import Array, Csr
+from dasp.runtime.cuda.device import CudaDevice, KernelLauncher
+
+
+class CudaOperations:
+    """The operations on matrices on one GPU.
+
+    Parameters
+    ----------
+    device : CudaDevice
+    """
+
+    def __init__(self, device: CudaDevice) -> None:
+        self.launcher = KernelLauncher(device)
+
+    def sort_columns(self, csr: Csr) -> tuple[Csr, Array]:
+        """See `Operations`."""
+        return sort.sort_columns(self.launcher, csr)
+
+    def scan(self, numbers: Array) -> Array:
+        """See `Operations`."""
+        return sort.scan(self.launcher, numbers)
+
+    def transpose(self, csr: Csr) -> tuple[Csr, Array] | None:
+        """See `Operations`."""
+        return transpose.transpose(self.launcher, csr)

@@ -1,25 +1,56 @@
-"""Stable sorts, of elements by their keys and of the columns of each row; and prefix sums."""
+"""Sort each row by column, and take prefix sums, on a GPU; `dasp.formats.csr.matrix.Operations` says more."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from dasp.formats.csr.cuda import kernels
-from dasp.formats.csr.cuda.kernels import (
-    COUNT,
-    DIGIT_BITS,
-    RUN,
-    SCAN_THREADS,
-    SCAN_TILE,
-    SORT_THREADS,
-    SORT_TILE,
-    kinds_of,
-)
 from dasp.formats.csr.matrix import Array, Csr
 from dasp.runtime.cuda.device import KernelLauncher
+from dasp.runtime.cuda.launch import Kinds, Signature
+from dasp.runtime.dtypes import C_NAMES
 from dasp.runtime.sizes import ceil_div, narrowest
+
+COUNT = np.dtype(np.uint64)
+
+
+@cache
+def kinds_of(**types: np.dtype[Any]) -> Kinds:
+    """Return the kinds of a kernel that knows some types of integers, by their names in its source."""
+    constants = {f"DASP_{name.upper()}": C_NAMES[kind] for name, kind in types.items()}
+    return Kinds(types | {"Count": COUNT}, constants)
+
+
+SORT_THREADS, SORT_TILE, DIGIT_BITS = 1024, 8192, 6
+"""Threads of a block of sort.cu, its elements, and bits of a key that it sorts by."""
+
+COUNT_DIGITS = Signature(
+    "csr/sort.cu",
+    "dasp_count_digits",
+    """
+    const Key*    keys
+    const Place*  from
+    long long     count
+    int           shift
+    Count*        come
+    Count*        counts
+    """,
+)
+
+MOVE_DIGITS = Signature(
+    "csr/sort.cu",
+    "dasp_move_digits",
+    """
+    const Key*    keys
+    const Place*  from
+    long long     count
+    int           shift
+    const Count*  counts
+    Place*        to
+    """,
+)
 
 
 def sort(
@@ -49,9 +80,41 @@ def sort(
     for nth in range(passes):
         target = to if (passes - nth) % 2 else spare
         known = {"keys": keys, "from": source, "count": count, "shift": nth * DIGIT_BITS, "counts": counts}
-        on.launch(kernels.COUNT_DIGITS, kinds, tiles, SORT_THREADS, come=come[nth : nth + 1], **known)
-        on.launch(kernels.MOVE_DIGITS, kinds, tiles, SORT_THREADS, to=target, **known)
+        on.launch(COUNT_DIGITS, kinds, tiles, SORT_THREADS, come=come[nth : nth + 1], **known)
+        on.launch(MOVE_DIGITS, kinds, tiles, SORT_THREADS, to=target, **known)
         source = target
+
+
+RUN = 1024
+"""Entries of a block of sort_columns.cu."""
+
+SORT_COLUMNS = Signature(
+    "csr/sort_columns.cu",
+    "dasp_sort_columns",
+    """
+    const Start*   indptr      [m + 1]
+    const Column*  indices
+    long long      m
+    Column*        to_columns
+    Place*         to_order
+    Count*         longest     [1]
+    """,
+)
+
+MERGE_COLUMNS = Signature(
+    "csr/sort_columns.cu",
+    "dasp_merge_columns",
+    """
+    const Start*   indptr      [m + 1]
+    long long      m
+    long long      nnz
+    long long      width
+    const Column*  columns     [nnz]
+    const Place*   order       [nnz]
+    Column*        to_columns  [nnz]
+    Place*         to_order    [nnz]
+    """,
+)
 
 
 def sort_columns(on: KernelLauncher, csr: Csr) -> tuple[Csr, Array]:
@@ -64,15 +127,41 @@ def sort_columns(on: KernelLauncher, csr: Csr) -> tuple[Csr, Array]:
         return csr._replace(indices=columns), order
     known = {"indptr": csr.indptr, "m": csr.shape[0]}
     to = {"to_columns": columns, "to_order": order}
-    on.launch(kernels.SORT_COLUMNS, kinds, blocks, indices=csr.indices, longest=longest, **known, **to)
+    on.launch(SORT_COLUMNS, kinds, blocks, indices=csr.indices, longest=longest, **known, **to)
     width, most = RUN, int(longest.tolist()[0])
     while width < most:
         runs = {"columns": columns, "order": order, "nnz": nnz, "width": width}
         columns, order = empty(nnz, csr.indices.dtype), empty(nnz, place)
         to = {"to_columns": columns, "to_order": order}
-        on.launch(kernels.MERGE_COLUMNS, kinds, blocks, **known, **runs, **to)
+        on.launch(MERGE_COLUMNS, kinds, blocks, **known, **runs, **to)
         width *= 2
     return csr._replace(indices=columns), order
+
+
+SCAN_THREADS, SCAN_TILE = 256, 1024
+"""Threads of a block of scan.cu, and its numbers."""
+
+SUM_TILES = Signature(
+    "csr/scan.cu",
+    "dasp_sum_tiles",
+    """
+    const Start*  numbers  [count]
+    long long     count
+    Count*        come     [1]
+    Count*        sums
+    """,
+)
+
+SCAN_TILES = Signature(
+    "csr/scan.cu",
+    "dasp_scan_tiles",
+    """
+    const Start*  numbers  [count]
+    long long     count
+    const Count*  sums
+    Start*        starts   [count + 1]
+    """,
+)
 
 
 def scan(on: KernelLauncher, numbers: Array) -> Array:
@@ -84,6 +173,6 @@ def scan(on: KernelLauncher, numbers: Array) -> Array:
     tiles = ceil_div(count, SCAN_TILE)
     known = {"numbers": numbers, "count": count, "sums": on.device.empty(tiles + 1, COUNT)}
     kinds, come = kinds_of(Start=kind), on.device.zeros(1, COUNT)
-    on.launch(kernels.SUM_TILES, kinds, tiles, SCAN_THREADS, come=come, **known)
-    on.launch(kernels.SCAN_TILES, kinds, tiles, SCAN_THREADS, starts=starts, **known)
+    on.launch(SUM_TILES, kinds, tiles, SCAN_THREADS, come=come, **known)
+    on.launch(SCAN_TILES, kinds, tiles, SCAN_THREADS, starts=starts, **known)
     return starts

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.csr.cpu import operations as operations
+from dasp.formats.csr import cpu
 from dasp.formats.sell.cpu.layout import lay_out as lay_out
 from dasp.formats.sell.cpu.store import code_values as code_values
 from dasp.formats.sell.cpu.store import overwrite as overwrite
@@ -25,6 +25,9 @@ from dasp.formats.sell.cpu.windows import slice_statistics as slice_statistics
 from dasp.formats.sell.cpu.windows import try_windows as try_windows
 
 Vector = np.ndarray[Any, Any]
+
+operations = cpu
+"""On matrices in compressed sparse rows."""
 
 
 def zeros(count: int, dtype: np.dtype[Any]) -> Vector:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.csr.cpu.fetch import fetch
+from dasp.formats.csr.cpu.transpose import fetch
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP
 from dasp.formats.product_cpu import read_only

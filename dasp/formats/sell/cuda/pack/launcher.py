@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dasp.formats.csr.cuda.kernels import SUM_TILES, kinds_of
-from dasp.formats.csr.cuda.operations import CudaOperations
+from dasp.formats.csr.cuda import CudaOperations
+from dasp.formats.csr.cuda.sort import SUM_TILES, kinds_of
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.sell.cuda.pack import kernels, kinds
 from dasp.formats.sell.cuda.pack.kinds import INT64

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dasp.formats.csr.check import check_facts
-from dasp.formats.csr.matrix import Csr
+from dasp.formats.csr.matrix import Csr, check_facts
 from dasp.formats.plan import Array
 from dasp.formats.sell.choose import choose_coding
 from dasp.formats.sell.cuda.pack import kernels, kinds
