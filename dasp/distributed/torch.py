@@ -13,6 +13,7 @@ from typing import Any
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.protocols import RankError
 from dasp.distributed.split import Numbers
+from dasp.distributed.watching import make_freed_error
 
 
 @contextmanager
@@ -87,7 +88,15 @@ class TorchCommunicator(Communicator):
             self.group = dist.new_group(backend="gloo")
 
     def _find_process(self, rank: int) -> int:
-        """Return the number of a rank among all processes."""
+        """Return the number of a rank among all processes.
+
+        Raises
+        ------
+        RankError
+            If the group has been destroyed.
+        """
+        if not _is_there(self.group):
+            raise make_freed_error(self)
         return int(self.dist.get_global_rank(self.group, rank))
 
     def send(self, rank: int, array: Numbers) -> Any:

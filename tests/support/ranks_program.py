@@ -276,7 +276,8 @@ def check_freed(comm: Any, raw: Any) -> None:
         own.Free() if by_mpi else dist.destroy_process_group(own)
     assert max(left) <= 2, left
     find_communicator(raw)  # the next that is asked for lets go of groups of torch
-    if D.neighbours and (by_mpi or getattr(transport_of(comm), "name", "") == "peers"):
+    by_nccl = getattr(transport_of(comm), "name", "") == "nccl"  # which needs no group of the host
+    if D.neighbours and not by_nccl:
         told = "nothing was raised"
         try:
             D @ x
