@@ -22,8 +22,7 @@ from dasp.formats.sell.pattern import (
     may_code,
     shape_fields,
 )
-
-Vector = np.ndarray[Any, Any]
+from dasp.runtime.types import Vector
 
 _STEPS_AT_ONCE = 1 << 17
 """Steps that are checked together: each takes some hundred bytes meanwhile."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -22,16 +22,12 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dasp.formats.plan import WARP
-from dasp.formats.sell.cpu.emitter import WORD_LANES
-from dasp.formats.sell.cpu.rows import RowBuilder, RowEmitter, bytes_of_real
-from dasp.formats.sell.cpu.slices import Dtype, of_plan
+from dasp.formats.sell.cpu.emitter import WORD_LANES, Dtype, RowBuilder, RowEmitter, bytes_of_real, of_plan
 from dasp.formats.sell.pattern import shape_fields
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import FIRST_LEVEL, I64, at, is_null, prefetch_run
 from dasp.runtime.cpu.job import SharedFunction
-
-Vector = np.ndarray[Any, Any]
-_shape_fields = jit()(shape_fields)
+from dasp.runtime.types import Vector
 
 WIDEST = 32
 """Columns of the widest block; the others are its halves, down to 2."""
@@ -90,6 +86,65 @@ def span_of(array: Vector) -> Vector:
     size = (rows - 1) * (array.strides[0] // array.itemsize) + columns if rows else 0
     writable = array.flags.writeable
     return np.lib.stride_tricks.as_strided(array, (size,), (array.itemsize,), writeable=writable)
+
+
+@functools.cache
+def product_of_columns(
+    columns: int, values: Dtype | None, table: Dtype, index: Dtype, x: Dtype, total: Dtype
+) -> SharedFunction:
+    """Compile the product by so many columns for these types; see `product_of_slices`."""
+    arguments = of_plan(values, table, index) | {"counts": np.int64, "done": int}
+    return SharedFunction(_function_of(columns), arguments, total, x)
+
+
+_shape_fields = jit()(shape_fields)
+
+
+def _function_of(columns: int) -> Callable[..., None]:
+    """Return the product by a block of so many columns, to be compiled."""
+
+    def _multiply_columns(
+        first, last, headers, bases, deltas, values, table, rows, counts, done, partials, x, y, scale
+    ):
+        """Multiply slices `first` to `last`.
+
+        Every array comes as a pointer. `rows` is null if position p is row p; `counts` holds positions,
+        segments, and the numbers from one row to the next of X and of Y, which begin at the block's first
+        column; `scale` alpha and beta.
+        """
+        sums = place_for_sums(scale, columns)
+        positions, segments, x_row, y_row = counts[0], counts[1], counts[2], counts[3]
+        alpha, beta = scale[0], scale[1]
+        for s in range(first, last):
+            step = np.int64(headers[4 * s])
+            steps, full, shift, width = _shape_fields(np.int64(headers[4 * s + 3]))
+            block = WARP * np.int64(headers[4 * s + 2])
+            position = np.int64(headers[4 * s + 1])
+            count = 1 if s < segments else min(WARP >> shift, positions - position)
+            lanes = count << shift
+            groups = (lanes + WORD_LANES - 1) // WORD_LANES
+            _sum_lanes(
+                columns, sums, width, groups, step, steps, full, block, x_row, deltas, bases, values, table, x
+            )
+            for _ in range(shift):
+                lanes >>= 1
+                add_neighbours(columns, sums, lanes)
+            if s < segments:
+                copy_row(columns, sums, at(partials, position * columns))
+            elif beta == 0 and done == 0:
+                for row in range(count):
+                    mine = position + row if is_null(rows) else np.int64(rows[position + row])
+                    scale_row(columns, at(sums, row * columns), alpha, at(y, mine * y_row))
+                    later = position + count + row
+                    if later < positions:
+                        mine = later if is_null(rows) else np.int64(rows[later])
+                        _expect_row(columns, at(y, mine * y_row))
+            else:
+                for row in range(count):
+                    mine = position + row if is_null(rows) else np.int64(rows[position + row])
+                    update_row(columns, at(sums, row * columns), alpha, beta, done, at(y, mine * y_row))
+
+    return _multiply_columns
 
 
 @intrinsic(prefer_literal=True)
@@ -264,59 +319,3 @@ def update_row(typing_context, columns, sums, alpha, beta, done, y):
         return context.get_dummy_value()
 
     return types.void(columns, sums, alpha, beta, types.int64, y), generate
-
-
-def _function_of(columns: int) -> Callable[..., None]:
-    """Return the product by a block of so many columns, to be compiled."""
-
-    def _multiply_columns(
-        first, last, headers, bases, deltas, values, table, rows, counts, done, partials, x, y, scale
-    ):
-        """Multiply slices `first` to `last`.
-
-        Every array comes as a pointer. `rows` is null if position p is row p; `counts` holds positions,
-        segments, and the numbers from one row to the next of X and of Y, which begin at the block's first
-        column; `scale` alpha and beta.
-        """
-        sums = place_for_sums(scale, columns)
-        positions, segments, x_row, y_row = counts[0], counts[1], counts[2], counts[3]
-        alpha, beta = scale[0], scale[1]
-        for s in range(first, last):
-            step = np.int64(headers[4 * s])
-            steps, full, shift, width = _shape_fields(np.int64(headers[4 * s + 3]))
-            block = WARP * np.int64(headers[4 * s + 2])
-            position = np.int64(headers[4 * s + 1])
-            count = 1 if s < segments else min(WARP >> shift, positions - position)
-            lanes = count << shift
-            groups = (lanes + WORD_LANES - 1) // WORD_LANES
-            _sum_lanes(
-                columns, sums, width, groups, step, steps, full, block, x_row, deltas, bases, values, table, x
-            )
-            for _ in range(shift):
-                lanes >>= 1
-                add_neighbours(columns, sums, lanes)
-            if s < segments:
-                copy_row(columns, sums, at(partials, position * columns))
-            elif beta == 0 and done == 0:
-                for row in range(count):
-                    mine = position + row if is_null(rows) else np.int64(rows[position + row])
-                    scale_row(columns, at(sums, row * columns), alpha, at(y, mine * y_row))
-                    later = position + count + row
-                    if later < positions:
-                        mine = later if is_null(rows) else np.int64(rows[later])
-                        _expect_row(columns, at(y, mine * y_row))
-            else:
-                for row in range(count):
-                    mine = position + row if is_null(rows) else np.int64(rows[position + row])
-                    update_row(columns, at(sums, row * columns), alpha, beta, done, at(y, mine * y_row))
-
-    return _multiply_columns
-
-
-@functools.cache
-def product_of_columns(
-    columns: int, values: Dtype | None, table: Dtype, index: Dtype, x: Dtype, total: Dtype
-) -> SharedFunction:
-    """Compile the product by so many columns for these types; see `product_of_slices`."""
-    arguments = of_plan(values, table, index) | {"counts": np.int64, "done": int}
-    return SharedFunction(_function_of(columns), arguments, total, x)

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from dasp.formats import product_cpu
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cpu.column_blocks import ColumnRange, cut_columns, product_of_columns, span_of
-from dasp.formats.sell.cpu.slices import product_of_slices
+from dasp.formats.sell.cpu.emitter import VECTOR_BYTES, Dtype, StepEmitter, of_plan
 from dasp.formats.sell.cpu.unpack import diagonal
-from dasp.formats.sell.pattern import Coding, shape_fields
+from dasp.formats.sell.pattern import BITS_8, BITS_16, NONE, Coding, shape_fields
 from dasp.runtime.cpu import threads as _threads
-from dasp.runtime.cpu.emitter import store_long
+from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.emitter import (
+    I32,
+    I64,
+    is_null,
+    scaled,
+    scaled_parts,
+    store_long,
+)
 from dasp.runtime.cpu.halves import bits_of_halves
-from dasp.runtime.cpu.job import CHUNKS, Job
+from dasp.runtime.cpu.job import CHUNKS, Job, SharedFunction
 from dasp.runtime.cpu.team import multiply_alone, team
 from dasp.runtime.dtypes import TABLE, sum_type
-from dasp.runtime.types import Number
-
-Vector = np.ndarray[Any, Any]
+from dasp.runtime.types import Number, Vector
 
 SLICE_STEPS = 3
 """Cost of finding, reducing and storing a slice, in steps."""
@@ -162,3 +173,238 @@ class SellCpuProduct(product_cpu.CpuProduct):
             "table": self._table,
             "rows": pattern.rows,
         }
+
+
+@functools.cache
+def product_of_slices(
+    values: Dtype | None, table: Dtype, index: Dtype, x: Dtype, total: Dtype
+) -> SharedFunction:
+    """Compile the product for these types, or find it on disk.
+
+    Parameters
+    ----------
+    values : dtype or None
+        Of what stands for a value, int16 for the bits of bfloat16; None if all are equal.
+    table, index, x, total : dtype
+        The matrix's, or float32 of one in half precision; of rows and columns; of x; of sums and y.
+    """
+    arguments = of_plan(values, table, index) | {"positions": int, "segments": int}
+    return SharedFunction(_multiply_slices, arguments, total, x)
+
+
+_shape_fields = jit()(shape_fields)
+
+
+def _multiply_slices(
+    first, last, headers, bases, deltas, values, table, rows, positions, segments, partials, x, y, scale
+):
+    """Multiply slices `first` to `last`.
+
+    Every array comes as a pointer; `rows` is null if position p is row p, and `scale` holds alpha and beta.
+    """
+    sums = _place_for_sums(scale)
+    alpha, beta = scale[0], scale[1]
+    for s in range(first, last):
+        step = np.int64(headers[4 * s])
+        steps, full, shift, width = _shape_fields(np.int64(headers[4 * s + 3]))
+        block = WARP * np.int64(headers[4 * s + 2])
+        if width == NONE:
+            _sum_slice(0, sums, scale, step, steps, full, block, deltas, bases, values, table, x)
+        elif width == BITS_8:
+            _sum_slice(8, sums, scale, step, steps, full, block, deltas, bases, values, table, x)
+        elif width == BITS_16:
+            _sum_slice(16, sums, scale, step, steps, full, block >> 1, deltas, bases, values, table, x)
+        else:
+            _sum_slice(32, sums, scale, step, steps, full, block >> 2, deltas, bases, values, table, x)
+        _fold(sums, scale, shift)
+        position = np.int64(headers[4 * s + 1])
+        count = min(WARP >> shift, positions - position)
+        if s < segments:
+            partials[position] = _total(sums, scale, 0)
+        elif count == WARP and beta == 0:
+            _store_whole(sums, alpha, rows, position, y)
+        else:
+            for row in range(count):
+                mine = position + row if is_null(rows) else np.int64(rows[position + row])
+                total = scaled(alpha, _total(sums, scale, row))
+                y[mine] = total if beta == 0 else total + scaled(beta, y[mine])
+
+
+@intrinsic(prefer_literal=True)
+def _sum_slice(
+    typing_context, bits, sums, scale, step, steps, full, first_delta, deltas, bases, values, table, x
+):
+    """Set `sums` to the sums of the 32 lanes over a slice.
+
+    Parameters
+    ----------
+    bits : constant
+        Of a delta; 0 if lane l reads the column base + l.
+    sums : pointer to 32 numbers, or to the real parts of 32 and then to their imaginary parts
+    scale : pointer to numbers of the type of the sums
+    step, steps, full : int64
+        First step of the slice, its steps, and those of them, the leading ones, that have no pads.
+    first_delta : int64
+        Of the slice.
+    deltas, bases, values, table, x : pointers
+        `values` is void where all are equal, uint8 for places in `table`, uint16 and int16 for the bits of
+        float16 and bfloat16.
+    """
+    width = int(bits.literal_value)
+    coded = types.none if values == types.voidptr else values.dtype
+    parts = _parts(scale)
+
+    def generate(context, builder, signature, arguments):
+        _, sums, _, step, steps, full, first_delta, *pointers = arguments
+        emitter = StepEmitter(builder, width, coded, sums.type.pointee, parts, *pointers)
+        end = full if width else steps
+        totals = emitter.loop(ir.Constant(I64, 0), end, emitter.zeros(), (step, first_delta), False)
+        if width:
+            totals = emitter.loop(full, steps, totals, (step, first_delta), True)
+        _store_all(builder, sums, totals)
+        return context.get_dummy_value()
+
+    whole = types.int64
+    return types.void(
+        bits, sums, scale, whole, whole, whole, whole, deltas, bases, values, table, x
+    ), generate
+
+
+def _parts(pointer: types.CPointer) -> int:
+    """Return the parts of the numbers that a pointer of Numba's points to."""
+    return 2 if isinstance(pointer.dtype, types.Complex) else 1
+
+
+def _real(pointer: types.CPointer) -> types.Type:
+    """Return the type of these parts."""
+    return getattr(pointer.dtype, "underlying_float", pointer.dtype)
+
+
+def _store_all(builder: ir.IRBuilder, place: ir.Value, vectors: list[ir.Value]) -> None:
+    """Store vectors one after another."""
+    size = 8 if vectors[0].type.element == ir.DoubleType() else 4
+    for number, vector in enumerate(vectors):
+        address = builder.gep(place, [ir.Constant(I64, number * vector.type.count)])
+        builder.store(vector, builder.bitcast(address, vector.type.as_pointer()), align=size)
+
+
+@intrinsic
+def _place_for_sums(typing_context, scale):
+    """Return a pointer to the parts of 32 numbers on the stack."""
+    real, count = _real(scale), WARP * _parts(scale)
+
+    def generate(context, builder, signature, arguments):
+        place = cgutils.alloca_once(builder, context.get_data_type(real), size=count)
+        place.align = 64
+        return place
+
+    return types.CPointer(real)(scale), generate
+
+
+@intrinsic
+def _fold(typing_context, sums, scale, shift):
+    """Add every two neighbours of the 32 sums, `shift` times over, so that the rows' sums come first."""
+    firsts = [WARP * part for part in range(_parts(scale))]
+
+    def generate(context, builder, signature, arguments):
+        place, _, shift = arguments
+        size = 8 if place.type.pointee == ir.DoubleType() else 4
+        done = builder.append_basic_block("fold.done")
+        for level in range(5):
+            add = builder.append_basic_block("fold.add")
+            builder.cbranch(builder.icmp_signed(">", shift, ir.Constant(shift.type, level)), add, done)
+            builder.position_at_end(add)
+            for part in firsts:
+                _fold_once(builder, builder.gep(place, [ir.Constant(I64, part)]), WARP >> level, size)
+        builder.branch(done)
+        builder.position_at_end(done)
+        return context.get_dummy_value()
+
+    return types.void(sums, scale, types.int64), generate
+
+
+def _fold_once(builder: ir.IRBuilder, place: ir.Value, count: int, size: int) -> None:
+    """Add every two neighbours of `count` sums."""
+    pairs = ir.VectorType(place.type.pointee, count)
+    both = builder.load(builder.bitcast(place, pairs.as_pointer()), align=size)
+    even, odd = (
+        builder.shuffle_vector(
+            both,
+            ir.Constant(pairs, ir.Undefined),
+            ir.Constant(ir.VectorType(I32, count // 2), list(range(first, count, 2))),
+        )
+        for first in (0, 1)
+    )
+    _store_all(builder, place, [builder.fadd(even, odd)])
+
+
+@intrinsic
+def _total(typing_context, sums, scale, row):
+    """Return the sum of a row of a slice, after `_fold`."""
+    parts = _parts(scale)
+
+    def generate(context, builder, signature, arguments):
+        place, _, row = arguments
+        found = [
+            builder.load(builder.gep(place, [builder.add(row, ir.Constant(I64, WARP * part))]))
+            for part in range(parts)
+        ]
+        return found[0] if parts == 1 else cgutils.pack_struct(builder, found)
+
+    return scale.dtype(sums, scale, types.int64), generate
+
+
+@intrinsic
+def _store_whole(typing_context, sums, alpha, rows, position, y):
+    """Write alpha times the sums of a slice of 32 rows, which begins at a position of `rows`, to y."""
+    parts = _parts(y)
+
+    def generate(context, builder, signature, arguments):
+        sums, alpha, rows, position, y = arguments
+        totals = _scaled_sums(builder, sums, alpha, parts)
+        lanes = totals[0].type.count // parts
+        real = sums.type.pointee.as_pointer()
+        with builder.if_else(cgutils.is_null(builder, rows)) as (in_order, permuted):
+            with in_order:
+                _store_all(builder, builder.bitcast(builder.gep(y, [position]), real), totals)
+            with permuted:
+                for row in range(WARP):
+                    mine = builder.load(builder.gep(rows, [builder.add(position, ir.Constant(I64, row))]))
+                    mine = mine if mine.type == I64 else builder.zext(mine, I64)
+                    place = builder.bitcast(builder.gep(y, [mine]), real)
+                    for part in range(parts):
+                        lane = ir.Constant(I32, parts * (row % lanes) + part)
+                        total = builder.extract_element(totals[row // lanes], lane)
+                        builder.store(total, builder.gep(place, [ir.Constant(I64, part)]))
+        return context.get_dummy_value()
+
+    return types.void(sums, y.dtype, rows, types.int64, y), generate
+
+
+def _scaled_sums(builder: ir.IRBuilder, sums: ir.Value, alpha: ir.Value, parts: int) -> list[ir.Value]:
+    """Return alpha times the 32 sums as vectors, both parts of a complex one beside each other."""
+    real = sums.type.pointee
+    lanes = 8 * VECTOR_BYTES // (64 if real == ir.DoubleType() else 32)
+    vector = ir.VectorType(real, lanes)
+
+    def load(lane: int) -> ir.Value:
+        place = builder.gep(sums, [ir.Constant(I64, lane)])
+        return builder.load(builder.bitcast(place, vector.as_pointer()), align=VECTOR_BYTES)
+
+    def repeat(number: ir.Value) -> ir.Value:
+        once = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.Constant(I32, 0))
+        return builder.shuffle_vector(once, once, ir.Constant(ir.VectorType(I32, lanes), [0] * lanes))
+
+    if parts == 1:
+        scale = repeat(alpha)
+        return [builder.fmul(scale, load(lane)) for lane in range(0, WARP, lanes)]
+    factor = cgutils.unpack_tuple(builder, alpha, 2)
+    alternating = ir.Constant(
+        ir.VectorType(I32, 2 * lanes), [lane + part for lane in range(lanes) for part in (0, lanes)]
+    )
+    return [
+        builder.shuffle_vector(
+            *scaled_parts(builder, factor, [load(lane), load(WARP + lane)], repeat), alternating
+        )
+        for lane in range(0, WARP, lanes)
+    ]

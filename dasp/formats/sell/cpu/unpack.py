@@ -12,6 +12,7 @@ import numpy as np
 
 from dasp.formats.cost import MOST_STEPS
 from dasp.formats.plan import WARP, Plan, diagonal_rows, narrowest
+from dasp.formats.sell.cpu.values import decode
 from dasp.formats.sell.pattern import (
     BITS_8,
     BITS_16,
@@ -19,19 +20,16 @@ from dasp.formats.sell.pattern import (
     PAD_8,
     PAD_16,
     PAD_32,
-    Coding,
     Pattern,
-    Values,
     delta_views,
     shape_fields,
 )
 from dasp.formats.sell.primitives import Runs, Slices
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
-from dasp.runtime.dtypes import bits_type, real_type, sum_type
+from dasp.runtime.dtypes import bits_type, sum_type
 from dasp.runtime.sizes import new_array
-
-Vector = np.ndarray[Any, Any]
+from dasp.runtime.types import Vector
 
 NO_ORDER = np.empty(0, np.int32)
 """Stands for an order that is not there."""
@@ -184,22 +182,6 @@ def clear_pads(pattern: Pattern, codes: Vector) -> None:
         _clear_pads, pattern.headers, delta_views(pattern.deltas), codes.view(bits_type(codes.dtype))
     )
     over_ranges(len(pattern.headers), len(codes), work)
-
-
-def decode(values: Values, codes: Vector, count: int, dtype: np.dtype[Any]) -> Vector:
-    """See `Primitives`."""
-    if values.coding == Coding.EQUAL:
-        return np.full(count, values.table[0], dtype)
-    if values.coding == Coding.DICTIONARY:
-        found: Vector = values.table[codes]
-        return found
-    if values.coding == Coding.SINGLE and dtype.kind == "c":
-        return codes.view(np.float32).astype(np.float64).view(dtype)
-    if dtype.kind == "c" and values.coding != Coding.PLAIN:
-        parts = np.zeros((count, 2), real_type(dtype))
-        parts[:, 0] = codes
-        return parts.view(dtype).ravel()
-    return codes.astype(dtype, copy=False)
 
 
 _compile = jit(nogil=True)

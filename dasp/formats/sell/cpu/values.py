@@ -1,4 +1,4 @@
-"""The values of slices on the CPU: how few bits hold them all, and their codes."""
+"""The values of slices on the CPU: how few bits hold them all, their codes, and the way back."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp.formats.sell.choose import ValueStatistics
-from dasp.formats.sell.pattern import MOST_CODES, REAL_PARTS, Coding, code_type, may_code
+from dasp.formats.sell.pattern import MOST_CODES, REAL_PARTS, Coding, Values, code_type, may_code
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.dtypes import bits_type, real_type
-
-Vector = np.ndarray[Any, Any]
+from dasp.runtime.types import Vector
 
 CODE_BITS = 13
 """Bits of a slot's number in the table of codes: with so many slots values rarely meet in one."""
@@ -67,6 +66,22 @@ def encode(
         return codes, table
     with np.errstate(under="ignore"):
         return _converted(data, coding), data[:0].copy()
+
+
+def decode(values: Values, codes: Vector, count: int, dtype: np.dtype[Any]) -> Vector:
+    """Return numbers of a matrix's type from their codes, of which there are `count`."""
+    if values.coding == Coding.EQUAL:
+        return np.full(count, values.table[0], dtype)
+    if values.coding == Coding.DICTIONARY:
+        found: Vector = values.table[codes]
+        return found
+    if values.coding == Coding.SINGLE and dtype.kind == "c":
+        return codes.view(np.float32).astype(np.float64).view(dtype)
+    if dtype.kind == "c" and values.coding != Coding.PLAIN:
+        parts = np.zeros((count, 2), real_type(dtype))
+        parts[:, 0] = codes
+        return parts.view(dtype).ravel()
+    return codes.astype(dtype, copy=False)
 
 
 def holds(data: Vector, coding: Coding, codes: int) -> bool:
