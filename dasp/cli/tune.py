@@ -84,7 +84,7 @@ def _tune_machine(arguments: argparse.Namespace) -> int:
     from dasp.cli import tune_machine as machine
     from dasp.formats import cost_file, device_cuda
     from dasp.formats.cost import CostModel
-    from dasp.runtime.cpu.host import name_processor
+    from dasp.runtime.cpu.compile import name_processor
 
     device = find_device(arguments.device)
     path = arguments.out or cost_file.find_path()

@@ -22,7 +22,7 @@ from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.arrays import Order
-from dasp.runtime.cpu.host import name_processor
+from dasp.runtime.cpu.compile import name_processor
 from dasp.runtime.cpu.signals import as_raised
 from dasp.runtime.dtypes import sum_type
 from dasp.runtime.types import AnyArray, ArrayLike, Vector

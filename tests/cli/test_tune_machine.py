@@ -12,7 +12,7 @@ from dasp.cli import tune_machine as tuning
 from dasp.cli.main import main
 from dasp.formats.cost import H200, ZEN4, Gathers
 from dasp.models import generate
-from dasp.runtime.cpu.host import name_processor
+from dasp.runtime.cpu.compile import name_processor
 
 
 def test_the_fastest_numbers_of_a_toy_are_found():

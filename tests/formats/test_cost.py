@@ -13,7 +13,7 @@ from dasp.formats.cost import H200, H200_GPU, ZEN4, CostModel, Gpu
 from dasp.formats.plan import arrays_of
 from dasp.io.plans import HEAD, pack_plan, unpack_plan
 from dasp.models import generate
-from dasp.runtime.cpu.host import name_processor
+from dasp.runtime.cpu.compile import name_processor
 from tests.support.planned import plan_of
 
 A100 = Gpu("NVIDIA A100", 108, 64, 40 << 20, 1.41e9, 1.555e12)

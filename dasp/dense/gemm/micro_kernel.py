@@ -19,8 +19,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from dasp.runtime.cpu.compile import find_features
 from dasp.runtime.cpu.emitter import FIRST_LEVEL, I32, LINE, prefetch_run, splat
-from dasp.runtime.cpu.host import find_features
 
 SQUARE = 8
 """Rows and columns of the square that `transpose` turns over in registers."""

@@ -24,7 +24,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from dasp.dense.gf256.field import POLYNOMIAL
-from dasp.runtime.cpu.host import find_features
+from dasp.runtime.cpu.compile import find_features
 
 BYTE, INT32, INT64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 

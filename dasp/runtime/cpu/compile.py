@@ -1,4 +1,4 @@
-"""Compilation of functions: kept on disk where that is possible, and never torn by a signal.
+"""Compilation for this processor: kept on disk where that is possible, and never torn by a signal.
 
 Compiled code is kept in the folder that the environment variable `DASP_CACHE` names; `DASP_CACHE=0` (or an
 empty one) keeps nothing. Without it, Numba chooses: the folder that `NUMBA_CACHE_DIR` names, `__pycache__`
@@ -9,6 +9,7 @@ functions are compiled anew in every process, after one warning.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import sys
@@ -17,6 +18,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, cast
 
+import llvmlite.binding
 from llvmlite.binding.ffi import lib
 from numba import config, njit
 from numba.core.base import BaseContext
@@ -84,6 +86,29 @@ def c_function(signature: Signature, function: Callable[..., None], **options: A
     _keep(compiled, function)
     _undisturbed(function.__name__, compiled.compile)()
     return compiled
+
+
+@functools.cache
+def find_features() -> frozenset[str]:
+    """Return the instruction set extensions that Numba compiles for, in LLVM's words: `avx2`, `gfni`, ...
+
+    They are the processor's own, unless NUMBA_CPU_FEATURES names others (Numba takes none of them for
+    NUMBA_CPU_NAME=generic). Empty where LLVM cannot tell.
+    """
+    if config.CPU_FEATURES is not None:
+        return frozenset(name[1:] for name in config.CPU_FEATURES.split(",") if name.startswith("+"))
+    try:
+        found = llvmlite.binding.get_host_cpu_features()
+    except RuntimeError:
+        return frozenset()
+    usable = (name for name, present in found.items() if present)
+    return frozenset(name for name in usable if config.ENABLE_AVX or not name.startswith("avx"))
+
+
+@functools.cache
+def name_processor() -> str:
+    """Return the name of the processor's design in LLVM's words, such as `znver4`."""
+    return str(config.CPU_NAME or llvmlite.binding.get_host_cpu_name())
 
 
 def _undisturbed(name: str, compile_function: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,8 +11,7 @@ from numba.core.base import BaseContext
 from numba.extending import intrinsic
 from numba.np.numpy_support import as_dtype
 
-from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.host import find_features
+from dasp.runtime.cpu.compile import find_features, jit
 
 LINE = 64
 """Bytes that a cache brings at a time."""
