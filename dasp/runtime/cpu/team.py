@@ -25,23 +25,16 @@ import threading
 import time
 from typing import Any
 
+import llvmlite.binding
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.numpy_support import as_dtype
 
 from dasp.runtime.arrays import address
-from dasp.runtime.cpu import threadpools as _threadpools
 from dasp.runtime.cpu import threads as _threads
-from dasp.runtime.cpu.atomics import (
-    WORD,
-    add,
-    exchange,
-    give_way,
-    is_writable,
-    load,
-    number_of,
-    on_stack,
-    pause,
-    store,
-)
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.job import CHUNKS, JOB_AT, OPERANDS, Job, call, offsets_of
 
@@ -73,6 +66,9 @@ that is preempted in the middle of a chunk has everybody wait."""
 ALONE = 0.2
 """Seconds for which calls are then made alone, before the team is tried again."""
 
+WORD = 8
+"""Bytes of a word."""
+
 LINE = 128
 """Bytes that keep apart what different threads write: two cache lines."""
 
@@ -92,107 +88,29 @@ PART = np.dtype(
 )
 """A part, behind the state: its chunks that nobody has claimed, and 1 if its worker waits."""
 
-
 _STATE, _PART = offsets_of(STATE), offsets_of(PART)
 _PARTS = STATE.itemsize
-
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 _compile = jit(nogil=True, error_model="numpy")
 
-
-@_compile
-def _take_part(state, me):
-    """Do chunks until none is left, those of part `me` first."""
-    parts = load(state + _STATE.parts)
-    for turn in range(parts):
-        part = (me + turn) % parts
-        left = state + _PARTS + LINE * part + _PART.left
-        while load(left) > 0:
-            mine = add(left, -1)
-            if mine <= 0:
-                break
-            job = load(state + _STATE.job)
-            cut = load(job + JOB_AT.cuts) + WORD * (CHUNKS * (part + 1) - mine)
-            first, last = load(cut), load(cut + WORD)
-            if first < last:
-                call(job, state + _STATE.operands, first, last)
-            add(state + _STATE.finished, 1)
+_made: dict[str, Team] = {}
 
 
-@_compile
-def _serve(state, me):
-    """Take part in the call that there is, and in all that come before the worker's patience ends."""
-    awake = state + _PARTS + LINE * me + _PART.awake
-    store(awake, 1)
-    add(state + _STATE.awake, 1)
-    seen, turns = -1, 0
-    while True:
-        epoch = load(state + _STATE.epoch)
-        if epoch != seen:
-            seen, turns = epoch, 0
-            if me < load(state + _STATE.parts):
-                _take_part(state, me)
-        elif turns < load(state + _STATE.patience):
-            turns += 1
-            pause()
-        else:
-            break
-    add(state + _STATE.awake, -1)
-    store(awake, 0)
+def team() -> Team:
+    """Return the process's team; it has no threads before its first long product."""
+    if not _made:
+        # No lock, which a signal's handler that multiplies would find taken by the code that it interrupts.
+        made = Team()
+        if _made.setdefault("team", made) is made:
+            _threads.at_end.append(made.close)
+    return _made["team"]
 
 
-@_compile
-def _take(state):
-    """Take the team; False if somebody has it."""
-    return exchange(state + _STATE.taken, 1) == 0
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_made.clear)  # whose workers the child does not have
 
-
-@_compile
-def _execute(state, parts, job, partials, x, y, alpha, beta):
-    """Do a job, alone if it has one part or the team is taken; if operands do not fit, do nothing: False."""
-    total = load(job + JOB_AT.total)
-    if (
-        number_of(partials) != total
-        or number_of(x) != load(job + JOB_AT.x)
-        or number_of(y) != total
-        or not is_writable(partials)
-        or not is_writable(y)
-        or partials.size != load(job + JOB_AT.sizes)
-        or x.size != load(job + JOB_AT.sizes + WORD)
-        or y.size != load(job + JOB_AT.sizes + 2 * WORD)
-    ):
-        return False
-    scale = on_stack((y.dtype.type(alpha), y.dtype.type(beta)))
-    if parts == 1 or not _take(state):
-        operands = on_stack((partials.ctypes.data, x.ctypes.data, y.ctypes.data, scale))
-        call(job, operands, 0, load(job + JOB_AT.end))
-        return True
-    store(state + _STATE.operands, partials.ctypes.data)
-    store(state + _STATE.operands + WORD, x.ctypes.data)
-    store(state + _STATE.operands + 2 * WORD, y.ctypes.data)
-    store(state + _STATE.operands + 3 * WORD, scale)
-    store(state + _STATE.job, job)
-    store(state + _STATE.parts, parts)
-    store(state + _STATE.finished, 0)
-    for part in range(parts):
-        store(state + _PARTS + LINE * part + _PART.left, CHUNKS)
-    add(state + _STATE.epoch, 1)
-    _take_part(state, np.int64(0))  # no literal, for which it would be compiled once more
-    turns = 0
-    while load(state + _STATE.finished) < CHUNKS * parts:
-        turns += 1
-        if turns < IMPATIENT:
-            pause()
-        else:
-            give_way()
-    store(state + _STATE.taken, 0)
-    return True
-
-
-def multiply_alone(job: Job, *operands: Any) -> None:
-    """Do a job in the calling thread; see `Team.multiply`."""
-    if not _execute(0, 1, job.address, *operands):
-        job.refuse(*operands)
+_threads.register_with_threadpoolctl()
 
 
 class Team:
@@ -283,22 +201,196 @@ class Team:
             time.sleep(1e-4)
 
 
-_made: dict[str, Team] = {}
+def multiply_alone(job: Job, *operands: Any) -> None:
+    """Do a job in the calling thread; see `Team.multiply`."""
+    if not _execute(0, 1, job.address, *operands):
+        job.refuse(*operands)
 
 
-def team() -> Team:
-    """Return the process's team; it has no threads before its first long product."""
-    if not _made:
-        # No lock, which a signal's handler that multiplies would find taken by the code that it interrupts.
-        made = Team()
-        if _made.setdefault("team", made) is made:
-            _threads.at_end.append(made.close)
-    return _made["team"]
+@_compile
+def _execute(state, parts, job, partials, x, y, alpha, beta):
+    """Do a job, alone if it has one part or the team is taken; if operands do not fit, do nothing: False."""
+    total = load(job + JOB_AT.total)
+    if (
+        number_of(partials) != total
+        or number_of(x) != load(job + JOB_AT.x)
+        or number_of(y) != total
+        or not is_writable(partials)
+        or not is_writable(y)
+        or partials.size != load(job + JOB_AT.sizes)
+        or x.size != load(job + JOB_AT.sizes + WORD)
+        or y.size != load(job + JOB_AT.sizes + 2 * WORD)
+    ):
+        return False
+    scale = on_stack((y.dtype.type(alpha), y.dtype.type(beta)))
+    if parts == 1 or not _take(state):
+        operands = on_stack((partials.ctypes.data, x.ctypes.data, y.ctypes.data, scale))
+        call(job, operands, 0, load(job + JOB_AT.end))
+        return True
+    store(state + _STATE.operands, partials.ctypes.data)
+    store(state + _STATE.operands + WORD, x.ctypes.data)
+    store(state + _STATE.operands + 2 * WORD, y.ctypes.data)
+    store(state + _STATE.operands + 3 * WORD, scale)
+    store(state + _STATE.job, job)
+    store(state + _STATE.parts, parts)
+    store(state + _STATE.finished, 0)
+    for part in range(parts):
+        store(state + _PARTS + LINE * part + _PART.left, CHUNKS)
+    add(state + _STATE.epoch, 1)
+    _take_part(state, np.int64(0))  # no literal, for which it would be compiled once more
+    turns = 0
+    while load(state + _STATE.finished) < CHUNKS * parts:
+        turns += 1
+        if turns < IMPATIENT:
+            pause()
+        else:
+            give_way()
+    store(state + _STATE.taken, 0)
+    return True
 
 
-if hasattr(os, "register_at_fork"):
-    # In a forked child the workers do not exist.
-    os.register_at_fork(after_in_child=_made.clear)
+@_compile
+def _take(state):
+    """Take the team; False if somebody has it."""
+    return exchange(state + _STATE.taken, 1) == 0
 
 
-_threadpools.register()
+@_compile
+def _serve(state, me):
+    """Take part in the call that there is, and in all that come before the worker's patience ends."""
+    awake = state + _PARTS + LINE * me + _PART.awake
+    store(awake, 1)
+    add(state + _STATE.awake, 1)
+    seen, turns = -1, 0
+    while True:
+        epoch = load(state + _STATE.epoch)
+        if epoch != seen:
+            seen, turns = epoch, 0
+            if me < load(state + _STATE.parts):
+                _take_part(state, me)
+        elif turns < load(state + _STATE.patience):
+            turns += 1
+            pause()
+        else:
+            break
+    add(state + _STATE.awake, -1)
+    store(awake, 0)
+
+
+@_compile
+def _take_part(state, me):
+    """Do chunks until none is left, those of part `me` first."""
+    parts = load(state + _STATE.parts)
+    for turn in range(parts):
+        part = (me + turn) % parts
+        left = state + _PARTS + LINE * part + _PART.left
+        while load(left) > 0:
+            mine = add(left, -1)
+            if mine <= 0:
+                break
+            job = load(state + _STATE.job)
+            cut = load(job + JOB_AT.cuts) + WORD * (CHUNKS * (part + 1) - mine)
+            first, last = load(cut), load(cut + WORD)
+            if first < last:
+                call(job, state + _STATE.operands, first, last)
+            add(state + _STATE.finished, 1)
+
+
+# ---- words that threads share, by their addresses -----------------------------------------------------
+
+
+@intrinsic
+def load(typing_context, address):
+    """Read a word, and after it whatever was written before it."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
+        return builder.load_atomic(pointer, "acquire", WORD)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def store(typing_context, address, word):
+    """Write a word, after whatever was written before it."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
+        builder.store_atomic(arguments[1], pointer, "release", WORD)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+def _change(operation: str) -> Any:
+    """Return an intrinsic that changes a word in one step with all threads, and returns what it was."""
+
+    @intrinsic
+    def change(typing_context, address, term):
+        def generate(context, builder, signature, arguments):
+            pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
+            return builder.atomic_rmw(operation, pointer, arguments[1], "seq_cst")
+
+        return types.int64(types.int64, types.int64), generate
+
+    return change
+
+
+add, exchange = _change("add"), _change("xchg")
+
+
+@intrinsic
+def pause(typing_context):
+    """Leave the core's resources to its other thread for a moment."""
+    machine = llvmlite.binding.get_process_triple().split("-")[0]
+
+    def generate(context, builder, signature, arguments):
+        hint = [ir.Constant(_I32, 1)]
+        name, given = {"x86_64": ("x86.sse2.pause", []), "aarch64": ("aarch64.hint", hint)}.get(
+            machine, ("", [])
+        )
+        if name:
+            kind = ir.FunctionType(ir.VoidType(), [value.type for value in given])
+            builder.call(builder.module.declare_intrinsic(f"llvm.{name}", (), kind), given)
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+give_way = types.ExternalFunction("sched_yield", types.int32()) if os.name == "posix" else pause
+
+
+@intrinsic
+def on_stack(typing_context, numbers):
+    """Return the address of some numbers of one type, which lasts as long as the caller."""
+
+    def generate(context, builder, signature, arguments):
+        values = cgutils.unpack_tuple(builder, arguments[0], numbers.count)
+        place = cgutils.alloca_once(builder, values[0].type, size=numbers.count)
+        for k, value in enumerate(values):
+            builder.store(value, builder.gep(place, [ir.Constant(_I64, k)]))
+        return builder.ptrtoint(place, _I64)
+
+    return types.int64(numbers), generate
+
+
+@intrinsic
+def number_of(typing_context, array):
+    """Return NumPy's number of a vector's type; -1 if it is not contiguous."""
+    plain = array.ndim == 1 and array.layout == "C" and array.aligned
+    number = as_dtype(array.dtype).num if plain else -1
+
+    def generate(context, builder, signature, arguments):
+        return ir.Constant(_I64, number)
+
+    return types.int64(array), generate
+
+
+@intrinsic
+def is_writable(typing_context, array):
+    """Return True if a vector may be written to."""
+
+    def generate(context, builder, signature, arguments):
+        return ir.Constant(ir.IntType(1), int(array.mutable))
+
+    return types.boolean(array), generate

@@ -24,6 +24,7 @@ from threading import Lock, Thread
 from types import ModuleType
 from typing import TypeVar
 
+from dasp._version import __version__
 from dasp.runtime.cpu.signals import Deferred
 
 resource: ModuleType | None
@@ -138,6 +139,38 @@ def set_num_threads(threads: int | None) -> None:
             raise ValueError(f"threads is {threads}; it must be at least 1")
     _threads = None if threads is None else int(threads)
     _default.cache_clear()
+
+
+def register_with_threadpoolctl() -> None:
+    """Make dasp's threads known to threadpoolctl, if that is installed: `threadpool_limits` holds for them.
+
+    threadpoolctl knows thread pools by the shared libraries that they live in. dasp's live in what llvmlite
+    compiled, so that library stands for them; `user_api` is "dasp".
+    """
+    with contextlib.suppress(ImportError):
+        import threadpoolctl
+
+        class Controller(threadpoolctl.LibController):  # type: ignore[misc]  # threadpoolctl has no types
+            """dasp's threads."""
+
+            user_api = internal_api = "dasp"
+            filename_prefixes = ("libllvmlite", "llvmlite")
+
+            def get_num_threads(self) -> int:
+                """Return how many threads a product uses."""
+                return get_num_threads()  # the module's
+
+            def set_num_threads(self, num_threads: int) -> None:
+                """Set how many threads a product uses; as many as by default stay a default."""
+                set_num_threads(None)
+                if num_threads != get_num_threads():
+                    set_num_threads(num_threads)
+
+            def get_version(self) -> str:
+                """Return the version of dasp."""
+                return __version__
+
+        threadpoolctl.register(Controller)
 
 
 class Worker:
