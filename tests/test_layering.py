@@ -143,7 +143,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("preconditioners", "multigrid", "solvers", *MATRIX),
     ),
     "ranks": (("distributed",), ("distributed", "preconditioners", "multigrid", "solvers", *MATRIX)),
-    "dense products": (("dense",), ("dense", "runtime")),
+    "dense products": (("dense",), ("dense", "runtime", "_version")),
     "models": (("models",), ("models", *FORMATS)),
     "files": (("io",), ("io", "models", *FORMATS)),
 }
