@@ -23,7 +23,7 @@ from dasp.multigrid.cycle import Multigrid, entry_type
 from dasp.multigrid.hierarchy import (
     Setup,
     as_csr,
-    check_finite,
+    check_levels,
     coarsen,
     cycle_type,
     invert_diagonal,
@@ -343,7 +343,7 @@ class RankMultigrid(Multigrid):
             if whole is None or mine is None:
                 return None
             hierarchy = coarsen(as_csr(whole), mine.transfers)
-            check_finite(hierarchy)
+            check_levels(hierarchy)
             return set_up(hierarchy, self._options)
 
         return D, D.agree(set_up_again)
@@ -406,7 +406,7 @@ def multigrid(
             return [], options, None
         levels = levels_of(ml)
         computed = cycle_type(levels, dtype)
-        check_finite(levels)
+        check_levels(levels)
         if levels[0].A.shape != D.shape:
             raise ValueError(
                 f"the hierarchy is of a matrix of shape {levels[0].A.shape}; D has shape {D.shape}"

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from dasp.matrix.matrix import SpMatrix
-from dasp.multigrid.hierarchy import Setup, coarsen, cycle_type, levels_of, not_finite, set_up
+from dasp.multigrid.hierarchy import Setup, check_finite, coarsen, cycle_type, levels_of, set_up
 from dasp.multigrid.smoothers import LEVEL_VECTORS, CycleOptions, Level, check_options
 from dasp.preconditioners.base import PlannedPart, Preconditioner, host_matrix, place
 from dasp.preconditioners.spectrum import spectral_radius
@@ -61,38 +61,40 @@ class Multigrid(Preconditioner):
         """Plan the matrices of all levels, and make the levels of them."""
         self._setup, matrices = setup, _matrices(setup)
         parts: dict[tuple[str, int], PlannedPart] = {}
+        inverses: dict[int, Array] = {}
 
         def plan(key: tuple[str, int]) -> None:
+            check_finite(*key, matrices[key])
             dtype = entry_type(matrices[key], self.dtype)
             before = None if like is None else like._parts[key]
             parts[key] = PlannedPart(matrices[key], dtype, self.device, before)
 
+        def invert(k: int) -> None:
+            inverses[k] = setup.levels[k].inverse()
+
         # Side by side: some steps of a plan on the CPU take one thread, and so does a GPU's compiler.
-        Offer([partial(plan, key) for key in matrices], min(get_num_threads(), len(matrices)) - 1).finish()
+        tasks = [
+            *(partial(plan, key) for key in matrices),
+            *(partial(invert, k) for k in range(len(setup.levels))),
+        ]
+        Offer(tasks, min(get_num_threads(), len(tasks)) - 1).finish()
         self._parts = {key: parts[key] for key in matrices}  # in their order, not that of the threads
-        self._check_finite()
         levels = []
         for k, one in enumerate(setup.levels):
-            part = self._parts["A", k]
+            part, inverse = self._parts["A", k], inverses[k]
             vectors = (
                 self.vectors if k == 0 else self.space.vectors(part.csr.shape[0], "b", "x", *LEVEL_VECTORS)
             )
-            inverse = one.inverse(part)
             radius = self._radius(part, inverse, vectors) if like is None else like._levels[k].radius
             levels.append(Level(part.operator, inverse, radius, self.space, self._options, vectors, one.A))
         P, R, dense = self._operators()
         self._assemble(self._options, levels, P, R, dense)
 
-    def _check_finite(self) -> None:
-        for (name, k), part in self._parts.items():
-            if not part.is_finite():
-                raise not_finite(name, k)
-
     def _radius(self, part: PlannedPart, inverse: Array, vectors: Vectors) -> float:
         """Return the largest eigenvalue of D^-1 A, about, by products on the device; 0 if none is needed."""
         if self._options.smoother == "gauss-seidel":
             return 0.0
-        return spectral_radius(part.matrix, part.operator, inverse, self.space, vectors)
+        return spectral_radius(part.csr, part.operator, inverse, self.space, vectors)
 
     def _operators(self) -> tuple[list[DeviceOperator], list[DeviceOperator], DeviceOperator | None]:
         """Return P and R of all levels, and the dense matrix if there is one."""
@@ -120,11 +122,12 @@ class Multigrid(Preconditioner):
             self._build(numbers)
             return False
         self._setup = numbers
+        for key, matrix in matrices.items():
+            check_finite(*key, matrix)
         same = [self._parts[key].load(matrix) for key, matrix in matrices.items()]
-        self._check_finite()
         for k, (level, one) in enumerate(zip(self._levels, numbers.levels, strict=True)):
             part = self._parts["A", k]
-            inverse = one.inverse(part)
+            inverse = one.inverse()
             level.A = part.operator
             level.load(inverse, self._radius(part, inverse, level.vectors), one.A)
         self._P, self._R, self._dense = self._operators()

@@ -8,10 +8,9 @@ import numpy as np
 from scipy.sparse import csr_array, csr_matrix
 
 from dasp.multigrid.smoothers import CycleOptions, dense_smoother
-from dasp.preconditioners.base import TYPES, PlannedPart, host_matrix, inverse_diagonal, is_finite, wide_type
+from dasp.preconditioners.base import TYPES, host_matrix, inverse_diagonal, is_finite, wide_type
 from dasp.preconditioners.spectrum import NAMES, dense_spectral_radius, spectral_radius
 from dasp.runtime import check as _check
-from dasp.runtime.arrays import to_host
 from dasp.runtime.types import Array, DTypeLike
 from dasp.solvers.arguments import space_for
 from dasp.solvers.operator import as_operator
@@ -101,10 +100,9 @@ class LevelMatrices(NamedTuple):
     R: csr_array | None
     coarse: bool
 
-    def inverse(self, planned: PlannedPart | None = None) -> Array:
-        """Return the inverse of the diagonal of A, where that is planned or else on the host."""
-        diagonal = self.A.diagonal() if planned is None else planned.diagonal()
-        return invert_diagonal(self.A, diagonal, coarse=self.coarse)
+    def inverse(self) -> Array:
+        """Return the inverse of the diagonal of A."""
+        return invert_diagonal(self.A, self.A.diagonal(), coarse=self.coarse)
 
     def radius(self, options: CycleOptions) -> float:
         """Return the largest eigenvalue of D^-1 A, about, by products on the host; 0 if none is needed."""
@@ -174,7 +172,7 @@ def set_up(hierarchy: list[Any], options: CycleOptions) -> Setup:
         return Setup([*levels, LevelMatrices(last, None, None, inner > 0)], None, transfers)
     small = [k for k, level in enumerate(levels) if level.A.shape[0] <= DENSE_ROWS and options.cycle == "V"]
     first = min([*small, inner])
-    check_finite(hierarchy, first)
+    check_levels(hierarchy, first)
     return Setup(levels[:first], csr_array(_dense_cycle(levels[first:], last, options)), transfers)
 
 
@@ -193,7 +191,7 @@ def _dense_cycle(levels: list[LevelMatrices], last: csr_array, options: CycleOpt
 
 
 def invert_diagonal(A: csr_array, diagonal: Array, *, coarse: bool) -> Array:
-    """Return 1 / a_ii, given the diagonal of A in NumPy or CuPy; on a coarse level 0 for a row of zeros.
+    """Return 1 / a_ii, given the diagonal of A; on a coarse level 0 for a row of zeros.
 
     Aggregates with fewer unknowns than modes leave such rows; smoothers pass them by.
 
@@ -202,10 +200,9 @@ def invert_diagonal(A: csr_array, diagonal: Array, *, coarse: bool) -> Array:
     ValueError
         If a_ii of another row is zero, not finite, or so small that its inverse is not.
     """
-    # Flags go to the host, where a reduction of CuPy's would take its compiler a second.
-    rows = np.flatnonzero(to_host(diagonal == 0))
-    if not coarse or not len(rows):
+    if not coarse or diagonal.all():
         return inverse_diagonal(diagonal)
+    rows = np.flatnonzero(diagonal == 0)
     empty = rows[abs(A[rows]).sum(axis=1) == 0]
     diagonal[empty] = 1
     inverse = inverse_diagonal(diagonal)
@@ -213,7 +210,7 @@ def invert_diagonal(A: csr_array, diagonal: Array, *, coarse: bool) -> Array:
     return inverse
 
 
-def check_finite(hierarchy: list[Any], first: int = 0) -> None:
+def check_levels(hierarchy: list[Any], first: int = 0) -> None:
     """Check that no matrix of a hierarchy, from a level on, holds NaN or infinity.
 
     Raises
@@ -222,17 +219,22 @@ def check_finite(hierarchy: list[Any], first: int = 0) -> None:
     """
     for k, level in enumerate(hierarchy[first:], first):
         for name in "APR":
-            matrix = getattr(level, name, None)
-            if matrix is not None and not is_finite(matrix.data):
-                raise not_finite(name, k)
+            if getattr(level, name, None) is not None:
+                check_finite(name, k, getattr(level, name))
 
 
-def not_finite(name: str, k: int) -> ValueError:
-    """Return the error of a matrix of level k that holds NaN or infinity."""
-    return ValueError(
-        f"{name} of level {k} of ml holds NaN or infinity; finite numbers are needed; "
-        "scale the matrix if its products overflow"
-    )
+def check_finite(name: str, k: int, matrix: Any) -> None:
+    """Check that a matrix of level k does not hold NaN or infinity.
+
+    Raises
+    ------
+    ValueError
+    """
+    if not is_finite(matrix.data):
+        raise ValueError(
+            f"{name} of level {k} of ml holds NaN or infinity; finite numbers are needed; "
+            "scale the matrix if its products overflow"
+        )
 
 
 def as_csr(matrix: Any) -> csr_array:

@@ -16,7 +16,7 @@ from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import find_device
 from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
-from dasp.runtime.arrays import library, operand, to_host
+from dasp.runtime.arrays import library, operand
 from dasp.runtime.loading import ProcessLock
 from dasp.runtime.types import Array
 from dasp.solvers.arguments import space_for
@@ -348,13 +348,13 @@ def canonical(A: csr_array) -> csr_array:
 
 
 def is_finite(numbers: Array) -> bool:
-    """Return True if there is no NaN and no infinity in an array of NumPy or CuPy."""
+    """Return True if there is no NaN and no infinity in an array of the host."""
     with np.errstate(all="ignore"):
         return bool(abs(numbers.sum()) < np.inf or (abs(numbers) < np.inf).all())
 
 
 def cast(numbers: Array, dtype: np.dtype[Any], *, diagonal: bool = False) -> Array:
-    """Return an array of NumPy or CuPy in a type: itself if it is its own.
+    """Return an array of the host in a type: itself if it is its own.
 
     Raises
     ------
@@ -426,16 +426,6 @@ class PlannedPart:
         self._make(typed, policy)
         return False
 
-    def diagonal(self) -> Array:
-        """Return the diagonal, on the device."""
-        diagonal: Array = self.csr.diagonal() if self._device == "cpu" else self.matrix.diagonal()
-        return diagonal
-
-    def is_finite(self) -> bool:
-        """Return True if there is no NaN and no infinity in the matrix."""
-        quick = self._device != "cpu" and np.isfinite(to_host(self.matrix.sum()))
-        return bool(quick) or is_finite(self.csr.data)
-
 
 def place(A: object, device: str | None) -> str:
     """Return the device that is meant: the one given, else that of A.
@@ -449,7 +439,7 @@ def place(A: object, device: str | None) -> str:
 
 
 def inverse_diagonal(diagonal: Array) -> Array:
-    """Return 1 / a_ii in double precision, given the diagonal of a matrix, of NumPy or CuPy.
+    """Return 1 / a_ii in double precision, given the diagonal of a matrix on the host.
 
     Raises
     ------
@@ -460,7 +450,7 @@ def inverse_diagonal(diagonal: Array) -> Array:
         inverse = 1.0 / diagonal.astype(wide_type(diagonal), copy=False)
         there = abs(inverse.astype(computing_type(diagonal), copy=False))
         usable = (there < np.inf) & (there > 0)  # the inverse of infinity is 0
-    bad = np.flatnonzero(to_host(usable) == 0)  # a reduction of CuPy's would take its compiler a second
+    bad = np.flatnonzero(~usable)
     if len(bad):
         raise ValueError(
             f"{len(bad)} rows have no usable diagonal entry, the first is row {bad[0]}; each is divided by"

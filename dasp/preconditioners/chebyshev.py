@@ -112,7 +112,7 @@ class MatrixPolynomial(Polynomial):
         """Take the diagonal, and the upper end of the interval."""
         inverse, high = self._numbers.inverse, self._interval[0]
         if high is None:
-            A = self._numbers.planned if self._part is None else self._part.matrix
+            A = self._numbers.matrix
             high = UPPER * spectral_radius(A, self.operator, inverse, self.space, self.vectors)
         self.load_diagonal(inverse, high)
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache, partial
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from dasp.runtime.arrays import is_cupy, namespace
 from dasp.runtime.types import Array
@@ -33,17 +33,17 @@ SKEW = 1e-3
 
 
 def spectral_radius(
-    A: Any, operator: DeviceOperator, inverse: Array, space: Space, vectors: Vectors
+    A: csr_array, operator: DeviceOperator, inverse: Array, space: Space, vectors: Vectors
 ) -> float:
     """Estimate the largest absolute eigenvalue of D^-1 A, D the diagonal.
 
     Parameters
     ----------
-    A : matrix, shape (n, n)
-        For a bound where it is not Hermitian: of its absolute values, times a vector.
+    A : scipy.sparse.csr_array, shape (n, n)
+        For a bound where it is not Hermitian.
     operator : DeviceOperator
         A on the device.
-    inverse : array, shape (n,)
+    inverse : numpy.ndarray, shape (n,)
         The diagonal of D^-1.
     space : Space
     vectors : Vectors
@@ -65,20 +65,46 @@ def spectral_radius(
     Lanczos' method for D^-1 A in the inner product of D: Saad, Numerical Methods for Large Eigenvalue
     Problems, second edition, algorithm 6.4.
     """
-    there = vectors["d"]
-    with there.device if is_cupy(there) else nullcontext(), np.errstate(all="ignore"):
-        there[...] = space.asarray(inverse)
+
+    @cache
+    def prepare(one: _Pair, other: _Pair) -> tuple[Fused, Fused]:
+        turn, divide = f"{other.r} = q - alpha {one.r} - beta {other.r}", f"{other.y} = x*{other.r}"
+        return (
+            space.eager(vectors, dots=(f"{one.y} q", f"{other.y} q")),
+            space.eager(vectors, turn, divide, dots=(f"{other.r} {other.y}",)),
+        )
+
+    def measure(one: _Pair, other: _Pair) -> tuple[Any, ...]:
+        return prepare(one, other)[0]()
+
+    def extend(one: _Pair, other: _Pair, alpha: float, beta: float) -> np.float64:
+        return np.float64(prepare(one, other)[1](alpha=alpha, beta=beta)[0])
+
+    inside = vectors["x"]
+    with inside.device if is_cupy(inside) else nullcontext(), np.errstate(all="ignore"):
+        inside[...] = space.asarray(inverse)
         arrays = {name: vectors[name] for name in NAMES}
-        passes = _array_passes(arrays) if space.traced else _fused_passes(vectors)
-        return _estimate(A, inverse, operator.multiply, arrays, *passes)
+        return _estimate(A, inverse, operator.multiply, arrays, measure, extend)
 
 
 def dense_spectral_radius(A: np.ndarray[Any, Any], inverse: np.ndarray[Any, Any]) -> float:
     """Estimate as `spectral_radius` does, for a small dense A on the host; nothing is compiled."""
     arrays = {name: np.empty(len(A), A.dtype) for name in NAMES}
+
+    def dot(left: str, right: str) -> np.float64:
+        return np.float64(np.vdot(arrays[left], arrays[right]).real)
+
+    def measure(one: _Pair, other: _Pair) -> tuple[Any, ...]:
+        return dot(one.y, "q"), dot(other.y, "q")
+
+    def extend(one: _Pair, other: _Pair, alpha: float, beta: float) -> np.float64:
+        r = arrays[other.r]
+        r[...] = arrays["q"] - alpha * arrays[one.r] - beta * r
+        arrays[other.y][...] = inverse * r
+        return dot(other.r, other.y)
+
     with np.errstate(all="ignore"):
-        arrays["d"][...] = inverse
-        return _estimate(A, inverse, partial(np.matmul, A), arrays, *_array_passes(arrays))
+        return _estimate(A, inverse, partial(np.matmul, A), arrays, measure, extend)
 
 
 class _Pair(NamedTuple):
@@ -88,15 +114,26 @@ class _Pair(NamedTuple):
     y: str
 
 
-FIRST, SECOND = _Pair("b", "x"), _Pair("r", "step")
+FIRST, SECOND = _Pair("b", "d"), _Pair("r", "step")
+"""The vector x, which passes on a GPU read in another way, holds D^-1: so they are alike for both pairs."""
+
+Multiply = Callable[[Array, Array], object]
+"""Sets the second vector to A times the first."""
+
+Measure = Callable[[_Pair, _Pair], tuple[Any, ...]]
+"""Returns the inner products of both y with q, which is A times the first."""
+
+Extend = Callable[[_Pair, _Pair, float, float], np.float64]
+"""Sets the second pair to the one that follows both, given alpha and beta; returns r'y of it."""
 
 
 def _estimate(
     A: Any, inverse: Array, multiply: Multiply, arrays: dict[str, Array], measure: Measure, extend: Extend
 ) -> float:
     found = _find_by_lanczos(multiply, arrays, measure, extend)
-    if found is None:
-        found = _largest_row_sum(A, inverse) / UPPER
+    if found is None:  # the largest sum of a row of absolute values
+        sizes = abs(inverse)
+        found = float((sizes * (abs(A) @ np.ones_like(sizes))).max()) / UPPER
     if not math.isfinite(found):
         raise ValueError("A holds NaN or infinity, or its products overflow; finite numbers are needed")
     return found
@@ -108,16 +145,19 @@ def _find_by_lanczos(
     """Return the largest eigenvalue of Lanczos' matrix, None if A is not Hermitian, NaN if products are not
     finite."""
     q = arrays["q"]
-    rough, library = float(np.finfo(q.dtype).eps), namespace(q)
-    noise = np.random.default_rng(0).random(min(PERIOD, len(q)), np.float32) - np.float32(0.5)
-    q[...] = library.resize(library.asarray(noise), len(q))
+    n, rough, count = len(q), float(np.finfo(q.dtype).eps), min(PERIOD, len(q))
+    noise = np.random.default_rng(0).random(count, np.float32) - np.float32(0.5)
+    q[:count] = namespace(q).asarray(noise, q.dtype)
+    while count < n:  # copies, which a GPU makes without a kernel
+        q[count : 2 * count] = q[: min(count, n - count)]
+        count *= 2
     for name in (*FIRST, *SECOND):
         arrays[name][...] = 0
     last, following = SECOND, FIRST
     rho, beta = extend(last, following, 0.0, 0.0), np.float64(0.0)
     diagonal: list[np.float64] = []
     beside: list[np.float64] = []
-    while len(diagonal) < min(STEPS, len(q)) and rho != 0:
+    while len(diagonal) < min(STEPS, n) and rho != 0:
         last, following = following, last
         multiply(arrays[last.y], q)
         along, back = measure(last, following)
@@ -136,62 +176,3 @@ def _find_by_lanczos(
     return float(
         abs(np.linalg.eigvalsh(np.diag(diagonal) + np.diag(off, 1) + np.diag(off, -1))).max(initial=0)
     )
-
-
-Multiply = Callable[[Array, Array], object]
-"""Sets the second vector to A times the first."""
-
-Measure = Callable[[_Pair, _Pair], tuple[np.float64, np.float64]]
-"""Returns the inner products of both y with q, which is A times the first."""
-
-Extend = Callable[[_Pair, _Pair, float, float], np.float64]
-"""Sets the second pair to the one that follows both, given alpha and beta; returns r'y of it."""
-
-
-def _fused_passes(vectors: Vectors) -> tuple[Measure, Extend]:
-    """Return the passes of a planned matrix on a CPU."""
-
-    @cache
-    def prepare(one: _Pair, other: _Pair) -> tuple[Fused, Fused]:
-        turn, divide = f"{other.r} = q - alpha {one.r} - beta {other.r}", f"{other.y} = d*{other.r}"
-        return (
-            vectors.fuse(dots=(f"{one.y} q", f"{other.y} q")),
-            vectors.fuse(turn, divide, dots=(f"{other.r} {other.y}",)),
-        )
-
-    def extend(one: _Pair, other: _Pair, alpha: float, beta: float) -> np.float64:
-        (rho,) = prepare(one, other)[1](alpha=alpha, beta=beta)
-        return np.float64(rho)
-
-    return lambda one, other: prepare(one, other)[0](), extend
-
-
-def _array_passes(arrays: dict[str, Array]) -> tuple[Measure, Extend]:
-    """Return the passes for a dense matrix and for a GPU, whose fused passes are parts of its own loops."""
-
-    def dot(left: str, right: str) -> np.float64:
-        return np.float64(namespace(arrays[left]).vdot(arrays[left], arrays[right]).real)
-
-    def extend(one: _Pair, other: _Pair, alpha: float, beta: float) -> np.float64:
-        r, y, q, d = arrays[other.r], arrays[other.y], arrays["q"], arrays["d"]
-        if is_cupy(r):
-            _extension(namespace(r))(q, arrays[one.r], d, alpha, beta, r, y)
-        else:
-            r[...] = q - alpha * arrays[one.r] - beta * r
-            y[...] = d * r
-        return dot(other.r, other.y)
-
-    return lambda one, other: (dot(one.y, "q"), dot(other.y, "q")), extend
-
-
-@cache
-def _extension(cupy: ModuleType) -> Any:
-    """Return the step as one kernel."""
-    work = "r = q - alpha * other - beta * r; y = d * r"
-    return cupy.ElementwiseKernel("T q, T other, T d, T alpha, T beta", "T r, T y", work, "dasp_extend")
-
-
-def _largest_row_sum(A: Any, inverse: Array) -> float:
-    """Return the largest sum of a row of absolute values of D^-1 A."""
-    sizes = abs(inverse)
-    return float((sizes * (abs(A) @ namespace(sizes).ones_like(sizes))).max())

@@ -159,13 +159,10 @@ class Space(Protocol):
     ----------
     dtype : numpy.dtype
     device : str
-    traced : bool
-        True if iterations are written down once and then run where the host does not look.
     """
 
     dtype: np.dtype[Any]
     device: str
-    traced: bool
 
     def fence(self) -> Callable[[], None]:
         """Return a function that makes the current stream of its call wait for all launches so far."""
@@ -207,6 +204,9 @@ class Space(Protocol):
 
     def program(self, function: Callable[[], None]) -> Callable[[], None]:
         """Prepare passes and products whose coefficients are constants, to be made again and again."""
+
+    def eager(self, vectors: Any, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
+        """Prepare a pass that is made when it is called, outside of loops and programs."""
 
     def triangular(self, triangle: Triangle) -> TriangularSolve:
         """Return a solve with a triangle, for use in a `program`."""

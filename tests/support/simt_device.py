@@ -50,6 +50,8 @@ class EmulatedDevice:
     def load_all(self, wanted: Any) -> None:
         """Leave it to each launch to compile its source."""
 
+    begin_loading = load_all
+
     def launch(
         self,
         signature: Any,

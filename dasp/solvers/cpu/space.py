@@ -14,7 +14,7 @@ from dasp.solvers.cpu.passes import solve_triangle
 from dasp.solvers.cpu.vectors import CpuVectors
 from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.scalars import LIMIT, RUNNING, first_verdict, verdict
-from dasp.solvers.space import Iterate, Report, Start, State, Triangle
+from dasp.solvers.space import Fused, Iterate, Report, Start, State, Triangle
 
 TILE_BYTES = 1 << 18
 """Of a block's rows that are multiplied at a time, so that the product lies in the second cache when it is
@@ -76,7 +76,6 @@ class CpuSpace:
     """Vectors in the memory of the CPU; see `dasp.solvers.space.Space`."""
 
     device = "cpu"
-    traced = False
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
@@ -112,6 +111,10 @@ class CpuSpace:
                 function()
 
         return run
+
+    def eager(self, vectors: CpuVectors, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
+        """Prepare a pass: each is made when it is called."""
+        return vectors.fuse(*updates, dots=dots)
 
     def triangular(self, triangle: Triangle) -> CpuTriangle:
         """Return a solve with a triangle, in one thread."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +18,7 @@ from dasp.solvers.cuda.arnoldi import CudaArnoldi
 from dasp.solvers.cuda.loop import CudaLoop
 from dasp.solvers.cuda.passes import (
     PACK_BYTES,
+    SOURCE,
     THREADS,
     UNGUARDED,
     PassText,
@@ -28,7 +29,8 @@ from dasp.solvers.cuda.passes import (
 from dasp.solvers.cuda.trace import Multiplication, Slots, Trace, TracedPass
 from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.operator import DeviceOperator
-from dasp.solvers.space import Iterate, Start, State, Triangle
+from dasp.solvers.scalars import Scalar
+from dasp.solvers.space import Fused, Iterate, Start, State, Triangle
 
 BLOCKS_PER_PROCESSOR = 4
 """Blocks of a pass for each multiprocessor at most: each later block reads the sums of all."""
@@ -64,8 +66,6 @@ TRIANGULAR = Signature(
 
 class CudaSpace:
     """Vectors on a GPU; see `dasp.solvers.space.Space`."""
-
-    traced = True
 
     def __init__(self, device: str, dtype: np.dtype[Any], on: CudaDevice) -> None:
         self.device, self.dtype, self.on = device, dtype, on
@@ -152,6 +152,27 @@ class CudaSpace:
         On one GPU there is nothing to do. `beside` says that the next iteration needs them, behind a product.
         """
         return []
+
+    def eager(self, vectors: CudaVectors, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
+        """Prepare a pass that is launched when it is called; the host adds up its dot products."""
+        one = vectors.fuse(*updates, dots=dots).trace_alone()
+        names, text, blocks = list(one.coefficients), self._write(one), self.blocks(vectors.n)
+        self.on.begin_loading([(SOURCE, text.defines)])
+        none, scalars = self.on.zeros(1, np.float64), self.on.zeros(1 + len(names), np.float64)
+        sums = self.on.zeros(max(1, len(one.dots)) * blocks, np.float64)
+
+        @cache
+        def prepare() -> Callable[[], None]:
+            launch = launch_pass(self, one, text, (scalars, none), (none, 0, sums), none)
+            return in_turn([launch, *self.combine(sums, sums)])
+
+        def run(**coefficients: Scalar) -> tuple[Scalar, ...]:
+            if names:
+                self.on.upload(scalars, np.array([0.0, *(coefficients[name] for name in names)]))
+            prepare()()
+            return tuple(self.on.download(sums).reshape(-1, blocks).sum(axis=1)) if one.dots else ()
+
+        return run
 
     def triangular(self, triangle: Triangle) -> CudaTriangle:
         """Return a solve with a triangle: a launch for each level."""

@@ -34,6 +34,11 @@ class CudaFused:
         sums = iter(self._vectors.space.trace.add_pass(one))
         return tuple(TracedComplex(next(sums), next(sums)) if whole else next(sums) for whole in self._whole)
 
+    def trace_alone(self) -> TracedPass:
+        """Return the pass as it is traced, outside of any trace; its coefficients are 0."""
+        names = [term.coefficient for update in self._updates for term in update.terms if term.coefficient]
+        return TracedPass(self._vectors, self._updates, self._sums, dict.fromkeys(names, 0.0))
+
 
 class CudaVectors:
     """Vectors on a GPU, the rows of one block; see `dasp.solvers.space.Vectors`."""
