@@ -38,13 +38,13 @@ print("right")
 COMPILE = """
 import numpy as np
 from dasp.formats import device_cpu
-from dasp.formats.dasp.cpu import rows
+from dasp.formats.dasp.cpu import count_tiles
 from dasp.formats.sell.cpu import store
 assert device_cpu.find_cost_model("cpu").kind == "cpu"
 stored = np.zeros(3)
 store.scatter(np.ones(3), np.arange(3), stored)
 assert stored.all()
-assert rows.count_tiles(np.full(8, 4, np.int32), 1)[0] == 1
+assert count_tiles(np.full(8, 4, np.int32), 1)[0] == 1
 print("right")
 """
 """Compiles two functions, where `MULTIPLY` compiles twenty."""

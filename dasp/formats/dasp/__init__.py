@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dasp.formats.dasp.check import check
-from dasp.formats.dasp.options import Options
-from dasp.formats.dasp.pack import pack
-from dasp.formats.dasp.pattern import NAME, Pattern, Values
-from dasp.formats.dasp.refill import values_from, values_into
-from dasp.formats.dasp.unpack import slots, summary, unpack
+from dasp.formats.dasp.pack import pack, slots, summary, unpack, values_from, values_into
+from dasp.formats.dasp.pattern import NAME, Options, Pattern, Values
 from dasp.formats.format import Format
 from dasp.runtime.dtypes import TABLE
 from dasp.runtime.loading import load
@@ -27,8 +24,8 @@ DASP = Format(
     values_into=values_into,
     summary=summary,
     products={
-        "cpu": lambda: load("dasp.formats.dasp.cpu.product").DaspCpuProduct,
-        "cuda": lambda: load("dasp.formats.dasp.cuda.product").DaspCudaProduct,
+        "cpu": lambda: load("dasp.formats.dasp.cpu").DaspCpuProduct,
+        "cuda": lambda: load("dasp.formats.dasp.cuda").DaspCudaProduct,
     },
     alike=lambda plan: {"mma": plan.pattern.mma},
 )

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.dasp.options import MOST_MEDIUM
+from dasp.formats.dasp.pack import short_owners
 from dasp.formats.dasp.pattern import (
     LONG_UNIT,
+    MOST_MEDIUM,
     TILE,
     TILE_COLUMNS,
     TILE_ROWS,
@@ -19,7 +20,6 @@ from dasp.formats.dasp.pattern import (
     RegularPart,
     ShortPart,
 )
-from dasp.formats.dasp.unpack import short_owners
 from dasp.formats.plan import PAD, Plan, check_offsets, check_permutation, require
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.sizes import ceil_div

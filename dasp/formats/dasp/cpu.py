@@ -1,4 +1,4 @@
-"""The format of the paper on the CPU: a compiled function each for long, medium and other rows.
+"""The format of the paper on the CPU: the product by a vector, and the loops that copy rows into the parts.
 
 Long rows are multiplied in `_sum_segments` and then `store_long`, medium rows in `_multiply_medium`, rows of
 0 to 4 entries in `_multiply_short`. Each function works on a range of its part, so that threads can share a
@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
-from dasp.formats import product_cpu
-from dasp.formats.dasp.cpu.terms import add_product
 from dasp.formats.dasp.pattern import (
     HALF_WARP,
     LONG_UNIT,
@@ -24,9 +25,10 @@ from dasp.formats.dasp.pattern import (
     Values,
 )
 from dasp.formats.plan import WARP, Plan, arrays_of
+from dasp.formats.product_cpu import CpuProduct, read_only
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.emitter import scaled, store_long
+from dasp.runtime.cpu.emitter import HALVES, I32, as_floats, data_of, multiply_add, scaled, store_long
 from dasp.runtime.cpu.halves import bits_of_halves
 from dasp.runtime.types import Number
 
@@ -39,7 +41,7 @@ ROW_SLOTS = 2
 """Cost of finding, reducing and storing a row, in slots; used to share rows among threads."""
 
 
-class DaspCpuProduct(product_cpu.CpuProduct):
+class DaspCpuProduct(CpuProduct):
     """A plan in the format of the paper, ready for several threads."""
 
     def __init__(self, plan: Plan) -> None:
@@ -94,7 +96,7 @@ _Task = tuple[_Work, int, int]
 def _steps(plan: Plan) -> list[_Work]:
     """Return the functions that a product calls; parts without rows have none."""
     pattern, long, medium, short = plan.pattern, plan.pattern.long, plan.pattern.medium, plan.pattern.short
-    values = Values(*(product_cpu.read_only(bits_of_halves(array)) for array in arrays_of(plan.values)))
+    values = Values(*(read_only(bits_of_halves(array)) for array in arrays_of(plan.values)))
     regular, irregular = medium.regular, medium.irregular
     block_costs = TILE * regular.offsets.astype(np.int64) + irregular.offsets[::TILE_ROWS]
     block_costs += TILE_ROWS * ROW_SLOTS * np.arange(len(block_costs))
@@ -139,7 +141,7 @@ _inline = jit(nogil=True, forceinline=True)
 @_inline
 def _add(columns, values, slot, x, total):
     # Unsigned positions, so that Numba does not look for those that count from the end.
-    return add_product(values, np.int64(slot), x, np.int64(columns[np.uint64(slot)]), total)
+    return _add_product(values, np.int64(slot), x, np.int64(columns[np.uint64(slot)]), total)
 
 
 @_inline
@@ -183,15 +185,10 @@ def _sum_segments(
 
 
 @_inline
-def _sum_run(columns, values, begin, end, x, total):
-    for slot in range(begin, end):
+def _tail(offsets, columns, values, row, x, total):
+    for slot in range(offsets[np.uint64(row)], offsets[np.uint64(row + 1)]):
         total = _add(columns, values, slot, x, total)
     return total
-
-
-@_inline
-def _tail(offsets, columns, values, row, x, total):
-    return _sum_run(columns, values, offsets[np.uint64(row)], offsets[np.uint64(row + 1)], x, total)
 
 
 @_compile
@@ -269,3 +266,98 @@ def _multiply_short(first, last, width, split, rows, columns, values, partials, 
                 _store(rows[np.uint64(place + HALF_WARP)], other, x, y, alpha, beta)
         if rows[np.uint64(place)] >= 0:
             _store(rows[np.uint64(place)], own, x, y, alpha, beta)
+
+
+@intrinsic
+def _add_product(typing_context, values, slot, x, column, total):
+    """Return a sum with the product of a value and a number of x added, each part of that fused.
+
+    Parameters
+    ----------
+    values, x : vectors
+        Of any types that that of the sum holds; uint16 and int16 stand for the bits of float16 and bfloat16.
+    slot, column : int64 or uint64
+        The positions.
+    total : float or complex
+    """
+
+    def generate(context, builder, signature, arguments):
+        values_array, slot, x_array, column, total = arguments
+        is_complex = isinstance(signature.return_type, types.Complex)
+        sums = [builder.extract_value(total, part) for part in (0, 1)] if is_complex else [total]
+        real = sums[0].type
+        size = 64 if real == ir.DoubleType() else 32
+        fma = builder.module.declare_intrinsic(f"llvm.fmuladd.f{size}", (), ir.FunctionType(real, [real] * 3))
+        factors, numbers = (
+            _parts_at(builder, kind.dtype, builder.gep(data_of(context, builder, kind, array), [place]), real)
+            for kind, array, place in ((values, values_array, slot), (x, x_array, column))
+        )
+        parts = multiply_add(builder, fma, factors, numbers, sums)
+        if not is_complex:
+            return parts[0]
+        for part, number in enumerate(parts):
+            total = builder.insert_value(total, number, part)
+        return total
+
+    return total(values, slot, x, column, total), generate
+
+
+def _parts_at(builder: ir.IRBuilder, kind: types.Type, place: ir.Value, real: ir.Type) -> list[ir.Value]:
+    """Return the parts of the number at a pointer: one, or two of a complex one, as numbers of type `real`.
+
+    Parameters
+    ----------
+    builder : LLVM's
+    kind : numba type
+        Of the number; uint16 and int16 stand for the bits of float16 and bfloat16.
+    place : LLVM pointer
+    real : LLVM type
+        Float or double, at least as wide as the parts.
+    """
+    if kind in HALVES:
+        bits = builder.load(builder.bitcast(place, ir.VectorType(ir.IntType(16), 1).as_pointer()), align=2)
+        parts = [builder.extract_element(as_floats(builder, kind, bits), ir.Constant(I32, 0))]
+    elif isinstance(place.type.pointee, ir.BaseStructType):
+        parts = [
+            builder.load(builder.gep(place, [ir.Constant(I32, 0), ir.Constant(I32, part)])) for part in (0, 1)
+        ]
+    else:
+        parts = [builder.load(place)]
+    return [part if part.type == real else builder.fpext(part, real) for part in parts]
+
+
+@_compile
+def count_tiles(lengths, least):
+    """Count the tiles of each row block up to the first with fewer than `least` entries."""
+    tiles = np.empty(len(lengths) // TILE_ROWS, np.int64)
+    for block in range(len(tiles)):
+        tile = 0
+        while True:
+            entries = 0
+            for row in range(TILE_ROWS * block, TILE_ROWS * (block + 1)):
+                entries += min(max(lengths[row] - TILE_COLUMNS * tile, 0), TILE_COLUMNS)
+            if entries == 0 or entries < least:
+                break
+            tile += 1
+        tiles[block] = tile
+    return tiles
+
+
+@_compile
+def copy_runs(indices, data, starts, lengths, slots, columns, values):
+    """Copy `lengths[i]` entries from `starts[i]` on to slot `slots[i]` and what follows it."""
+    for run in range(len(lengths)):
+        for k in range(lengths[run]):
+            columns[slots[run] + k] = indices[starts[run] + k]
+            values[slots[run] + k] = data[starts[run] + k]
+
+
+@_compile
+def copy_tile_rows(indices, data, starts, lengths, tiles, columns, values):
+    """Copy `lengths[i]` entries from `starts[i]` on to row i % 8 of the tiles of block i // 8."""
+    for row in range(len(lengths)):
+        first = TILE * tiles[row // TILE_ROWS] + TILE_COLUMNS * (row % TILE_ROWS)
+        for k in range(lengths[row]):
+            slot = first + TILE * (k // TILE_COLUMNS) + k % TILE_COLUMNS
+            columns[slot] = indices[starts[row] + k]
+            values[slot] = data[starts[row] + k]

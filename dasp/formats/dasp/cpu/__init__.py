@@ -1,1 +1,0 @@
-"""The format of the paper on a CPU."""
