@@ -60,9 +60,9 @@ def digests(csr: Csr, narrow: bool, device: str) -> dict[str, str]:
     else:
         import cupy
 
-        from dasp.formats.sell.cuda.pack import device as cuda
+        from dasp.formats.sell.cuda.primitives import primitives as on_gpu
 
-        primitives = cuda.primitives(cupy.cuda.Device().id)
+        primitives = on_gpu(cupy.cuda.Device().id)
     put = np.ascontiguousarray if device == "cpu" else cupy.asarray
     there = Csr(csr.shape, *(put(array) for array in csr[1:]))
     plan = SELL.pack(there, SELL.options(narrow=narrow), H200, primitives)

@@ -8,7 +8,7 @@
 
 #include "pack/segments.cuh"
 
-// Numbers of a matrix, in the order of `Facts` in dasp/formats/sell/cuda/pack/survey.py. A biased number is that number
+// Numbers of a matrix, in the order of `Facts` in dasp/formats/sell/cuda/survey.py. A biased number is that number
 // plus 2^63, so that unsigned words compare as the numbers do; 0 where there is none.
 enum Fact {
     FALLS,             // rows that end before they begin, and a first one that does not begin at 0

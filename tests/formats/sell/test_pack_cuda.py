@@ -17,7 +17,7 @@ from dasp.formats.plan import nbytes
 from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cpu.values import holds
-from dasp.formats.sell.cuda.pack import slice_statistics
+from dasp.formats.sell.cuda import windows
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code, shape_fields
 from dasp.formats.sell.primitives import Cut
@@ -188,7 +188,7 @@ def test_windows_one_after_another_where_memory_is_short(monkeypatch):
     lengths = np.zeros(6000, int)
     lengths[np.random.default_rng(2).integers(0, 6000, 50)] = 2
     csr = csr_of(from_lengths(lengths, 90))
-    monkeypatch.setattr(slice_statistics, "FLOOR", 0)
+    monkeypatch.setattr(windows, "FLOOR", 0)
     _, device = plans(csr)
     assert device.launches.count("dasp_cut_tiles") > 3
 

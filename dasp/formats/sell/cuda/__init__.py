@@ -1,1 +1,1 @@
-"""Slices on a GPU."""
+"""Slices on a GPU: plans of them (`primitives`), and products by a vector and by several columns."""

@@ -1,40 +1,91 @@
-"""The primitives of packing into slices on a GPU: `dasp.formats.sell.cuda.pack` has a module a step.
+"""The primitives of packing into slices on a GPU: a module for each step of a plan, and one for the way back.
 
-`dasp.formats.sell.primitives` says what each function returns. Nothing here names an array library: arrays
-and launches are the device's, which is a GPU with CuPy or, in the tests, the emulator with NumPy.
+========= ====================================== ==================================================
+module    kernels of kernels/pack/               the host reads
+========= ====================================== ==================================================
+`survey`  survey.cu, values.cu                   facts of the integers and of the values
+`windows` windows.cu or keys.cu; cut.cu          slices, steps and sectors of each window
+`layout`  segments.cu, cut.cu                    slices and steps, if no window was tried
+`store`   store.cu, columns.cu                   blocks of deltas
+`unpack`  unpack.cu, decode.cu                   nothing
+========= ====================================== ==================================================
+
+`dasp.formats.sell.pack` calls the first four in this order, and `dasp.formats.sell.primitives.Primitives` says
+what each function returns. Nothing here names an array library: arrays and launches are the device's, which
+is a GPU with CuPy or, in the tests, the emulator with NumPy.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from dasp.formats.sell.cuda.pack import layout as _layout
-from dasp.formats.sell.cuda.pack import refill as _refill
-from dasp.formats.sell.cuda.pack import slice_statistics as _slices
-from dasp.formats.sell.cuda.pack import store as _store
-from dasp.formats.sell.cuda.pack import survey as _survey
-from dasp.formats.sell.cuda.pack import unpack as _unpack
-from dasp.formats.sell.cuda.pack import values as _values
-from dasp.formats.sell.cuda.pack.launcher import Launcher
-from dasp.runtime.cuda.device import device_of_number
+from dasp.formats.csr.cuda.sort import SUM_TILES, kinds_of
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.sell.choose import choose_coding
+from dasp.formats.sell.cuda import layout as _layout
+from dasp.formats.sell.cuda import store as _store
+from dasp.formats.sell.cuda import survey as _survey
+from dasp.formats.sell.cuda import unpack as _unpack
+from dasp.formats.sell.cuda import windows as _windows
+from dasp.formats.sell.cuda.launcher import INT64, Launcher, kinds_of_matrix, kinds_of_values
+from dasp.formats.sell.pattern import Coding
+from dasp.formats.sell.primitives import Cut, Survey
+from dasp.runtime.cuda.device import CudaDevice, device_of_number
+from dasp.runtime.cuda.launch import Kinds
 
 
 class CudaPrimitives(Launcher):
-    """The primitives of packing on one device, each a function of the launcher."""
+    """The primitives of packing on one device; all but the first two are functions of the launcher.
 
-    survey = _survey.survey
-    try_windows = _slices.try_windows
-    slice_statistics = _slices.slice_statistics
+    Parameters
+    ----------
+    device : CudaDevice
+    """
+
+    def __init__(self, device: CudaDevice) -> None:
+        super().__init__(device)
+        self._ready: set[Kinds] = set()
+
+    def begin_loading(self, csr: Csr, coding: Coding = Coding.PLAIN) -> None:
+        """Let helpers compile the kernels that most matrices of these types need, in the order of their use.
+
+        The coding is known once the values are.
+        """
+        integers, stored = kinds_of_matrix(csr), kinds_of_matrix(csr, coding)
+        if stored in self._ready:
+            return
+        self._ready.add(stored)
+        usual = {
+            _survey.SURVEY: integers,
+            _survey.VALUE_FACTS: kinds_of_values(csr.data.dtype, len(csr.data)),
+            _windows.SORT_WINDOWS: integers,
+            _windows.CUT_TILES: integers,
+            _windows.COUNT_SECTORS: integers,
+            _store.STORE_SLICES: stored,
+            SUM_TILES: kinds_of(start=INT64),
+            _store.FILL_DELTAS: integers,
+        }
+        self.device.begin_loading([(signature.source, of.constants) for signature, of in usual.items()])
+
+    def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:
+        """See `Primitives`; helpers then compile what the coding of the values needs."""
+        found = _survey.survey(self, csr, cut, narrow)
+        if found.values:
+            self.begin_loading(csr, choose_coding(found.values, csr.data.dtype))
+        return found
+
+    try_windows = _windows.try_windows
+    slice_statistics = _windows.slice_statistics
     lay_out = _layout.lay_out
     store = _store.store
 
-    slots = _refill.find_places
-    count_values = _values.count_values
-    code_values = _refill.code_values
-    recode_values = _refill.recode_values
-    zeros = _refill.zeros
-    scatter = _refill.scatter
-    overwrite = _refill.overwrite
+    slots = _store.find_places
+    count_values = _survey.count_values
+    code_values = _store.code_values
+    recode_values = _store.recode_values
+    zeros = _store.zeros
+    scatter = _store.scatter
+    overwrite = _store.overwrite
 
     unpack = _unpack.unpack
     unpack_codes = _unpack.unpack_codes

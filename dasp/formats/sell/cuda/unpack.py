@@ -7,13 +7,85 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.plan import Array, Plan
-from dasp.formats.sell.cuda.pack import kernels, kinds
-from dasp.formats.sell.cuda.pack.kernels import BLOCK_SLICES
-from dasp.formats.sell.cuda.pack.kinds import COUNT, INT64, as_bits, as_codes
-from dasp.formats.sell.cuda.pack.launcher import Launcher, count_blocks
+from dasp.formats.sell.cuda.launcher import (
+    BLOCK_SLICES,
+    COUNT,
+    INT64,
+    Launcher,
+    as_bits,
+    as_codes,
+    count_blocks,
+    kinds_of_codes,
+    kinds_of_values,
+)
 from dasp.formats.sell.pattern import Coding, Pattern, Values
-from dasp.runtime.cuda.launch import Arguments
+from dasp.runtime.cuda.launch import Arguments, Signature
 from dasp.runtime.sizes import ceil_div
+
+ROWS_OF_SLICES = """
+    const Index*          rows
+    long long             positions
+    const Index*          long_rows
+    const Index*          segment_offsets
+    const Index*          segment_rows     [segments]
+    long long             segments
+    long long             slices
+    const uint4*          headers          [slices]
+    """
+"""The first parameters of kernels that go through all entries: which rows the slices of a plan hold."""
+
+COUNT_ENTRIES = Signature(
+    "pack/unpack.cu",
+    "dasp_count_entries",
+    """
+    const Index*          rows
+    long long             positions
+    const Index*          long_rows
+    const Index*          segment_rows  [segments]
+    long long             segments
+    long long             slices
+    const uint4*          headers       [slices]
+    const unsigned char*  deltas
+    Count*                lengths
+    Count*                pieces        [segments]
+    """,
+)
+
+FILL_ENTRIES = Signature(
+    "pack/unpack.cu",
+    "dasp_fill_entries",
+    f"""{ROWS_OF_SLICES.rstrip()}
+    const Index*          bases
+    const unsigned char*  deltas
+    const Code*           codes
+    const Count*          starts
+    const Count*          pieces           [segments]
+    Index*                to_indices
+    Code*                 to_codes
+    """,
+)
+
+CLEAR_PADS = Signature(
+    "pack/unpack.cu",
+    "dasp_clear_pads",
+    """
+    long long             slices
+    const uint4*          headers       [slices]
+    const unsigned char*  deltas
+    Code*                 codes
+    """,
+)
+
+DECODE = Signature(
+    "pack/decode.cu",
+    "dasp_decode",
+    """
+    const Code*  codes
+    const Bits*  table
+    long long    count
+    Bits*        data   [count]
+    """,
+)
 
 
 def unpack(on: Launcher, plan: Plan) -> tuple[Array, Array, Array]:
@@ -31,8 +103,8 @@ def unpack_codes(on: Launcher, plan: Plan) -> tuple[Array, Array, Array | None]:
     starts, pieces = count_entries(on, plan)
     if pattern.entries:
         on.launch(
-            kernels.FILL_ENTRIES,
-            kinds.of_codes(pattern, values.codes),
+            FILL_ENTRIES,
+            kinds_of_codes(pattern, values.codes),
             ceil_div(len(pattern.headers), BLOCK_SLICES),
             **slots_of_rows(pattern),
             segment_offsets=pattern.segment_offsets,
@@ -52,8 +124,8 @@ def count_entries(on: Launcher, plan: Plan) -> tuple[Array, Array]:
     lengths, pieces = on.device.zeros(plan.shape[0], INT64), on.device.empty(pattern.segments, COUNT)
     if pattern.entries:
         on.launch(
-            kernels.COUNT_ENTRIES,
-            kinds.of_codes(pattern, plan.values.codes),
+            COUNT_ENTRIES,
+            kinds_of_codes(pattern, plan.values.codes),
             ceil_div(len(pattern.headers), BLOCK_SLICES),
             **slots_of_rows(pattern),
             lengths=lengths.view(COUNT),
@@ -69,8 +141,8 @@ def decode(on: Launcher, values: Values, codes: Array | None, count: int, dtype:
     data: Array = on.device.empty(count, dtype)
     if count:
         on.launch(
-            kernels.DECODE,
-            kinds.of_values(dtype, count, values.coding),
+            DECODE,
+            kinds_of_values(dtype, count, values.coding),
             count_blocks(count, 256),
             codes=None if codes is None or not len(codes) else as_codes(codes, values.coding),
             table=as_bits(values.table),
@@ -84,8 +156,8 @@ def clear_pads(on: Launcher, pattern: Pattern, codes: Array) -> None:
     """See `Primitives`."""
     if len(codes):
         on.launch(
-            kernels.CLEAR_PADS,
-            kinds.of_codes(pattern, codes),
+            CLEAR_PADS,
+            kinds_of_codes(pattern, codes),
             ceil_div(len(pattern.headers), BLOCK_SLICES),
             slices=len(pattern.headers),
             headers=pattern.headers.reshape(-1),

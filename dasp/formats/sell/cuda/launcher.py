@@ -1,4 +1,4 @@
-"""Types by their names in kernels/pack/, and the constants for which its kernels are compiled."""
+"""Launches of the kernels in kernels/pack/ on arrays of one GPU."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from dasp.formats.csr.cuda import CudaOperations
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array, narrowest
 from dasp.formats.sell.pattern import Coding, Pattern, code_type
+from dasp.runtime.cuda.device import CudaDevice, KernelLauncher
 from dasp.runtime.cuda.launch import Kinds
 from dasp.runtime.dtypes import BFLOAT16, C_NAMES, bits_type
+from dasp.runtime.sizes import ceil_div
 
 Dtype = np.dtype[Any]
 
@@ -38,14 +41,14 @@ def _kinds(integers: tuple[tuple[str, Dtype], ...], dtype: Dtype | None, coding:
     return Kinds(types, constants)
 
 
-def of_matrix(csr: Csr, coding: Coding | None = None) -> Kinds:
+def kinds_of_matrix(csr: Csr, coding: Coding | None = None) -> Kinds:
     """Return the kinds of a matrix: its integers and, if a coding is named, its values in it."""
     index, place = narrowest(max(csr.shape)), narrowest(len(csr.indices))
     integers = ("Start", csr.indptr.dtype), ("Column", csr.indices.dtype), ("Index", index), ("Place", place)
     return _kinds(integers, None if coding is None else csr.data.dtype, coding or Coding.PLAIN)
 
 
-def of_values(
+def kinds_of_values(
     dtype: Dtype | None, count: int, coding: Coding = Coding.PLAIN, slot: Dtype | None = None
 ) -> Kinds:
     """Return the kinds for kernels that know so many values alone, and perhaps the slots of each."""
@@ -60,13 +63,13 @@ def _of_values(dtype: Dtype | None, place: Dtype, coding: Coding, slot: Dtype | 
 
 
 @cache
-def of_entries(index: Dtype, place: Dtype, dtype: Dtype, coding: Coding) -> Kinds:
+def kinds_of_entries(index: Dtype, place: Dtype, dtype: Dtype, coding: Coding) -> Kinds:
     """Return the kinds for kernels that go through a pattern, and through values of a type at such places."""
     integers = ("Start", INT64), ("Column", index), ("Index", index), ("Place", place)
     return _kinds(integers, dtype, coding)
 
 
-def of_codes(pattern: Pattern, codes: Array) -> Kinds:
+def kinds_of_codes(pattern: Pattern, codes: Array) -> Kinds:
     """Return the kinds for kernels that go through a pattern, and through codes as bits."""
     return _of_codes(pattern.index_dtype, bits_type(codes.dtype))
 
@@ -92,3 +95,33 @@ def code_bits(coding: Coding, dtype: Dtype) -> Dtype:
 def as_codes(codes: Array, coding: Coding) -> Array:
     """Return stored values as the codes that kernels see."""
     return codes.view(code_bits(coding, codes.dtype))
+
+
+BLOCKS = 528
+"""Most blocks of a launch whose threads go through an array a grid apart: four to a multiprocessor."""
+
+BLOCK_SLICES = 8
+"""Slices of a block of 256 threads that takes a warp for each."""
+
+
+class Launcher(KernelLauncher):
+    """Launches kernels of packing.
+
+    Parameters
+    ----------
+    device : CudaDevice
+
+    Attributes
+    ----------
+    operations : CudaOperations
+        On matrices, on the same device.
+    """
+
+    def __init__(self, device: CudaDevice) -> None:
+        super().__init__(device)
+        self.operations = CudaOperations(device)
+
+
+def count_blocks(count: int, each: int, most: int = BLOCKS) -> int:
+    """Return the blocks of a launch whose threads go through an array a grid apart."""
+    return max(min(ceil_div(count, each), most), 1)

@@ -1,0 +1,334 @@
+"""Entries in their slots: the codes of values, the bases and the deltas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import WARP, Array, Plan, narrowest
+from dasp.formats.sell.choose import ValueStatistics
+from dasp.formats.sell.cuda.launcher import (
+    BLOCK_SLICES,
+    BLOCKS,
+    COUNT,
+    INT64,
+    UINT8,
+    Launcher,
+    as_bits,
+    as_codes,
+    count_blocks,
+    kinds_of_entries,
+    kinds_of_matrix,
+    kinds_of_values,
+)
+from dasp.formats.sell.cuda.survey import (
+    NOT_DICTIONARY,
+    Distinct,
+    count_distinct,
+    read_facts,
+)
+from dasp.formats.sell.cuda.unpack import ROWS_OF_SLICES, count_entries, slots_of_rows
+from dasp.formats.sell.pattern import Coding, Values, code_type
+from dasp.formats.sell.primitives import Layout, Survey
+from dasp.runtime.cuda.launch import Arguments, Kinds, Signature
+from dasp.runtime.sizes import ceil_div
+
+STORE_SLICES = Signature(
+    "pack/store.cu",
+    "dasp_store_slices",
+    """
+    const Start*           indptr
+    const Column*          indices
+    const Bits*            data
+    const Place*           order
+    const Bits*            table
+    int                    distinct
+    const Index*           rows
+    long long              positions
+    const long long*       segment_starts   [segments]
+    const long long*       segment_lengths  [segments]
+    long long              segments
+    long long              slices
+    uint4*                 headers          [slices]
+    Index*                 bases
+    Code*                  stored
+    long long*             sizes
+    """,
+)
+
+FILL_DELTAS = Signature(
+    "pack/columns.cu",
+    "dasp_fill_deltas",
+    """
+    const Start*      indptr
+    const Column*     indices
+    const Index*      rows
+    long long         positions
+    const long long*  segment_starts   [segments]
+    const long long*  segment_lengths  [segments]
+    long long         segments
+    long long         slices
+    uint4*            headers          [slices]
+    const Index*      bases
+    const long long*  blocks_before
+    unsigned char*    deltas
+    """,
+)
+
+REFILL = Signature(
+    "pack/refill.cu",
+    "dasp_refill",
+    f"""{ROWS_OF_SLICES.rstrip()}
+    const unsigned char*   deltas
+    const Count*           starts
+    const Count*           pieces           [segments]
+    const Place*           order
+    const Bits*            table
+    int                    distinct
+    Code*                  stored
+    const Bits*            data
+    """,
+)
+
+HOLDS = Signature(
+    "pack/holds.cu",
+    "dasp_holds",
+    """
+    long long    count
+    const Bits*  data    [count]
+    Count*       misfit  [1]
+    """,
+)
+
+SCATTER = Signature(
+    "pack/scatter.cu",
+    "dasp_scatter",
+    """
+    const Bits*  data   [count]
+    long long    count
+    const Slot*  slots
+    Bits*        to
+    """,
+)
+
+
+def store(
+    on: Launcher, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
+) -> tuple[Values, tuple[Array, Array, Array, Array]]:
+    """See `Primitives`."""
+    device, of = on.device, kinds_of_matrix(csr)
+    values = _new_values(on, csr.data, order, layout.steps, coding, survey)
+    bases, deltas = device.empty(layout.steps, of.types["Index"]), device.empty(0, UINT8)
+    if layout.slices:
+        blocks = ceil_div(layout.slices, BLOCK_SLICES)
+        slices = _arguments_of(csr, layout) | {"bases": bases}
+        sizes = device.empty(blocks, INT64)
+        on.launch(
+            STORE_SLICES,
+            kinds_of_matrix(csr, coding),
+            blocks,
+            **slices,
+            data=as_bits(csr.data),
+            order=order,
+            table=as_bits(values.table) if coding == Coding.DICTIONARY else None,
+            distinct=len(values.table),
+            stored=None if coding == Coding.EQUAL else as_codes(values.codes, coding),
+            sizes=sizes,
+        )
+        before = on.operations.scan(sizes)
+        deltas = device.empty(WARP * device.read(before[-1:])[0], UINT8)
+        on.launch(FILL_DELTAS, of, blocks, **slices, blocks_before=before[:-1], deltas=deltas)
+    return values, (layout.rows, layout.headers, bases, deltas)
+
+
+def _arguments_of(csr: Csr, layout: Layout) -> Arguments:
+    """Return the arguments of kernels that go through the slices of a layout."""
+    return {
+        "indptr": csr.indptr,
+        "indices": csr.indices,
+        "rows": layout.rows if len(layout.rows) else None,
+        "positions": layout.positions,
+        **layout.detail.segments.arguments,
+        "slices": layout.slices,
+        "headers": layout.headers,
+    }
+
+
+def _new_values(
+    on: Launcher, data: Array, order: Array | None, steps: int, coding: Coding, survey: Survey
+) -> Values:
+    """Return values whose codes are still to be written, and whose table is complete."""
+    device, count, dtype = on.device, WARP * steps if len(data) else 0, data.dtype
+    if coding == Coding.EQUAL:
+        first = device.empty(1, dtype)
+        device.copy(first, data)
+        return Values(coding, device.empty(0, UINT8), first)
+    table = device.empty(0, dtype)
+    if coding == Coding.DICTIONARY:
+        # In another order values first appear elsewhere.
+        distinct = survey.detail.distinct if order is None else count_distinct(on, data, order)
+        assert survey.values
+        table = distinct.table[: survey.values.distinct]
+    return Values(coding, device.empty(count, code_type(coding, dtype)), table)
+
+
+_CAPTURED = (
+    "new values were written into coded ones, of a matrix or of its transpose, while a graph was captured; "
+    "a graph writes values that are stored as they are; plan the matrix with Policy(narrow=False)"
+)
+
+
+@dataclass
+class Places:
+    """Places of the entries of a pattern, row by row, for other values.
+
+    Attributes
+    ----------
+    plan : Plan
+        Whose pattern and order it is.
+    starts : Array, shape (m + 1,), uint64
+        The first entry of each row, and the number of all.
+    pieces : Array, shape (segments,), uint64
+        Entries of each segment of a row that is cut.
+    arguments : dict
+        The arrays of the pattern, and those above, by their names in kernels.
+    """
+
+    plan: Plan
+    starts: Array
+    pieces: Array
+    arguments: Arguments
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return int(self.starts.nbytes + self.pieces.nbytes)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of threads, a warp for each slice."""
+        return ceil_div(len(self.plan.pattern.headers), BLOCK_SLICES)
+
+    def kinds(self, dtype: np.dtype[Any], coding: Coding) -> Kinds:
+        """Return the kinds of kernels that go through the pattern and values."""
+        pattern, order = self.plan.pattern, self.plan.order
+        place = narrowest(pattern.entries) if order is None else order.dtype
+        return kinds_of_entries(pattern.index_dtype, place, dtype, coding)
+
+
+def find_places(on: Launcher, plan: Plan) -> Places:
+    """See `Primitives.slots`: of each row where it begins, which is less than the slot of every entry."""
+    starts, pieces = count_entries(on, plan)
+    arguments: Arguments = {
+        **slots_of_rows(plan.pattern),
+        "segment_offsets": plan.pattern.segment_offsets,
+        "starts": starts,
+        "pieces": pieces,
+        "order": plan.order,
+    }
+    return Places(plan, starts, pieces, arguments)
+
+
+def code_values(
+    on: Launcher,
+    data: Array,
+    slots: Places,
+    total: int,
+    coding: Coding,
+    counted: tuple[ValueStatistics, Distinct] | None,
+) -> Values:
+    """See `Primitives`."""
+    device = on.device
+    if coding == Coding.EQUAL:
+        first = device.empty(1, data.dtype)
+        device.copy(first, data)
+        return Values(coding, device.empty(0, UINT8), first)
+    stored = device.empty(total, code_type(coding, data.dtype))
+    table = device.empty(0, data.dtype)
+    if coding == Coding.DICTIONARY and counted:
+        statistics, distinct = counted
+        table = distinct.table[: statistics.distinct]
+    _refill(on, data, slots, coding, stored, table)
+    return Values(coding, stored, table)
+
+
+def recode_values(on: Launcher, data: Array, places: Places, values: Values) -> bool:
+    """See `Primitives`; the values are looked at first, and written if they fit.
+
+    Raises
+    ------
+    RuntimeError
+        In a capture, unless values are stored as they are: the host must read whether they fit.
+    """
+    coding, table, device = values.coding, values.table, on.device
+    if not places.blocks or not len(data):
+        return True
+    if coding != Coding.PLAIN and device.is_capturing():
+        raise RuntimeError(_CAPTURED)
+    if coding == Coding.DICTIONARY:
+        distinct = count_distinct(on, data)
+        dead, count = read_facts(on, distinct)
+        if dead & NOT_DICTIONARY or count > len(table):
+            return False
+        table = table[:count]
+        device.copy(table, distinct.table)
+    elif coding != Coding.PLAIN and not _holds(on, data, coding):
+        return False
+    if coding == Coding.EQUAL:
+        device.copy(table, data)
+    else:
+        _refill(on, data, places, coding, values.codes, table)
+    return True
+
+
+def _holds(on: Launcher, data: Array, coding: Coding) -> bool:
+    """Return True if a coding without a dictionary keeps every bit of every value."""
+    misfit, count = on.device.zeros(1, COUNT), len(data)
+    of, blocks = kinds_of_values(data.dtype, count, coding), count_blocks(count, 2048, 2 * BLOCKS)
+    on.launch(HOLDS, of, blocks, count=count, data=as_bits(data), misfit=misfit)
+    return on.device.read(misfit) == [0]
+
+
+def _refill(on: Launcher, data: Array, places: Places, coding: Coding, stored: Array, table: Array) -> None:
+    """Write the codes of values into the slots of a pattern; `table` has those of a dictionary."""
+    if not places.blocks:
+        return
+    on.launch(
+        REFILL,
+        places.kinds(data.dtype, coding),
+        places.blocks,
+        **places.arguments,
+        table=as_bits(table) if len(table) else None,
+        distinct=len(table),
+        stored=as_codes(stored, coding),
+        data=as_bits(data),
+    )
+
+
+def scatter(on: Launcher, numbers: Array, slots: Array | None, stored: Array) -> None:
+    """See `Primitives`."""
+    count, slot = len(numbers), np.dtype(np.int32) if slots is None else slots.dtype
+    if count:
+        on.launch(
+            SCATTER,
+            kinds_of_values(numbers.dtype, count, slot=slot),
+            count_blocks(count, 1024, 2 * BLOCKS),
+            data=as_bits(numbers),
+            count=count,
+            slots=slots,
+            to=as_bits(stored),
+        )
+
+
+def overwrite(on: Launcher, array: Array, numbers: Array) -> None:
+    """See `Primitives`."""
+    scatter(on, numbers, None, array)
+
+
+def zeros(on: Launcher, count: int, dtype: np.dtype[Any]) -> Array:
+    """See `Primitives`."""
+    numbers: Array = on.device.zeros(count, dtype)
+    return numbers

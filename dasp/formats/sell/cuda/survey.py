@@ -1,0 +1,218 @@
+"""The facts of a matrix before its rows are ordered: kernels/pack/survey.cu."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dasp.formats.csr.matrix import Csr, check_facts
+from dasp.formats.plan import Array
+from dasp.formats.sell.choose import ValueStatistics
+from dasp.formats.sell.cuda.launcher import (
+    BLOCKS,
+    COUNT,
+    Launcher,
+    as_bits,
+    count_blocks,
+    kinds_of_matrix,
+    kinds_of_values,
+)
+from dasp.formats.sell.pattern import MOST_CODES
+from dasp.formats.sell.primitives import Cut, Survey
+from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.sizes import ceil_div
+
+BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1
+"""Added to a signed number so that it compares as an unsigned one; and all bits, to flip them."""
+
+
+SLOTS, VALUE_THREADS, VALUES_AT_ONCE = 2048, 1024, 4096
+"""Most slots of the table of distinct values, threads of a block that counts them, and its values."""
+
+LONG_TILE, LONG_COUNTS = 2048, 3
+"""Rows of a tile whose long ones are counted, and what is counted of these: kernels/pack/segments.cuh."""
+
+SURVEY = Signature(
+    "pack/survey.cu",
+    "dasp_survey",
+    """
+    const Start*   indptr
+    const Column*  indices        [nnz]
+    long long      m
+    long long      nnz
+    int            steps
+    int            segment_steps
+    int            most_segments
+    Count*         facts          [13]
+    Count*         long_tiles
+    """,
+)
+
+VALUE_FACTS = Signature(
+    "pack/values.cu",
+    "dasp_value_facts",
+    """
+    const Place*     order
+    long long        count
+    Count*           words   [4100]
+    Bits*            table
+    const Bits*      data    [count]
+    """,
+)
+
+
+class Facts(NamedTuple):
+    """Numbers of a matrix, in the order of `Fact` in kernels/pack/survey.cu, where they are explained."""
+
+    falls: int
+    descents: int
+    row_descents: int
+    long_rows: int
+    segments: int
+    segment_steps: int
+    segment_full: int
+    rises: int
+    longest_whole: int
+    longest: int
+    end: int
+    most_column: int
+    least_column_not: int
+
+
+FACTS = len(Facts._fields)
+
+
+class Found(NamedTuple):
+    """The detail of a survey, with arrays on the device.
+
+    Attributes
+    ----------
+    facts : Facts
+    long_tiles : Array
+        Numbers of the long rows in each tile of rows: kernels/pack/survey.cu.
+    distinct : Distinct or None
+        Of the values, if they were counted.
+    """
+
+    facts: Facts
+    long_tiles: Array
+    distinct: Distinct | None
+
+
+def survey(on: Launcher, csr: Csr, cut: Cut, narrow: bool) -> Survey:
+    """See `Primitives`; also holds that the arrays are a matrix, as `check_compressed` does."""
+    m, nnz = csr.shape[0], len(csr.indices)
+    if csr.indptr.shape != (m + 1,):
+        check_facts("CSR", csr.shape, False, 0, (nnz, len(csr.data)), None)
+    narrows = bool(narrow and nnz and len(csr.data))
+    words = on.device.zeros(FACTS + VALUE_WORDS * narrows, COUNT)
+    long_tiles = on.device.zeros(LONG_COUNTS * ceil_div(m, LONG_TILE), COUNT)
+    on.launch(
+        SURVEY,
+        kinds_of_matrix(csr),
+        count_blocks(max(m, nnz), 256),
+        indptr=csr.indptr,
+        indices=csr.indices,
+        m=m,
+        nnz=nnz,
+        steps=cut.steps,
+        segment_steps=cut.segment_steps,
+        most_segments=cut.most_segments,
+        facts=words[:FACTS],
+        long_tiles=long_tiles,
+    )
+    distinct = count_distinct(on, csr.data, words=words[FACTS:]) if narrows else None
+    numbers = on.device.read(words[: FACTS + FACT_WORDS * narrows])
+    facts = Facts._make(numbers[:FACTS])
+    _hold(csr, facts)
+    values = value_statistics(len(csr.data), *numbers[FACTS:]) if narrows else None
+    return Survey(
+        columns_rise=facts.descents == facts.row_descents,
+        most_column=facts.most_column - BIAS if nnz else -1,
+        values=values,
+        long_rows=facts.long_rows,
+        longest=facts.longest_whole,
+        rises=facts.rises > 0,
+        detail=Found(facts, long_tiles, distinct),
+    )
+
+
+def _hold(csr: Csr, facts: Facts) -> None:
+    """Hold that arrays on the device are a matrix; see `check_compressed`."""
+    given = len(csr.indices), len(csr.data)
+    least = (facts.least_column_not ^ ALL_BITS) - BIAS
+    columns = (least, facts.most_column - BIAS) if given[0] else None
+    check_facts("CSR", csr.shape, not facts.falls, facts.end - BIAS, given, columns)
+
+
+NOT_BYTES, NOT_DICTIONARY, NOT_HALVES, NOT_SINGLES, NOT_REAL = (1 << bit for bit in range(5))
+"""Bits that say into what values do not go: `Dead` in kernels/pack/values.cu."""
+
+FACT_WORDS, VALUE_WORDS = 2, 2 * SLOTS + 4
+"""Words of facts, and all words in which values are counted: facts come first."""
+
+
+class Distinct(NamedTuple):
+    """Facts of values, two words (bits of what the values are not, and how many are distinct), and a table.
+
+    The table begins with the distinct values in the order of their first appearance, if they are few.
+    """
+
+    facts: Array
+    table: Array
+
+
+def count_distinct(
+    on: Launcher, data: Array, order: Array | None = None, words: Array | None = None
+) -> Distinct:
+    """Return facts of values, and the table of distinct ones; nothing is read.
+
+    Parameters
+    ----------
+    on : Launcher
+    data : Array
+    order : Array, optional
+        Where the value stands that is the i-th one of the plan.
+    words : Array, shape (VALUE_WORDS,), uint64, optional
+        Zeros, which become the facts and the counts; new ones by default.
+    """
+    if words is None:
+        words = on.device.zeros(VALUE_WORDS, COUNT)
+    table = on.device.empty(MOST_CODES, data.dtype)
+    on.launch(
+        VALUE_FACTS,
+        kinds_of_values(data.dtype, len(data)),
+        count_blocks(len(data), VALUES_AT_ONCE, BLOCKS // 4),
+        VALUE_THREADS,
+        order=order,
+        count=len(data),
+        words=words,
+        table=as_bits(table),
+        data=as_bits(data),
+    )
+    return Distinct(words[:FACT_WORDS], table)
+
+
+def read_facts(on: Launcher, distinct: Distinct) -> tuple[int, int]:
+    """Wait, and return bits of what values are not, and how many are distinct."""
+    dead, count = on.device.read(distinct.facts)
+    return dead, count
+
+
+def count_values(on: Launcher, data: Array) -> tuple[ValueStatistics, Distinct]:
+    """See `Primitives`; it keeps the table of distinct values."""
+    distinct = count_distinct(on, data)
+    return value_statistics(len(data), *read_facts(on, distinct)), distinct
+
+
+def value_statistics(count: int, dead: int, distinct: int) -> ValueStatistics:
+    """Return statistics of values; nothing is said that a narrower coding makes needless."""
+    few = not dead & NOT_DICTIONARY
+    if few and distinct == 1:
+        return ValueStatistics(count, 1, False, False, False)
+    if not dead & NOT_BYTES:
+        return ValueStatistics(count, MOST_CODES + 1, True, False, False)
+    if few:
+        return ValueStatistics(count, distinct, False, False, False)
+    halves = not dead & NOT_HALVES
+    singles, real = not halves and not dead & NOT_SINGLES, not dead & NOT_REAL
+    return ValueStatistics(count, MOST_CODES + 1, False, halves, singles, real)
