@@ -10,7 +10,7 @@ module    kernels of kernels/pack/               the host reads
 `unpack`  unpack.cu, decode.cu                   nothing
 ========= ====================================== ==================================================
 
-`dasp.formats.sell.pack` calls the first four in this order, and `dasp.formats.sell.primitives.Primitives` says
+`dasp.formats.sell.pack` calls the first four in this order, and `dasp.formats.sell.primitives` says
 what each function returns. Nothing here names an array library: arrays and launches are the device's, which
 is a GPU with CuPy or, in the tests, the emulator with NumPy.
 """
