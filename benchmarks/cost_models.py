@@ -21,8 +21,8 @@ import numpy as np
 
 import dasp
 from benchmarks.front_door import MODELS, Gpu, is_right, read
-from dasp.formats import cost_file, device_cuda
-from dasp.formats.cost import H200
+from dasp.formats import device_cuda
+from dasp.formats.cost import H200, VARIABLE, write_own_numbers
 
 ROUNDS = 3
 FIELDS = ["on", "matrix", "dtype", "columns", "model", "us", "of_h200", "right"]
@@ -30,7 +30,7 @@ FIELDS = ["on", "matrix", "dtype", "columns", "model", "us", "of_h200", "right"]
 
 def plan(matrix: Any, path: Path) -> Any:
     """Return a matrix planned by the numbers of a file, which need not exist."""
-    os.environ[cost_file.VARIABLE] = str(path)
+    os.environ[VARIABLE] = str(path)
     device_cuda.find_cost_model.cache_clear()
     return dasp.SpMatrix.from_scipy(matrix, device="cuda")
 
@@ -69,7 +69,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp())
     files = {"h200": folder / "h200.json", "derived": folder / "none.json", "own": options.own}
     numbers = {field: value for field, value in H200.as_dict().items() if field not in ("name", "kind")}
-    cost_file.write(files["h200"], name, numbers)
+    write_own_numbers(files["h200"], name, numbers)
     rows = []
     for matrix_name in options.matrices or MODELS:
         matrix = read(matrix_name)

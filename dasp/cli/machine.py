@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dasp._version import __version__
 from dasp.cli.options import Subparsers, add_device_option, add_json_option, add_parser
-from dasp.formats import cost_file, devices
+from dasp.formats import cost, devices
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cuda import gpus
 from dasp.runtime.cuda import source as _source
@@ -59,7 +59,7 @@ def describe() -> list[tuple[str, str]]:
         ("cpu", f"works: {_threads.get_num_threads()} threads, {platform.machine()}"),
         ("cuda", f"{'works' if works else 'does not work'}: {reason}"),
         ("auto", f"takes {'cuda' if works else 'cpu'}"),
-        ("cost model", f"{_name_model(device)}; own numbers: {cost_file.find_path()}"),
+        ("cost model", f"{_name_model(device)}; own numbers: {cost.find_file()}"),
     ]
 
 

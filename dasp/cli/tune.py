@@ -82,12 +82,12 @@ def _add_machine(subparsers: Subparsers) -> None:
 def _tune_machine(arguments: argparse.Namespace) -> int:
     """Measure, print and keep."""
     from dasp.cli import tune_machine as machine
-    from dasp.formats import cost_file, device_cuda
+    from dasp.formats import cost, device_cuda
     from dasp.formats.cost import CostModel
     from dasp.runtime.cpu.compile import name_processor
 
     device = find_device(arguments.device)
-    path = arguments.out or cost_file.find_path()
+    path = arguments.out or cost.find_file()
     if device == "cpu":
         name, model = name_processor(), CostModel.for_cpu()
         planner = machine.host_planner(arguments.seconds)
@@ -95,7 +95,7 @@ def _tune_machine(arguments: argparse.Namespace) -> int:
         gpu = device_cuda.describe_gpu(device)
         name, model, planner = gpu.name, CostModel.for_gpu(gpu), machine.gpu_planner(device)
     measured = machine.measure(model, machine.collection(model.kind), planner)
-    cost_file.write(path, name, measured)
+    cost.write_own_numbers(path, name, measured)
     if arguments.json:
         print(json.dumps(measured, indent=1, allow_nan=False))
     else:

@@ -3,14 +3,21 @@
 A field stands here if it differs between the machines that we know, follows from what a device says of
 itself, or is measured by `dasp tune machine`. Other thresholds belong to the kernels and stand beside the
 code that reads them. A plan carries the model that it was chosen by.
+
+The user's own numbers are in a file that `dasp tune machine` writes and planning reads. It is JSON:
+{machine: {field of `CostModel`: number}}. A machine is a GPU by its name or a processor by its design: one
+file serves several machines that share a home. Fields that are not there stay as they are.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 FEW_WARPS, SOME_WARPS, MANY_WARPS = 4, 8, 16
@@ -228,7 +235,7 @@ class CostModel:
         ValueError
             If a field is missing, unknown or of the wrong kind.
         """
-        read = read_fields(given)
+        read = _read_fields(given)
         missing = [field.name for field in dataclasses.fields(cls) if field.name not in read]
         if missing:
             raise ValueError(f"its cost model lacks {missing[0]}")
@@ -255,46 +262,6 @@ def _numbers(value: object) -> list[float]:
 def _bytes_a_cycle(gpu: Gpu) -> float:
     """Return the bytes of memory traffic that a multiprocessor gets in a cycle."""
     return gpu.bandwidth / (gpu.multiprocessors * gpu.clock)
-
-
-def read_fields(given: object) -> dict[str, Any]:
-    """Return fields of `CostModel`, of which some may be missing, from JSON.
-
-    Raises
-    ------
-    ValueError
-        If a field is unknown or of the wrong kind.
-    """
-    if not isinstance(given, Mapping):
-        raise ValueError(f"its cost model is {given!r:.40}; an object of fields is needed")
-    hints = _hints()
-    unknown = [name for name in given if name not in hints]
-    if unknown:
-        raise ValueError(f"its cost model has the unknown field {unknown[0]!r:.40}")
-    return {name: _read(hints[name], value, name) for name, value in given.items()}
-
-
-@cache
-def _hints() -> dict[str, Any]:
-    return get_type_hints(CostModel)
-
-
-def _read(hint: Any, value: object, name: str) -> Any:
-    """Return a value of JSON as what a field's type says."""
-    if hint is float and isinstance(value, (int, float)) and type(value) is not bool and abs(value) < MOST:
-        return float(value)
-    if hint in (int, str) and type(value) is hint:
-        return value
-    if isinstance(value, (list, tuple)):
-        if hint is Gathers and len(value) == len(Gathers._fields):
-            return Gathers(*(_read(float, part, name) for part in value))
-        if get_origin(hint) is tuple:
-            kinds = get_args(hint)
-            kinds = kinds[:1] * len(value) if kinds[-1] is ... else kinds
-            if len(kinds) == len(value):
-                return tuple(_read(kind, part, name) for kind, part in zip(kinds, value, strict=True))
-    wanted = getattr(hint, "__name__", "") if isinstance(hint, type) else hint
-    raise ValueError(f"its cost model has {value!r:.40} in {name}; {wanted} is needed")
 
 
 H200_GPU = Gpu("NVIDIA H200", 132, 64, 62_914_560, 1.98e9, 4.917e12)
@@ -352,3 +319,116 @@ ZEN4 = dataclasses.replace(
     least_saving=-NO_BOUND,
 )
 """Two cores of a Zen 4 with AVX-512. What a GPU alone reads stays, for plans that go from a CPU to one."""
+
+
+def _read_fields(given: object) -> dict[str, Any]:
+    """Return fields of `CostModel`, of which some may be missing, from JSON.
+
+    Raises
+    ------
+    ValueError
+        If a field is unknown or of the wrong kind.
+    """
+    if not isinstance(given, Mapping):
+        raise ValueError(f"its cost model is {given!r:.40}; an object of fields is needed")
+    hints = _hints()
+    unknown = [name for name in given if name not in hints]
+    if unknown:
+        raise ValueError(f"its cost model has the unknown field {unknown[0]!r:.40}")
+    return {name: _read(hints[name], value, name) for name, value in given.items()}
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(CostModel)
+
+
+def _read(hint: Any, value: object, name: str) -> Any:
+    """Return a value of JSON as what a field's type says."""
+    if hint is float and isinstance(value, (int, float)) and type(value) is not bool and abs(value) < MOST:
+        return float(value)
+    if hint in (int, str) and type(value) is hint:
+        return value
+    if isinstance(value, (list, tuple)):
+        if hint is Gathers and len(value) == len(Gathers._fields):
+            return Gathers(*(_read(float, part, name) for part in value))
+        if get_origin(hint) is tuple:
+            kinds = get_args(hint)
+            kinds = kinds[:1] * len(value) if kinds[-1] is ... else kinds
+            if len(kinds) == len(value):
+                return tuple(_read(kind, part, name) for kind, part in zip(kinds, value, strict=True))
+    wanted = getattr(hint, "__name__", "") if isinstance(hint, type) else hint
+    raise ValueError(f"its cost model has {value!r:.40} in {name}; {wanted} is needed")
+
+
+VARIABLE = "DASP_COST_MODEL"
+"""The environment variable that names the file."""
+
+
+def find_file() -> Path:
+    """Return where the file is: DASP_COST_MODEL, or cost_models.json in the user's cache folder."""
+    given = os.environ.get(VARIABLE)
+    if given:
+        return Path(given)
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "dasp" / "cost_models.json"
+
+
+def apply_own_numbers(model: CostModel, machine: str) -> CostModel:
+    """Return the model of a machine with the user's own numbers.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, or is no file of cost models.
+    """
+    try:
+        path = find_file()
+    except RuntimeError:  # no home
+        return model
+    fields = _read_file(path).get(machine)
+    if not fields:
+        return model
+    try:
+        return dataclasses.replace(model, name=f"{machine}, measured by its user", **fields)
+    except ValueError as error:
+        raise _refusal(path, error) from None
+
+
+def write_own_numbers(path: Path, machine: str, fields: dict[str, Any]) -> None:
+    """Keep the numbers of a machine in a file, beside those of others.
+
+    Raises
+    ------
+    ValueError
+        If there is such a file that cannot be read, or is no file of cost models.
+    """
+    kept = {**_read_file(path), machine: _read_fields(fields)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def _read_file(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the fields of each machine in a file; none if there is no file."""
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(given, dict):
+            raise ValueError(f"it holds {given!r:.40}; an object of machines is needed")
+        found = {machine: _read_fields(fields) for machine, fields in given.items()}
+        for machine, fields in found.items():
+            if fields.keys() & {"name", "kind"}:
+                raise ValueError(f"it says a name or a kind of {machine}; numbers alone are needed")
+    except (OSError, ValueError, RecursionError) as error:
+        named = os.environ.get(VARIABLE)
+        if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and not named):
+            return {}  # a home that cannot be read holds no numbers
+        raise _refusal(path, error) from None
+    return found
+
+
+def _refusal(path: Path, error: Exception) -> ValueError:
+    """Return the error that says why a file is of no use, in one line."""
+    why = " ".join(str(error).split())
+    return ValueError(f"{path} is no file of cost models: {why}; `dasp tune machine` writes one")

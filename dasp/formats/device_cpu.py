@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dasp import formats
-from dasp.formats import cost_file
-from dasp.formats.cost import CostModel
+from dasp.formats.cost import CostModel, apply_own_numbers
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Plan, arrays_of, narrowest
 from dasp.formats.product_cpu import CpuProduct
@@ -33,7 +32,7 @@ __all__ = ["primitives"]
 @cache
 def find_cost_model(device: str) -> CostModel:
     """Return the model by which choices are made for the CPU, with the user's own numbers."""
-    return cost_file.apply(CostModel.for_cpu(), name_processor())
+    return apply_own_numbers(CostModel.for_cpu(), name_processor())
 
 
 def packs(name: str) -> bool:

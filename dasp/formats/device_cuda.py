@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dasp import formats
-from dasp.formats import cost_file
-from dasp.formats.cost import CostModel, Gpu
+from dasp.formats.cost import CostModel, Gpu, apply_own_numbers
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Plan, arrays_of, with_arrays
 from dasp.formats.product_cuda import CudaProduct
@@ -33,7 +32,7 @@ from dasp.runtime.types import AnyArray, Array, DeviceArray
 def find_cost_model(device: str) -> CostModel:
     """Return the model by which choices are made for a GPU, with the user's own numbers."""
     gpu = describe_gpu(device)
-    return cost_file.apply(CostModel.for_gpu(gpu), gpu.name)
+    return apply_own_numbers(CostModel.for_gpu(gpu), gpu.name)
 
 
 def describe_gpu(device: str) -> Gpu:

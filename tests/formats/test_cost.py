@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix, load_plan, save_plan
-from dasp.formats import cost_file, device_cpu, device_cuda
+from dasp.formats import cost, device_cpu, device_cuda
 from dasp.formats.cost import H200, H200_GPU, ZEN4, CostModel, Gpu
 from dasp.formats.plan import arrays_of
 from dasp.io.plans import HEAD, pack_plan, unpack_plan
@@ -150,16 +150,16 @@ def test_a_file_of_a_plan_with_a_bad_model_is_refused(change, said):
 
 def test_the_users_numbers_are_kept_and_choose(own):
     machine = name_processor()
-    cost_file.write(own, machine, {"most_steps": 9, "near": [1.0, 2.0, 0.0, 0.0]})
-    cost_file.write(own, "another", {"slot": 3.0})
+    cost.write_own_numbers(own, machine, {"most_steps": 9, "near": [1.0, 2.0, 0.0, 0.0]})
+    cost.write_own_numbers(own, "another", {"slot": 3.0})
     assert set(json.loads(own.read_text())) == {machine, "another"}
     A = SpMatrix(generate("rmat:6"), "cpu", policy=SELL)
     choice = A.plan.pattern.choice
     assert (choice.steps, choice.model.most_steps, tuple(choice.model.near)) == (9, 9, (1.0, 2.0, 0.0, 0.0))
     assert choice.model.slot == ZEN4.slot
     assert machine in choice.model.name
-    assert cost_file.apply(H200, "another").slot == 3.0
-    assert cost_file.apply(H200, "a third") is H200
+    assert cost.apply_own_numbers(H200, "another").slot == 3.0
+    assert cost.apply_own_numbers(H200, "a third") is H200
 
 
 def test_without_a_file_the_shipped_numbers_hold(own):
@@ -167,10 +167,10 @@ def test_without_a_file_the_shipped_numbers_hold(own):
 
 
 def test_the_file_is_in_the_cache_folder_if_none_is_named(own, monkeypatch, tmp_path):
-    assert cost_file.find_path() == own
+    assert cost.find_file() == own
     monkeypatch.delenv("DASP_COST_MODEL")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cost_file.find_path() == tmp_path / "dasp" / "cost_models.json"
+    assert cost.find_file() == tmp_path / "dasp" / "cost_models.json"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_bad_file_is_refused_in_one_line(own, text, said):
 def test_a_folder_is_no_file_of_cost_models(own):
     own.mkdir()
     with pytest.raises(ValueError, match="is no file of cost models"):
-        cost_file.apply(H200, "another")
+        cost.apply_own_numbers(H200, "another")
 
 
 @pytest.mark.cuda
