@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dasp._version import __version__ as __version__
-from dasp.runtime.loading import load as _load
+from dasp.runtime.process import load as _load
 
 if TYPE_CHECKING:
     from dasp import dense, distributed, models, preconditioners, solvers

@@ -267,8 +267,8 @@ def test_the_package_offers_names_and_loads_nothing() -> None:
     assert own <= {
         "dasp._version",
         "dasp._version.__version__",
-        "dasp.runtime.loading",
-        "dasp.runtime.loading.load",
+        "dasp.runtime.process",
+        "dasp.runtime.process.load",
     }
     others = {name.split(".")[0] for name in asked if name not in own}
     assert others <= {"", "__future__", "sys", "typing"}

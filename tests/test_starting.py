@@ -20,7 +20,7 @@ import dasp
 from dasp.formats.device_cpu import filling
 from dasp.formats.sell.cpu import primitives
 from dasp.runtime.cpu.compile import c_function, jit
-from dasp.runtime.cpu.signals import Deferred, as_raised
+from dasp.runtime.process import Deferred, as_raised
 
 pytestmark = pytest.mark.slow
 

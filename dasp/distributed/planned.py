@@ -23,7 +23,7 @@ from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.cuda import gpus
-from dasp.runtime.loading import load
+from dasp.runtime.process import load
 from dasp.runtime.types import Array, ArrayLike, Number
 from dasp.solvers.arguments import leave_together
 from dasp.solvers.space import Space

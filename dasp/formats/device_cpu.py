@@ -22,8 +22,8 @@ from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.arrays import Order
 from dasp.runtime.cpu.compile import name_processor
-from dasp.runtime.cpu.signals import as_raised
 from dasp.runtime.dtypes import sum_type
+from dasp.runtime.process import as_raised
 from dasp.runtime.types import AnyArray, ArrayLike, Vector
 
 __all__ = ["primitives"]

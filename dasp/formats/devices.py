@@ -18,7 +18,7 @@ from dasp.formats.csr.matrix import Csr
 from dasp.formats.format import BasicPrimitives
 from dasp.formats.plan import Array, Plan
 from dasp.runtime.arrays import Order
-from dasp.runtime.loading import load
+from dasp.runtime.process import load
 from dasp.runtime.types import DTypeLike, Number
 
 MODULES = {"cpu": "dasp.formats.device_cpu", "cuda": "dasp.formats.device_cuda"}

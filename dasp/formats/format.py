@@ -66,7 +66,7 @@ class Format:
     products : dict
         For "cpu" and "cuda", where the format has a product there, a function that imports and returns its
         class, made of `product_cpu.CpuProduct` or `product_cuda.CudaProduct`. So a format can be named
-        without Numba and CuPy. It loads by `dasp.runtime.loading.load`, so that a fork waits for it.
+        without Numba and CuPy. It loads by `dasp.runtime.process.load`, so that a fork waits for it.
     packs_on_gpu : bool
         True if `pack`, `unpack` and `slots` run on a GPU, with its primitives. By default a matrix is packed
         on the CPU, and its plan copied.

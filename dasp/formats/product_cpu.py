@@ -9,8 +9,7 @@ import numpy as np
 from dasp.formats.plan import Plan
 from dasp.runtime.arrays import address
 from dasp.runtime.cpu.emitter import LINE
-from dasp.runtime.cpu.halves import store_rounded, widened
-from dasp.runtime.cpu.transpose import transpose
+from dasp.runtime.cpu.operands import store_rounded, transpose, widened
 from dasp.runtime.dtypes import into, sum_type
 from dasp.runtime.types import Number
 

@@ -24,7 +24,7 @@ from dasp.io.archives import open_archive, refuse_oversize_archive
 from dasp.io.files import MatrixFileError, one_line_errors, replacing
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
-from dasp.runtime.cpu.signals import as_raised
+from dasp.runtime.process import as_raised
 
 FILE_VERSION = 7
 """Raised with every change of what a file holds."""

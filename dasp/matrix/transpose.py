@@ -19,7 +19,7 @@ from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.dtypes import bits_type
-from dasp.runtime.loading import ProcessLock
+from dasp.runtime.process import ProcessLock
 from dasp.runtime.types import Array, ArrayLike
 
 

@@ -9,7 +9,7 @@ from dasp.preconditioners.block_jacobi import block_jacobi
 from dasp.preconditioners.chebyshev import chebyshev
 from dasp.preconditioners.incomplete import ic0, ilu0
 from dasp.preconditioners.jacobi import jacobi
-from dasp.runtime.loading import load as _load
+from dasp.runtime.process import load as _load
 
 if TYPE_CHECKING:
     from dasp.multigrid.cycle import multigrid

@@ -17,7 +17,7 @@ from dasp.matrix.planning import find_device
 from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import library, operand
-from dasp.runtime.loading import ProcessLock
+from dasp.runtime.process import ProcessLock
 from dasp.runtime.types import Array
 from dasp.solvers.arguments import space_for
 from dasp.solvers.operator import Matrix, as_operator, device_of, multiply_by_column

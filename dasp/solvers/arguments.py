@@ -17,8 +17,8 @@ import numpy as np
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import on_gpu, take
 from dasp.runtime.dtypes import is_number, real_type, stored
-from dasp.runtime.loading import load
 from dasp.runtime.log import logger
+from dasp.runtime.process import load
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.operator import Matrix, device_of
 from dasp.solvers.space import Space

@@ -25,7 +25,7 @@ from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.formats.sell.pattern import Coding
 from dasp.matrix import planning
-from dasp.runtime.cpu.halves import store_rounded, widened
+from dasp.runtime.cpu.operands import store_rounded, widened
 from dasp.runtime.dtypes import BFLOAT16, TABLE, arithmetic, bits_type, named, real_type, result_type
 from tests.formats.sell.test_columns import multiply as by_columns
 from tests.support.executors import EXECUTORS, multiply

@@ -13,7 +13,7 @@ import numpy as np
 from dasp.dense.gemm.ladder import Backend, DenseProduct, GemmKernel
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
-from dasp.runtime.loading import load
+from dasp.runtime.process import load
 from dasp.runtime.types import Array, DTypeLike
 
 Device = Literal["cpu", "cuda"]

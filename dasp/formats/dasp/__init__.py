@@ -7,7 +7,7 @@ from dasp.formats.dasp.pack import pack, slots, summary, unpack, values_from, va
 from dasp.formats.dasp.pattern import NAME, Options, Pattern, Values
 from dasp.formats.format import Format
 from dasp.runtime.dtypes import TABLE
-from dasp.runtime.loading import load
+from dasp.runtime.process import load
 
 DASP = Format(
     name=NAME,

@@ -29,7 +29,7 @@ from dasp.formats.product_cpu import CpuProduct, read_only
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import HALVES, I32, as_floats, data_of, multiply_add, scaled, store_long
-from dasp.runtime.cpu.halves import bits_of_halves
+from dasp.runtime.cpu.operands import bits_of_halves
 from dasp.runtime.types import Number
 
 Vector = np.ndarray[Any, Any]

@@ -32,7 +32,7 @@ from dasp.formats.dasp.pattern import (
 from dasp.formats.format import BasicPrimitives
 from dasp.formats.plan import PAD, WARP, Array, Part, Plan, csr_of_slots, narrowest, nbytes, slots_of_entries
 from dasp.runtime.dtypes import bits_type
-from dasp.runtime.loading import load
+from dasp.runtime.process import load
 from dasp.runtime.sizes import ceil_div, round_up
 
 Vector = np.ndarray[Any, Any]

@@ -7,7 +7,7 @@ from dasp.formats.sell.check import check
 from dasp.formats.sell.pack import mapped, pack, values_from, values_into
 from dasp.formats.sell.pattern import MOST_COLUMNS, NAME, Options, Pattern, Values, shares, summary
 from dasp.runtime.dtypes import TABLE
-from dasp.runtime.loading import load
+from dasp.runtime.process import load
 
 SELL = Format(
     name=NAME,

@@ -1,1 +1,1 @@
-"""A CPU: threads, compilation, signals, vector registers."""
+"""A CPU: threads, compilation, and the operands of products."""

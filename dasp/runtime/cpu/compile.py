@@ -30,9 +30,8 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.sigutils import normalize_signature
 from numba.core.typing import Signature
 
-from dasp.runtime.cpu.signals import Deferred
-from dasp.runtime.loading import hold_at_fork
 from dasp.runtime.log import logger, tell_compiling
+from dasp.runtime.process import Deferred, hold_at_fork
 
 _REMEDY = (
     "a folder that can be written is needed, or every process compiles again, which takes seconds; "

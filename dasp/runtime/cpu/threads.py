@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from dasp._version import __version__
-from dasp.runtime.cpu.signals import Deferred
+from dasp.runtime.process import Deferred
 
 resource: ModuleType | None
 try:

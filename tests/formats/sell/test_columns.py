@@ -32,7 +32,7 @@ from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.models import generate
 from dasp.runtime.cpu import threads
-from dasp.runtime.cpu.transpose import transpose
+from dasp.runtime.cpu.operands import transpose
 from dasp.runtime.dtypes import arithmetic, into
 from tests.support.executors import EXECUTORS, emulate, emulate_columns
 from tests.support.executors import multiply as by_vector

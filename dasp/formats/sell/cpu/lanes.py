@@ -22,7 +22,7 @@ from dasp.runtime.cpu.emitter import (
     splat,
     store,
 )
-from dasp.runtime.cpu.transpose import transpose_block
+from dasp.runtime.cpu.operands import transpose_block
 
 SIDE = 8
 """Rows, and numbers of each, that are transposed at once."""

@@ -27,8 +27,8 @@ from dasp.runtime.cpu.emitter import (
     scaled_parts,
     store_long,
 )
-from dasp.runtime.cpu.halves import bits_of_halves
 from dasp.runtime.cpu.job import CHUNKS, Job, SharedFunction
+from dasp.runtime.cpu.operands import bits_of_halves
 from dasp.runtime.cpu.team import multiply_alone, team
 from dasp.runtime.dtypes import TABLE, sum_type
 from dasp.runtime.types import Number, Vector

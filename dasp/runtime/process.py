@@ -1,19 +1,93 @@
-"""Signals that wait until work is done that must not be left in the middle.
+"""What may come in the middle of work: a fork of the process, and a signal.
 
-A handler that Python runs may raise, as that of Ctrl-C does, between any two instructions of the main thread.
-Where other threads still write into a caller's array, or LLVM is half-way through a module, that would leave
-more behind than an exception.
+A forked child has the thread that forked and none of the others. A lock that another thread held, that of a
+module half loaded among them, stays locked there for ever. So a fork takes the locks first, and modules that
+are loaded when they are first used are loaded here.
+
+Before a fork the functions that were registered last are called first. `logging` registers one too, for a
+lock that a thread wants which loads or compiles; imported here, it takes its lock after ours.
+
+A signal's handler that Python runs may raise, as that of Ctrl-C does, between any two instructions of the
+main thread. Where other threads still write into a caller's array, or LLVM is half-way through a module, that
+would leave more behind than an exception. So signals wait until such work is done.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import logging as logging
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
+
+# ---- forks -------------------------------------------------------------------------------------------
+
+_loaded: dict[str, ModuleType] = {}
+_loading = threading.RLock()
+_locks: list[tuple[Callable[[], object], Callable[[], object]]] = [(_loading.acquire, _loading.release)]
+_taken: list[Callable[[], object]] = []
+_forks = 0
+"""How often a process forked on the way from the first one to this one."""
+
+
+def load(name: str) -> ModuleType:
+    """Return the module of a name, loaded if need be; a fork of another thread waits for that.
+
+    A finalizer at the end of the process gets what was loaded before, when Python itself finds nothing more.
+    """
+    if name not in _loaded:
+        with _loading:
+            _loaded[name] = importlib.import_module(name)
+    return _loaded[name]
+
+
+def hold_at_fork(acquire: Callable[[], object], release: Callable[[], object]) -> None:
+    """Let each fork take a lock, after those named before it, and give it back in parent and child."""
+    _locks.append((acquire, release))
+
+
+class ProcessLock:
+    """A lock that threads of one process may take again and again, and that is open in a forked child.
+
+    There nobody would give it back if another thread had it when the process forked. Such a thread's work is
+    undone in the child, so what the lock guards must be whole until the work is done.
+    """
+
+    def __init__(self) -> None:
+        self._locks: dict[int, threading.RLock] = {}
+
+    def get(self) -> threading.RLock:
+        """Return this process's lock, for `with`."""
+        return self._locks.setdefault(_forks, threading.RLock())
+
+
+def _take() -> None:
+    for acquire, release in _locks:  # what is loaded while the first is waited for may name more
+        acquire()
+        _taken.append(release)
+
+
+def _give_back() -> None:
+    while _taken:
+        _taken.pop()()
+
+
+def _begin_child() -> None:
+    global _forks
+    _forks += 1
+    _give_back()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_take, after_in_parent=_give_back, after_in_child=_begin_child)
+
+
+# ---- signals -----------------------------------------------------------------------------------------
 
 # `signal` wraps the functions of CPython's own module, to return enumerations, which takes ten times as long:
 # too much where a product of 50 microseconds is shielded.
