@@ -23,7 +23,7 @@ from dasp import Policy, solvers
 from dasp.distributed import SpMatrix
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.launch import find_rank_device, find_world, leave
-from dasp.distributed.split import Parts, Split
+from dasp.distributed.partition import Parts, Split
 from dasp.formats.csr.matrix import Csr
 
 PLANES = 16
@@ -67,7 +67,7 @@ extern "C" __global__ void entries(long long n, long long first, long long end, 
 
 
 def pieces(n: int, first: int, end: int) -> Split:
-    """Return a rank's whole planes, split as `dasp.distributed.split.split` does, which needs more memory."""
+    """Return a rank's whole planes, split as `partition.split` does, which needs more memory."""
     import cupy
 
     module, count, plane = cupy.RawModule(code=SOURCE), end - first, n * n

@@ -307,7 +307,7 @@ def may_use_cupy(path: Path) -> bool:
         r"cli/\w+\.py",
         r"solvers/cuda/device\.py",
         r"solvers/persistent/kernel\.py",
-        r"distributed/(\w+_cuda|nccl|peers|peer_memory|transport)\.py",
+        r"distributed/(\w+_cuda|nccl|peers|transport)\.py",
     )
     return any(re.fullmatch(pattern, relative) for pattern in allowed)
 

@@ -10,9 +10,8 @@ from dasp.distributed import preconditioners
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.launch import find_communicator
 from dasp.distributed.matrix import SpMatrix
-from dasp.distributed.partition import write_parts
+from dasp.distributed.partition import Parts, write_parts
 from dasp.distributed.protocols import RankError
-from dasp.distributed.split import Parts
 
 __all__ = [
     "Communicator",

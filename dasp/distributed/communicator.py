@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from dasp.distributed.protocols import Message, RankError, Transport
-from dasp.distributed.split import Numbers
 from dasp.runtime.ranks import EVERYWHERE, is_raised_everywhere
+from dasp.runtime.types import Vector
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class Arrived(NamedTuple):
 
     call: int
     operation: int
-    data: Numbers
+    data: Vector
 
 
 class Inbox:
@@ -82,10 +82,10 @@ class Inbox:
         self._head = np.zeros(HEAD, np.uint8)
         self._words = self._head[: 8 * WORDS].view(np.int64)
         self._request: Request = None
-        self._rest: Numbers | None = None  # the part of a message behind its head
+        self._rest: Vector | None = None  # the part of a message behind its head
         self._early: deque[Arrived] = deque()  # what nobody has waited for yet
 
-    def receive(self, label: tuple[int, int], target: Numbers) -> bool:
+    def receive(self, label: tuple[int, int], target: Vector) -> bool:
         """Take the bytes that have come; return True once the message with this label is in its place.
 
         Raises
@@ -121,7 +121,7 @@ class Inbox:
             if (one.call, one.operation) == (call, FAILED):
                 raise self._make_error(one.data)
 
-    def _take_next(self, label: tuple[int, int], target: Numbers) -> Arrived | None:
+    def _take_next(self, label: tuple[int, int], target: Vector) -> Arrived | None:
         """Return the next message, a long one with this label in its place; None if it has not all come."""
         if self._request is None:
             self._request = self._comm.receive(self._rank, self._head)
@@ -138,7 +138,7 @@ class Inbox:
         self._request, self._rest = None, None
         return Arrived(call, operation, data)
 
-    def _make_error(self, data: Numbers) -> Exception:
+    def _make_error(self, data: Vector) -> Exception:
         text = data.tobytes().decode(errors="replace")
         error: Exception = KINDS[int(text[0])](f"rank {self._rank}: {text[1:]}")
         return error
@@ -187,7 +187,7 @@ class Exchange:
         self.finish()
 
 
-def _flat(array: Numbers) -> Numbers:
+def _flat(array: Vector) -> Vector:
     """Return the bytes of a contiguous array."""
     return array.reshape(-1).view(np.uint8) if array.nbytes else np.empty(0, np.uint8)
 
@@ -213,7 +213,7 @@ class Communicator:
         self._call = Call(self)
         self._number, self._step, self._has_failed = 0, 0, False
         self._inboxes: dict[int, Inbox] = {}
-        self._kept: list[tuple[list[Request], Numbers]] = []
+        self._kept: list[tuple[list[Request], Vector]] = []
 
     @property
     def call(self) -> AbstractContextManager[None]:
@@ -224,11 +224,11 @@ class Communicator:
         """
         return self._call
 
-    def send(self, rank: int, array: Numbers) -> Request:
+    def send(self, rank: int, array: Vector) -> Request:
         """Begin to send bytes, which stay as they are until that is done; return a request."""
         raise NotImplementedError
 
-    def receive(self, rank: int, array: Numbers) -> Request:
+    def receive(self, rank: int, array: Vector) -> Request:
         """Begin to receive bytes; return a request. Messages of a rank come in the order it sent them."""
         raise NotImplementedError
 
@@ -295,7 +295,7 @@ class Communicator:
             return
         self.keep(sent, head)
 
-    def keep(self, requests: list[Request], array: Numbers) -> None:
+    def keep(self, requests: list[Request], array: Vector) -> None:
         """Keep arrays that are still being sent."""
         self._kept.append((requests, array))
 
@@ -327,10 +327,10 @@ class Communicator:
             rows = self._prepare_gather(rows, "values")()
             return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes[:, 0], strict=True)]
 
-    def sum(self, numbers: Numbers, totals: Numbers) -> Callable[[], None]:
+    def sum(self, numbers: Vector, totals: Vector) -> Callable[[], None]:
         """Prepare to set `totals` to the sum of `numbers`, two vectors of float64, over all ranks.
 
-        They may be one array. Numbers are added in the order of ranks, so that all get the same bits, and the
+        They may be one array. Vector are added in the order of ranks, so that all get the same bits, and the
         same ones run after run for one number of ranks.
         """
         rows = np.empty((self.size, len(numbers)), np.float64)
@@ -342,7 +342,7 @@ class Communicator:
 
         return add
 
-    def _prepare_gather(self, rows: Numbers, name: str) -> Callable[[], Numbers]:
+    def _prepare_gather(self, rows: Vector, name: str) -> Callable[[], Vector]:
         """Prepare to gather row 0 of all ranks; row k comes from the k-th rank behind this one.
 
         Source: Bruck et al., Efficient algorithms for all-to-all communications, IEEE TPDS 8 (1997).
@@ -354,10 +354,10 @@ class Communicator:
             receives = [((self.rank + first) % self.size, rows[first:end])]
             rounds.append(self.exchange(sends, receives, f"{name} {rows.nbytes}"))
 
-        def gather() -> Numbers:
+        def gather() -> Vector:
             for exchange in rounds:
                 exchange.complete()
-            in_order: Numbers = rows[order]
+            in_order: Vector = rows[order]
             return in_order
 
         return gather

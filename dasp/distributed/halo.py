@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from dasp.distributed.communicator import Communicator
+from dasp.distributed.partition import Parts
 from dasp.distributed.protocols import Span
-from dasp.distributed.split import Numbers, Parts
-from dasp.runtime.types import Array, Number
+from dasp.runtime.types import Array, Number, Vector
 
 if TYPE_CHECKING:
     from dasp.matrix.matrix import SpMatrix
@@ -34,7 +34,7 @@ class HaloPattern(NamedTuple):
         The same on all ranks, and of no other pattern of theirs.
     """
 
-    places: Numbers
+    places: Vector
     sends: list[Span]
     receives: list[Span]
     number: int = 0
@@ -50,7 +50,7 @@ class HaloPattern(NamedTuple):
         return not (self.sends or self.receives)
 
 
-def find_pattern(comm: Communicator, columns: Parts, needed: Numbers) -> HaloPattern:
+def find_pattern(comm: Communicator, columns: Parts, needed: Vector) -> HaloPattern:
     """Tell the owners which columns this rank lacks, and learn which others lack; all ranks call this."""
     owners = columns.find_owners(needed)
     cuts = np.flatnonzero(np.diff(owners, prepend=-1, append=comm.size))

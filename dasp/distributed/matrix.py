@@ -12,8 +12,8 @@ import scipy.sparse
 from dasp.distributed import partition
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.launch import find_communicator, find_rank_device, set_timeout
+from dasp.distributed.partition import Parts, Split, find_parts, read_rows, split
 from dasp.distributed.planned import RankMatrix
-from dasp.distributed.split import Parts, Split, find_parts, read_rows, split
 from dasp.formats.csr.matrix import Csr
 from dasp.matrix.matrix import SpMatrix as LocalMatrix
 from dasp.matrix.policy import Policy

@@ -14,8 +14,8 @@ from typing import Any
 
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.protocols import RankError
-from dasp.distributed.split import Numbers
 from dasp.distributed.watching import make_freed_error
+from dasp.runtime.types import Vector
 
 SPIN = 2e-3
 """Seconds for which a rank looks for messages without a pause; later it sleeps between two looks."""
@@ -79,12 +79,12 @@ class MpiCommunicator(Communicator):
             raise make_freed_error(self)
         return self.mpi
 
-    def send(self, rank: int, array: Numbers) -> list[Any]:
+    def send(self, rank: int, array: Vector) -> list[Any]:
         """Begin to send bytes."""
         mpi = self.check_mpi()
         return [mpi.Isend(piece, dest=rank, tag=TAG) for piece in _cut(array)]
 
-    def receive(self, rank: int, array: Numbers) -> list[Any]:
+    def receive(self, rank: int, array: Vector) -> list[Any]:
         """Begin to receive bytes."""
         mpi = self.check_mpi()
         return [mpi.Irecv(piece, source=rank, tag=TAG) for piece in _cut(array)]
@@ -144,7 +144,7 @@ class MpiCommunicator(Communicator):
         self.mpi.Abort(1)
 
 
-def _cut(array: Numbers) -> list[list[Any]]:
+def _cut(array: Vector) -> list[list[Any]]:
     """Return bytes as buffers of MPI, none too long for its counts."""
     from mpi4py import MPI
 

@@ -12,7 +12,7 @@ import scipy.sparse
 
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.halo import ExchangeKind, HaloExchange, HostHalo, HostTransposedHalo, find_pattern
-from dasp.distributed.split import Parts, Split
+from dasp.distributed.partition import Parts, Split
 from dasp.distributed.transport import find_transport
 from dasp.formats import devices
 from dasp.formats.csr.matrix import Csr

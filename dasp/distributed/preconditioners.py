@@ -18,8 +18,7 @@ from scipy.sparse import csr_array
 
 import dasp.preconditioners as local
 from dasp.distributed.matrix import SpMatrix, collect_rows
-from dasp.distributed.split import Numbers
-from dasp.multigrid.cycle import Multigrid, entry_type
+from dasp.multigrid.cycle import Cycle, entry_type
 from dasp.multigrid.hierarchy import (
     Setup,
     as_csr,
@@ -33,6 +32,7 @@ from dasp.multigrid.hierarchy import (
 from dasp.multigrid.smoothers import LEVEL_VECTORS, CycleOptions, Level, check_options
 from dasp.preconditioners.base import (
     MOST_STEPS,
+    OLD_VALUES,
     Preconditioner,
     cast_matrix,
     computing_type,
@@ -41,7 +41,7 @@ from dasp.preconditioners.base import (
 from dasp.preconditioners.chebyshev import Polynomial
 from dasp.preconditioners.spectrum import UPPER
 from dasp.runtime import check as _check
-from dasp.runtime.types import Array, DTypeLike
+from dasp.runtime.types import Array, DTypeLike, Vector
 from dasp.solvers.arguments import leave_together
 from dasp.solvers.chebyshev import estimate_spectrum
 from dasp.solvers.operator import DeviceOperator, as_operator
@@ -128,9 +128,7 @@ class RankPreconditioner:
         if isinstance(A, SpMatrix) and A.has_new_values(self._matrix) and not self._warned:
             self._warned = True
             if A.comm.rank == 0:
-                warnings.warn(
-                    "M was made of other values of A; M.update(A) takes these", UserWarning, stacklevel=5
-                )
+                warnings.warn(OLD_VALUES, UserWarning, stacklevel=5)
 
     @leave_together
     def astype(self, dtype: DTypeLike) -> RankPreconditioner:
@@ -253,7 +251,7 @@ class RankPolynomial(Polynomial):
         super().__init__(operator, n, self._ratio, degree, computing_type(D), D.device)
         self._load(self._read(D))
 
-    def _read(self, D: Any) -> tuple[SpMatrix, Numbers, float]:
+    def _read(self, D: Any) -> tuple[SpMatrix, Vector, float]:
         """Return a matrix, 1 / a_ii of this rank's rows, and the upper end of the interval."""
         inverse = D.agree(lambda: inverse_diagonal(D.diagonal_block().diagonal()))
         if self._high is not None:
@@ -261,7 +259,7 @@ class RankPolynomial(Polynomial):
         high = UPPER * estimate_spectrum(D, jacobi(D), self.dtype, self.device)[1]
         return D, inverse, _check.interval((high / self._ratio, high))[1]
 
-    def _load(self, numbers: tuple[SpMatrix, Numbers, float]) -> bool:
+    def _load(self, numbers: tuple[SpMatrix, Vector, float]) -> bool:
         """Take a matrix, by which programs prepared before do not multiply."""
         D, inverse, high = numbers
         self.operator = as_operator(D, D.device)
@@ -269,7 +267,7 @@ class RankPolynomial(Polynomial):
         return False
 
 
-class RankMultigrid(Multigrid):
+class RankMultigrid(Cycle):
     """A cycle whose levels are distributed; those of few rows lie on few ranks.
 
     Parameters
@@ -283,14 +281,12 @@ class RankMultigrid(Multigrid):
     def __init__(
         self, matrix: SpMatrix, setup: Setup | None, options: CycleOptions, dtype: np.dtype[Any], root: int
     ) -> None:
-        Preconditioner.__init__(self, matrix.local_shape[0], dtype, matrix.device, LEVEL_VECTORS)
+        super().__init__(matrix.local_shape[0], dtype, matrix.device, LEVEL_VECTORS)
         self._options, self._root = options, root
         self._load((matrix, setup))
 
-    def _load(self, numbers: Any) -> bool:
+    def _load(self, numbers: tuple[SpMatrix, Setup | None]) -> bool:
         """Cut and plan the matrices of all levels, but the finest one where it is used as it is."""
-        matrix: SpMatrix
-        setup: Setup | None
         self._made_of = matrix, setup = numbers
         comm, options, root = matrix.comm, self._options, self._root
         facts = None if setup is None else (setup.rows, [one.radius(options) for one in setup.levels])
@@ -329,12 +325,12 @@ class RankMultigrid(Multigrid):
         self._assemble(options, levels, P, R, dense)
         return False
 
-    def _in_type(self, dtype: np.dtype[Any]) -> Multigrid:
+    def _in_type(self, dtype: np.dtype[Any]) -> RankMultigrid:
         """Return another one that computes in a type."""
         matrix, setup = self._made_of
         return RankMultigrid(matrix, setup, self._options, dtype, self._root)
 
-    def _read(self, D: Any) -> Any:
+    def _read(self, D: Any) -> tuple[SpMatrix, Setup | None]:
         """Return a matrix and, on the root, its hierarchy by P and R of this one."""
         whole = collect_rows(D, self._root)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dasp.distributed.communicator import Communicator, find_largest
-from dasp.distributed.split import Numbers
+from dasp.runtime.types import Vector
 from dasp.solvers.cpu.arnoldi import CpuArnoldi
 from dasp.solvers.cpu.space import CpuSpace
 from dasp.solvers.cpu.vectors import CpuVectors
@@ -65,7 +65,7 @@ class RanksSpace(CpuSpace):
         """Return a Krylov basis; its coefficients come from passes, so they are of all ranks."""
         return CpuArnoldi(vectors, names)
 
-    def largest(self, array: Numbers) -> float:
+    def largest(self, array: Vector) -> float:
         """Return the largest absolute value on any rank."""
         return find_largest(self._comm, super().largest(array))
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.protocols import RankError
-from dasp.distributed.split import Numbers
 from dasp.distributed.watching import make_freed_error
+from dasp.runtime.types import Vector
 
 
 @contextmanager
@@ -99,12 +99,12 @@ class TorchCommunicator(Communicator):
             raise make_freed_error(self)
         return int(self.dist.get_global_rank(self.group, rank))
 
-    def send(self, rank: int, array: Numbers) -> Any:
+    def send(self, rank: int, array: Vector) -> Any:
         """Begin to send bytes."""
         with _rank_errors(self.rank):
             return self.dist.isend(self._torch.from_numpy(array), self._find_process(rank), group=self.group)
 
-    def receive(self, rank: int, array: Numbers) -> Any:
+    def receive(self, rank: int, array: Vector) -> Any:
         """Begin to receive bytes."""
         with _rank_errors(self.rank):
             return self.dist.irecv(self._torch.from_numpy(array), self._find_process(rank), group=self.group)

@@ -26,8 +26,7 @@ from typing import Protocol
 
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.protocols import RankError
-from dasp.distributed.split import Numbers
-from dasp.runtime.types import Event
+from dasp.runtime.types import Event, Vector
 
 LOOK = 0.5
 """Seconds between two looks at other processes, or at NCCL."""
@@ -213,12 +212,12 @@ class NcclWatch:
         self,
         comm: Communicator,
         communicators: Sequence[NcclCommunicator],
-        given_up: Numbers,
+        given_up: Vector,
         group: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._comm, self._communicators, self._given_up = comm, tuple(communicators), given_up
         self._group, self._wake, self._deadline = group, threading.Event(), math.inf
-        self._turns: list[Numbers] = []
+        self._turns: list[Vector] = []
         self._waits: dict[int, tuple[int, float]] = {}
         self._ended: dict[int, float] = {}
         self._lock = threading.Lock()
@@ -248,7 +247,7 @@ class NcclWatch:
         """True if this rank sends nothing any more."""
         return bool(self._given_up[0])
 
-    def add(self, turns: Numbers) -> None:
+    def add(self, turns: Vector) -> None:
         """Look at messages that write in two numbers of the host which turn began, and which ended."""
         self._turns.append(turns)
 

@@ -38,8 +38,53 @@ def entry_type(matrix: csr_array, dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype if matrix.dtype.kind == "c" else real_type(dtype)
 
 
-class Multigrid(Preconditioner):
-    """A cycle; see `multigrid`."""
+class Cycle(Preconditioner):
+    """A cycle over levels, wherever these come from."""
+
+    def _assemble(
+        self,
+        options: CycleOptions,
+        levels: list[Level],
+        P: list[DeviceOperator],
+        R: list[DeviceOperator],
+        dense: DeviceOperator | None,
+    ) -> None:
+        """Take the levels that are smoothed, and the dense one below them if there is one."""
+        self._options, self._levels, self._P, self._R, self._dense = options, levels, P, R, dense
+        self._vectors = [level.vectors for level in levels]
+        if dense is not None:
+            self._vectors.append(self.space.vectors(dense.shape[0], "b", "x") if levels else self.vectors)
+
+    def apply(self) -> None:
+        """Make a cycle."""
+        self._cycle(0, self._options.cycle, from_zero=True)
+
+    def _cycle(self, k: int, kind: str, *, from_zero: bool) -> None:
+        if k == len(self._P):
+            self._solve_coarsest(from_zero=from_zero)
+            return
+        level, below = self._levels[k], self._vectors[k + 1]
+        level.smooth(from_zero=from_zero, forward=True)
+        level.restrict(self._R[k], below["b"])
+        self._cycle(k + 1, kind, from_zero=True)
+        if k + 1 < len(self._levels) and kind in "WF":
+            self._cycle(k + 1, "W" if kind == "W" else "V", from_zero=False)
+        level.prolong(self._P[k], below["x"])
+        level.smooth(from_zero=False, forward=False)
+
+    def _solve_coarsest(self, *, from_zero: bool) -> None:
+        """Multiply by the dense matrix; without one smooth the last level many times."""
+        vectors = self._vectors[-1]
+        if self._dense is not None:
+            self.space.apply(self._dense, vectors["b"], vectors["x"])
+            return
+        for sweep in range(COARSE_SWEEPS):
+            self._levels[-1].smooth(from_zero=from_zero and sweep == 0, forward=True)
+            self._levels[-1].smooth(from_zero=False, forward=False)
+
+
+class Multigrid(Cycle):
+    """A cycle over levels of one process; see `multigrid`."""
 
     _setup: Setup
     _parts: dict[tuple[str, int], PlannedPart]
@@ -136,47 +181,6 @@ class Multigrid(Preconditioner):
     def _in_type(self, dtype: np.dtype[Any]) -> Multigrid:
         """Return another one that computes in a type."""
         return Multigrid(self._setup, self._options, dtype, self.device, self)
-
-    def _assemble(
-        self,
-        options: CycleOptions,
-        levels: list[Level],
-        P: list[DeviceOperator],
-        R: list[DeviceOperator],
-        dense: DeviceOperator | None,
-    ) -> None:
-        """Take the levels that are smoothed, and the dense one below them if there is one."""
-        self._options, self._levels, self._P, self._R, self._dense = options, levels, P, R, dense
-        self._vectors = [level.vectors for level in levels]
-        if dense is not None:
-            self._vectors.append(self.space.vectors(dense.shape[0], "b", "x") if levels else self.vectors)
-
-    def apply(self) -> None:
-        """Make a cycle."""
-        self._cycle(0, self._options.cycle, from_zero=True)
-
-    def _cycle(self, k: int, kind: str, *, from_zero: bool) -> None:
-        if k == len(self._P):
-            self._solve_coarsest(from_zero=from_zero)
-            return
-        level, below = self._levels[k], self._vectors[k + 1]
-        level.smooth(from_zero=from_zero, forward=True)
-        level.restrict(self._R[k], below["b"])
-        self._cycle(k + 1, kind, from_zero=True)
-        if k + 1 < len(self._levels) and kind in "WF":
-            self._cycle(k + 1, "W" if kind == "W" else "V", from_zero=False)
-        level.prolong(self._P[k], below["x"])
-        level.smooth(from_zero=False, forward=False)
-
-    def _solve_coarsest(self, *, from_zero: bool) -> None:
-        """Multiply by the dense matrix; without one smooth the last level many times."""
-        vectors = self._vectors[-1]
-        if self._dense is not None:
-            self.space.apply(self._dense, vectors["b"], vectors["x"])
-            return
-        for sweep in range(COARSE_SWEEPS):
-            self._levels[-1].smooth(from_zero=from_zero and sweep == 0, forward=True)
-            self._levels[-1].smooth(from_zero=False, forward=False)
 
 
 def _matrices(setup: Setup) -> dict[tuple[str, int], csr_array]:

@@ -25,6 +25,8 @@ from dasp.solvers.operator import Matrix, as_operator, device_of, multiply_by_co
 MOST_STEPS = 1000
 """Of sweeps, and of a polynomial: each is a launch, or two, of every application."""
 
+OLD_VALUES = "M was made of older values of A; M.update(A) takes the new ones"
+
 BOUND = 8
 """Pairs of vectors that a GPU's programs are kept for: a solver uses one or two."""
 
@@ -150,9 +152,7 @@ class Preconditioner:
         source = self._source()
         if source is not None and source is A and source.writes != self._writes and not self._warned:
             self._warned = True
-            warnings.warn(
-                "M was made of older values of A; M.update(A) takes the new ones", UserWarning, stacklevel=5
-            )
+            warnings.warn(OLD_VALUES, UserWarning, stacklevel=5)
 
     def matvec(self, r: Array, out: Array | None = None) -> Array:
         """Return M r.

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from dasp import solvers
 from dasp.distributed import Parts, RankError, SpMatrix
 from dasp.distributed.launch import find_rank_device
-from dasp.distributed.partition import cut_rows
-from dasp.distributed.split import split
+from dasp.distributed.partition import cut_rows, split
 from dasp.formats.csr.matrix import Csr
 from dasp.models import generate
 from tests.solvers.test_complex import numbers

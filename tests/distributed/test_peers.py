@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dasp.distributed import RankError, nccl, peer_memory, peers, transport, watching
+from dasp.distributed import RankError, nccl, peers, transport, watching
 from dasp.distributed.halo_cuda import define_scalar, find_steps
 from dasp.distributed.peers import (
     BRING,
@@ -354,7 +354,7 @@ def shared_memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     cupy = pytest.importorskip("cupy")
     memory = Memory()
     monkeypatch.setattr(cupy.cuda, "runtime", memory)
-    monkeypatch.setattr(peer_memory, "LEFT", deque())
+    monkeypatch.setattr(peers, "LEFT", deque())
     return memory
 
 
@@ -402,13 +402,13 @@ def test_memory_is_not_given_back_while_a_rank_has_not_left_it(shared_memory: Me
         if comm.rank:
             sharing.close()
         comm.gather(None)
-        peer_memory.give_back_all()
+        peers.give_back_all()
         comm.gather(None)
         assert shared_memory.size == (2 * LEAST_BYTES, 1)
         comm.gather(None)
         sharing.close()
         comm.gather(None)
-        peer_memory.give_back_all()
+        peers.give_back_all()
         comm.gather(None)
         assert shared_memory.size == (0, 0)
 

@@ -20,7 +20,7 @@ from benchmarks.bench import scaling
 from dasp import Policy, solvers
 from dasp.distributed import RankError, SpMatrix, find_communicator
 from dasp.distributed.launch import find_rank_device
-from dasp.distributed.split import Parts, split
+from dasp.distributed.partition import Parts, split
 from dasp.distributed.transport import find_transport
 from dasp.formats.csr.matrix import Csr
 from dasp.models import generate

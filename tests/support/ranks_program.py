@@ -30,7 +30,7 @@ import scipy.sparse as sp
 
 import dasp
 from dasp import solvers
-from dasp.distributed import RankError, SpMatrix, find_communicator, mpi, peer_memory, preconditioners
+from dasp.distributed import RankError, SpMatrix, find_communicator, mpi, peers, preconditioners
 from dasp.distributed.launch import find_rank_device
 from dasp.distributed.transport import TRANSPORT_VARIABLE, find_transport
 from dasp.models import generate
@@ -272,7 +272,7 @@ def check_freed(comm: Any, raw: Any) -> None:
         D = SpMatrix.from_scipy(A if comm.rank == 0 else None, own, device=DEVICE)
         x = there(np.ones(D.local_shape[1]))
         assert np.isfinite(here(D @ x)).all()
-        left.add(len(peer_memory.LEFT))
+        left.add(len(peers.LEFT))
         own.Free() if by_mpi else dist.destroy_process_group(own)
     assert max(left) <= 2, left
     find_communicator(raw)  # the next that is asked for lets go of groups of torch
