@@ -20,7 +20,7 @@ import scipy.sparse as sp
 
 import dasp
 from benchmarks.bench import machine, results
-from dasp.cli.other_solvers import by_library, library_of, one_blas_thread
+from dasp.cli.systems import by_library, library_of, one_blas_thread
 from dasp.io import load_matrix
 
 SHIFT = 0.1 - 0.1j

@@ -35,7 +35,7 @@ from benchmarks.bench.report import provenance
 from benchmarks.bench.rows import Row, median
 from benchmarks.bench.scaling_figures import draw_scaling
 from benchmarks.bench.sparse_report import baselines, number, pays_against_all, speedup, timed
-from dasp.cli.table import Table, geometric_mean, products, significant
+from dasp.cli.report import Table, geometric_mean, products, significant
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -24,14 +24,14 @@ from benchmarks.bench.figures import plain_ticks
 from benchmarks.bench.rows import Row, number
 from benchmarks.bench.sparse_report import baselines, pays_against_all, speedup, timed
 from dasp import formats
-from dasp.cli import figures, timing
+from dasp.cli import report, timing
 from dasp.formats import devices
 from dasp.formats.plan import PAD, WARP
 from dasp.formats.sell.pattern import Coding, shape_fields
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 STYLE = {
-    **figures.STYLE,
+    **report.STYLE,
     "font.size": 10,
     "axes.titlesize": 10,
     "axes.labelsize": 10,
@@ -45,10 +45,10 @@ STYLE = {
 
 GREY = "#E4E4E4"
 CATEGORIES = {
-    "long": figures.RED,
-    "regular": figures.BLUE,
-    "irregular": figures.SKY,
-    "short": figures.GREEN,
+    "long": report.RED,
+    "regular": report.BLUE,
+    "irregular": report.SKY,
+    "short": report.GREEN,
 }
 
 
@@ -120,7 +120,7 @@ def slices() -> Figure:
     steps, lanes_of = slice_fields(plan)
     kinds = sorted(set(lanes_of.tolist()))
     colour = dict(
-        zip(kinds, (figures.BLUE, figures.ORANGE, figures.GREEN, figures.PINK, figures.RED), strict=False)
+        zip(kinds, (report.BLUE, report.ORANGE, report.GREEN, report.PINK, report.RED), strict=False)
     )
     owner = np.repeat(lanes_of, WARP * steps)
     figure = Figure(figsize=(5.8, 3.9), layout="constrained")
@@ -193,8 +193,8 @@ def columns() -> Figure:
     for k, step in enumerate(shown):
         part = found[WARP * step : WARP * (step + 1)]
         real = part >= 0
-        axes.plot(part[real], np.full(real.sum(), k), "|", color=figures.BLUE, markersize=9)
-        axes.plot(pattern.bases[step], k, ">", color=figures.RED, markersize=6, clip_on=False)
+        axes.plot(part[real], np.full(real.sum(), k), "|", color=report.BLUE, markersize=9)
+        axes.plot(pattern.bases[step], k, ">", color=report.RED, markersize=6, clip_on=False)
         distance = int(part[real].max() - pattern.bases[step])
         axes.annotate(
             f"base {int(pattern.bases[step])}, distances up to {distance}",
@@ -225,10 +225,10 @@ def plan_bytes() -> Figure:
     axes = figure.subplots()
     left = np.zeros(len(found))
     kinds = (
-        ("values", figures.BLUE),
-        ("columns", figures.SKY),
-        ("rows", figures.GREEN),
-        ("headers", figures.RED),
+        ("values", report.BLUE),
+        ("columns", report.SKY),
+        ("rows", report.GREEN),
+        ("headers", report.RED),
     )
     for kind, colour in kinds:
         width = np.array([parts.get(kind, 0.0) for _, parts in found])
@@ -329,7 +329,7 @@ def _grid(axes: Any, title: str, texts: dict, shape: tuple[int, int], marked: se
 
 # ---- what was measured -----------------------------------------------------------------------------
 
-MACHINES = (("cpu", "2 CPU cores", figures.BLUE, "o"), ("h200", "NVIDIA H200", figures.RED, "s"))
+MACHINES = (("cpu", "2 CPU cores", report.BLUE, "o"), ("h200", "NVIDIA H200", report.RED, "s"))
 
 
 def rows_of(name: str) -> list[Row]:

@@ -18,7 +18,7 @@ from benchmarks.bench import gemm_report, results
 from benchmarks.bench.rows import Row, number
 from dasp import dense
 from dasp.cli import main as cli
-from dasp.cli.table import significant
+from dasp.cli.report import significant
 from dasp.dense import gf256
 
 HERE = Path(__file__).resolve().parent

@@ -30,7 +30,7 @@ from benchmarks.bench.cusparse import (
 from benchmarks.bench.rows import Row, number
 from dasp.cli import timing
 from dasp.cli.measure import Reference, as_float, check_rows, random_vector, reference_product
-from dasp.cli.table import Table, geometric_mean, significant
+from dasp.cli.report import Table, geometric_mean, significant
 from dasp.cli.timing import Candidate, replays
 from dasp.io import load_matrix
 from dasp.matrix.matrix import SpMatrix

@@ -17,8 +17,20 @@ from benchmarks.bench.gemm_report import VENDOR, cells
 from benchmarks.bench.report import where
 from benchmarks.bench.rows import Row, number
 from benchmarks.bench.sparse_report import baselines, timed, us
-from dasp.cli.figures import BLACK, BLUE, COLOURS, GREEN, ORANGE, RED, SKY, new_figure, save, styled
-from dasp.cli.table import geometric_mean, significant
+from dasp.cli.report import (
+    BLACK,
+    BLUE,
+    COLOURS,
+    GREEN,
+    ORANGE,
+    RED,
+    SKY,
+    geometric_mean,
+    new_figure,
+    save,
+    significant,
+    styled,
+)
 from dasp.runtime.sizes import ceil_div
 
 MARKERS = ("o", "s", "^", "v", "D", "P", "X", "<", ">", "h")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from benchmarks.bench import results
 from benchmarks.bench.report import Report, where
 from benchmarks.bench.rows import Row, number, percent
-from dasp.cli.table import Table, geometric_mean
+from dasp.cli.report import Table, geometric_mean
 
 VENDOR = "vendor"
 """The kernel of cuBLAS or of NumPy's BLAS, which all others are compared with."""

@@ -19,7 +19,7 @@ from benchmarks.bench import results
 from benchmarks.bench.device import BenchDevice
 from benchmarks.bench.report import Report, where
 from benchmarks.bench.rows import Row, number, percent
-from dasp.cli.table import Table
+from dasp.cli.report import Table
 from dasp.cli.timing import Candidate
 from dasp.dense import gf256
 from dasp.dense.gf256.field import Bytes, cauchy, multiply

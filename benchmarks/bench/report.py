@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.bench import machine
 from benchmarks.bench.rows import Row
-from dasp.cli.table import WIDTH, Table
+from dasp.cli.report import WIDTH, Table
 
 
 @dataclass(frozen=True)

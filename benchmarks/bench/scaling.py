@@ -20,7 +20,7 @@ from benchmarks.bench import machine, results
 from benchmarks.bench.report import Report
 from benchmarks.bench.rows import Row, number
 from dasp import solvers
-from dasp.cli.table import Table, significant
+from dasp.cli.report import Table, significant
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.launch import find_communicator, find_rank_device, find_world, leave
 from dasp.distributed.matrix import SpMatrix

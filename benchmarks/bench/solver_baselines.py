@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.cli.other_solvers import Solve
+from dasp.cli.systems import Solve
 
 SMOOTHER = ("jacobi", {"omega": 4.0 / 3.0, "iterations": 1})
 """PyAMG's, that of our `jacobi`."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from benchmarks.bench import results, solvers_report
 from benchmarks.bench.report import provenance
 from benchmarks.bench.rows import Row, number
-from dasp.cli.table import Table, geometric_mean, significant
+from dasp.cli.report import Table, geometric_mean, significant
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 SYSTEMS = ("solvers_cpu", "solvers_h200")

@@ -26,7 +26,7 @@ from benchmarks.bench.solvers_report import MULTIGRID, ours, report
 from benchmarks.bench.sparse import as_text, load, short_name
 from dasp.cli.bench import planner
 from dasp.cli.measure import as_float
-from dasp.cli.other_solvers import SHARED, by_library, one_blas_thread
+from dasp.cli.systems import SHARED, by_library, one_blas_thread
 
 METHODS = (*SHARED, MULTIGRID)
 SAMPLES = 3

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from benchmarks.bench import results
 from benchmarks.bench.report import Report
 from benchmarks.bench.rows import Row, number, whole
-from dasp.cli.table import Table, geometric_mean, significant
+from dasp.cli.report import Table, geometric_mean, significant
 
 OURS, MULTIGRID = "dasp", "multigrid"
 LIBRARIES = ("CuPy", "SciPy", "PyAMG")

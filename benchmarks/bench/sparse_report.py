@@ -11,7 +11,7 @@ from benchmarks.bench import results
 from benchmarks.bench.report import Report
 from benchmarks.bench.rows import Row, median, number, percent, whole
 from dasp.cli.measure import BY_A_CALL, break_even
-from dasp.cli.table import Table, geometric_mean, products, significant
+from dasp.cli.report import Table, geometric_mean, products, significant
 
 LIBRARY = {"cpu": ("scipy", "SciPy"), "cuda": ("cupy", "CuPy")}
 """The library whose arrays a device multiplies: the baseline's name, and how it is written."""

@@ -178,7 +178,7 @@ def measure_matrix(
 
 def report(rows: list[Row]) -> str:
     """Return the table of some rows, their means, and what did not run."""
-    from dasp.cli.table import Table, geometric_mean, products, significant
+    from dasp.cli.report import Table, geometric_mean, products, significant
 
     def figure(name: str) -> Callable[[Row], str]:
         return lambda row: significant(math.nan if row[name] is None else float(row[name]))

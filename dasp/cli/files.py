@@ -20,6 +20,7 @@ from dasp.cli.options import (
     load_and_plan,
     positive,
 )
+from dasp.cli.report import Table
 
 if TYPE_CHECKING:
     from dasp.io.suitesparse import KnownMatrix
@@ -138,8 +139,7 @@ def _partition(arguments: argparse.Namespace) -> int:
         ranks = [dict(zip(names, part, strict=True)) for part in parts]
         print(json.dumps({"matrix": arguments.matrix, "folder": arguments.out, "ranks": ranks}))
         return 0
-    print(f"{arguments.matrix} in {arguments.out}")
-    print(f"{'rank':>6}{'rows':>14}{'entries':>16}{'columns of others':>20}")
-    for rank, (rows, entries, others) in enumerate(parts):
-        print(f"{rank:>6}{rows:>14,}{entries:>16,}{others:>20,}")
+    lines = [(str(rank), *(f"{count:,}" for count in part)) for rank, part in enumerate(parts)]
+    headings = "rank", "rows", "entries", "columns of others"
+    print(Table(f"{arguments.matrix} in {arguments.out}", headings, lines).text())
     return 0

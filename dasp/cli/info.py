@@ -1,9 +1,11 @@
-"""`dasp info`: a matrix, its row lengths and its plan, in text, as JSON and as a page."""
+"""`dasp info`: a matrix, its row lengths and its plan, in text, as JSON and as a page with pictures."""
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from string import Template
@@ -18,9 +20,11 @@ from dasp.cli.options import (
     add_parser,
     load_and_plan,
 )
+from dasp.cli.report import BLUE, COLOURS, check_file, new_figure, styled
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.axes import Axes
     from numpy.typing import NDArray
     from scipy.sparse import csr_array
 
@@ -45,8 +49,6 @@ def add_info(subparsers: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from dasp.cli.figures import check_file
-
     if arguments.html is not None:
         check_file("--html", arguments.html, (".html", ".htm"))
     name = arguments.matrix
@@ -205,7 +207,6 @@ def write_page(
         In which it was asked to be planned.
     """
     from dasp import formats
-    from dasp.cli.figures import draw_matrix
 
     text = _PAGE.substitute(
         name=escape(name),
@@ -227,3 +228,135 @@ def _measure(name: str, matrix: csr_array, device: str, format: str) -> str:
         return "Not measured: there are no entries, or they are neither float32 nor float64."
     csr = as_float(matrix, matrix.dtype)
     return report([measure_matrix(name, csr, planner(device, format), open_device(device))])
+
+
+# ---- the pictures of the page ----------------------------------------------------------------------------
+
+
+def draw_matrix(matrix: csr_array, shares: Mapping[str, Mapping[str, int]]) -> str:
+    """Draw row lengths, entries and the plan as an `<svg>` element that needs nothing from elsewhere.
+
+    Parameters
+    ----------
+    matrix : csr_array
+    shares : mapping
+        How the plan is shared out: what, then by which share how much, as the plan's format says it.
+    """
+    text = io.StringIO()
+
+    @styled
+    def draw() -> None:
+        figure, (lengths, density, plan, last) = new_figure(7.2, 6.4, columns=2, rows=2)
+        _draw_lengths(lengths, matrix)
+        _draw_density(density, matrix)
+        _draw_plan(plan, shares)
+        last.remove()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+
+    draw()
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def _draw_lengths(axes: Axes, matrix: csr_array) -> None:
+    import numpy as np
+
+    lengths = row_lengths(matrix)
+    longest = int(lengths.max(initial=1))
+    edges = np.unique(np.round(np.geomspace(1, longest + 1, 60))) - 0.5
+    if len(edges) == 1:
+        edges = np.array([0.5, 1.5])
+    counts, _ = np.histogram(lengths, bins=edges)
+    axes.stairs(counts, edges, fill=True, color=BLUE)
+    axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set_ylim(0, 4 * max(1, counts.max()))
+    axes.set_xlabel("entries in a row")
+    axes.set_ylabel("rows")
+    axes.set_title(f"Row lengths ({np.count_nonzero(lengths == 0):,} empty rows not shown)")
+
+
+def _draw_density(axes: Axes, matrix: csr_array) -> None:
+    import numpy as np
+    from matplotlib.colors import LogNorm
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    axes.set_title("Where the entries are")
+    axes.set_xlabel("column")
+    axes.set_ylabel("row")
+    rows, columns = matrix.shape
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(4, integer=True))
+        axis.set_major_formatter(EngFormatter(sep=""))
+    if not matrix.nnz:
+        axes.text(0.5, 0.5, "no entries", ha="center", va="center", transform=axes.transAxes)
+        return
+    shares = density_image(matrix)
+    filled = np.ma.masked_equal(shares, 0)
+    low = min(float(filled.min()), 0.5)
+    image = axes.imshow(
+        filled, norm=LogNorm(low, 1), cmap="cividis_r", extent=(0, columns, rows, 0),
+        aspect="auto" if max(rows, columns) > 4 * min(rows, columns) else "equal", interpolation="nearest",
+    )  # fmt: skip
+    axes.figure.colorbar(image, ax=axes, label="share of the places of a pixel that hold an entry")
+
+
+def _draw_plan(axes: Axes, shares: Mapping[str, Mapping[str, int]]) -> None:
+    """Draw a block of bars for each thing that is shared out, a bar a share, with its count beside it."""
+    axes.set_title("The plan")
+    axes.set_xlabel("share")
+    axes.set_xlim(0, 1.25)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1])
+    place, ticks, names = 0.0, [], []
+    for colour, (what, parts) in zip(COLOURS, shares.items(), strict=False):
+        total = sum(parts.values())
+        heading = f"{total:,} {what}"
+        axes.text(0, place, heading, va="center", fontweight="bold", fontsize=7)
+        for name, part in parts.items():
+            place += 1
+            axes.barh(place, part / total, color=colour, height=0.8)
+            axes.text(part / total + 0.01, place, f"{part:,}", va="center", fontsize=6)
+            ticks.append(place)
+            names.append(name)
+        place += 1.4
+    axes.set_yticks(ticks, names)
+    axes.set_ylim(max(place - 0.8, 1), -0.8)
+
+
+def density_image(matrix: csr_array, pixels: int = 400) -> NDArray[np.float64]:
+    """Return the share of the places that hold an entry, in each cell of a grid laid over the matrix.
+
+    Parameters
+    ----------
+    matrix : csr_array, shape (m, n)
+        m and n at least 1.
+    pixels : int
+        Cells along the longer side at most; a smaller matrix gets one cell a place.
+
+    Returns
+    -------
+    float64 array, shape (cells down, cells across)
+        Above 1 only where duplicates are stored.
+    """
+    import numpy as np
+
+    from dasp.runtime.sizes import ceil_div
+
+    rows, columns = matrix.shape
+    longest = max(rows, columns)
+    down = max(1, min(rows, round(pixels * rows / longest)))
+    across = max(1, min(columns, round(pixels * columns / longest)))
+    cells = np.zeros(down * across, dtype=np.int64)
+    # Some rows at a time, so that a large matrix needs no second copy of its indices.
+    step = max(1, rows // 64)
+    for first in range(0, rows, step):
+        last = min(first + step, rows)
+        lengths = np.diff(matrix.indptr[first : last + 1])
+        row = np.repeat(np.arange(first, last, dtype=np.int64) * down // rows, lengths)
+        column = (
+            matrix.indices[matrix.indptr[first] : matrix.indptr[last]].astype(np.int64) * across // columns
+        )
+        cells += np.bincount(row * across + column, minlength=down * across)
+    heights = np.diff(ceil_div(np.arange(down + 1) * rows, down))
+    widths = np.diff(ceil_div(np.arange(across + 1) * columns, across))
+    shares: NDArray[np.float64] = cells.reshape(down, across) / np.outer(heights, widths)
+    return shares

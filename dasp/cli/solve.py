@@ -1,19 +1,27 @@
-"""`dasp solve`: a linear system by an iterative method, judged by its true residual."""
+"""`dasp solve`: a linear system by an iterative method, judged by its true residual.
+
+On one rank A lies whole in this process; as one of the ranks of a launcher this process has some of its rows,
+and rank 0 prints. `dasp.cli.systems` has what both do alike.
+"""
 
 from __future__ import annotations
 
 import argparse
 import bisect
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-import dasp.preconditioners
+from dasp import distributed, preconditioners
 from dasp.cli.options import (
     Subparsers,
     add_device_option,
@@ -26,7 +34,6 @@ from dasp.cli.options import (
     share,
     shows_progress,
 )
-from dasp.cli.other_solvers import one_blas_thread, solve_by_others
 from dasp.cli.systems import (
     Outcome,
     announce,
@@ -34,18 +41,25 @@ from dasp.cli.systems import (
     check,
     check_shape,
     judge,
+    one_blas_thread,
     report,
     right_hand_side,
+    solve_by_others,
     tolerance,
 )
+from dasp.distributed.communicator import Communicator
+from dasp.distributed.launch import find_world, leave
+from dasp.distributed.partition import collect, find_cuts
+from dasp.formats import devices
 from dasp.io.matrices import load_matrix
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import find_device
 from dasp.matrix.policy import Policy
 from dasp.preconditioners.automatic import solve
-from dasp.runtime.ranks import find_launcher
+from dasp.runtime.arrays import to_host
+from dasp.runtime.ranks import find_launcher, is_raised_everywhere
 from dasp.solvers import Stats
-from dasp.solvers.choose import METHODS
+from dasp.solvers.choose import METHODS, choose_method
 
 PRECONDITIONERS = ("auto", "none", "jacobi", "block-jacobi", "ic0", "ilu0", "chebyshev", "multigrid")
 
@@ -92,30 +106,14 @@ def add_solve(subparsers: Subparsers) -> None:
     parser.set_defaults(run=_run)
 
 
-COMPILING = 50_000
-"""Entries of the rows that are solved with first: enough to need what all do, too few to take time."""
-
-
-def leading_rows(matrix: csr_array) -> csr_array:
-    """Return the first rows of a matrix, of about `COMPILING` entries."""
-    return matrix[: max(1, bisect.bisect_left(matrix.indptr, COMPILING, hi=matrix.shape[0]))]
-
-
-def _compile(arguments: argparse.Namespace, matrix: csr_array, b: NDArray[np.inexact]) -> None:
-    """Plan and solve with some of the rows, so that no time below holds what a process compiles first."""
-    rows = leading_rows(matrix)
-    square = rows[:, : rows.shape[0]]
-    small = SpMatrix(square, arguments.device, policy=Policy(format=arguments.format))
-    # A fault of some of the rows need not be one of all; if it is, the full solve reports it.
-    with suppress(ValueError):
-        _solve(arguments, square, small, as_solved(np.ones(small.shape[0], b.dtype), small.dtype), maxiter=1)
-
-
 def _run(arguments: argparse.Namespace) -> int:
-    if find_launcher():
-        from dasp.cli import solve_ranks
+    return _run_as_rank(arguments) if find_launcher() else _run_alone(arguments)
 
-        return solve_ranks.run(arguments)
+
+# ---- on one rank -------------------------------------------------------------------------------------------
+
+
+def _run_alone(arguments: argparse.Namespace) -> int:
     check(arguments)
     device = find_device(arguments.device)
     matrix = load_matrix(arguments.matrix, seed=arguments.seed)
@@ -147,6 +145,25 @@ def _run(arguments: argparse.Namespace) -> int:
     return report(arguments, planned, 1, planning, rtol, outcomes, stats, x, norm)
 
 
+COMPILING = 50_000
+"""Entries of the rows that are solved with first: enough to need what all do, too few to take time."""
+
+
+def leading_rows(matrix: csr_array) -> csr_array:
+    """Return the first rows of a matrix, of about `COMPILING` entries."""
+    return matrix[: max(1, bisect.bisect_left(matrix.indptr, COMPILING, hi=matrix.shape[0]))]
+
+
+def _compile(arguments: argparse.Namespace, matrix: csr_array, b: NDArray[np.inexact]) -> None:
+    """Plan and solve with some of the rows, so that no time below holds what a process compiles first."""
+    rows = leading_rows(matrix)
+    square = rows[:, : rows.shape[0]]
+    small = SpMatrix(square, arguments.device, policy=Policy(format=arguments.format))
+    # A fault of some of the rows need not be one of all; if it is, the full solve reports it.
+    with suppress(ValueError):
+        _solve(arguments, square, small, as_solved(np.ones(small.shape[0], b.dtype), small.dtype), maxiter=1)
+
+
 def _solve(
     arguments: argparse.Namespace,
     matrix: csr_array,
@@ -167,12 +184,12 @@ def preconditioner(kind: str, matrix: csr_array, planned: SpMatrix, block: int) 
     make: dict[str, Callable[[], Any]] = {
         "auto": lambda: "auto",
         "none": lambda: None,
-        "jacobi": lambda: dasp.preconditioners.jacobi(matrix, device=device),
-        "block-jacobi": lambda: dasp.preconditioners.block_jacobi(matrix, block=block, device=device),
-        "ic0": lambda: dasp.preconditioners.ic0(matrix, device=device),
-        "ilu0": lambda: dasp.preconditioners.ilu0(matrix, device=device),
-        "chebyshev": lambda: dasp.preconditioners.chebyshev(planned),
-        "multigrid": lambda: dasp.preconditioners.multigrid(matrix, device=device),
+        "jacobi": lambda: preconditioners.jacobi(matrix, device=device),
+        "block-jacobi": lambda: preconditioners.block_jacobi(matrix, block=block, device=device),
+        "ic0": lambda: preconditioners.ic0(matrix, device=device),
+        "ilu0": lambda: preconditioners.ilu0(matrix, device=device),
+        "chebyshev": lambda: preconditioners.chebyshev(planned),
+        "multigrid": lambda: preconditioners.multigrid(matrix, device=device),
     }
     return make[kind]()
 
@@ -184,3 +201,111 @@ def _solve_plainly(
     solve(planned, b, method=method, M=None, rtol=rtol, maxiter=1)  # compiles
     x, stats = solve(planned, b, method=method, M=None, rtol=rtol, maxiter=maxiter)
     return judge(f"dasp {method}", matrix, x, b, rtol, stats.iterations, 0.0, stats.seconds, stats.reason)
+
+
+# ---- as one of several ranks -------------------------------------------------------------------------------
+
+
+def _run_as_rank(arguments: argparse.Namespace) -> int:
+    """Solve as one of several ranks; return 2, as `dasp.cli.main` does, for a mistake of the user."""
+    comm = find_world()
+    assert comm is not None
+    try:
+        status = _solve_on_ranks(arguments, comm)
+    except (TypeError, ValueError, RuntimeError, OSError, MemoryError, ImportError) as error:
+        if is_raised_everywhere(error):
+            if comm.rank == 0:
+                raise
+            return 2
+        print(f"dasp: rank {comm.rank}: error: {error}", file=sys.stderr, flush=True)
+        comm.abort(str(error))
+        return 2
+    leave()
+    return status
+
+
+def _solve_on_ranks(arguments: argparse.Namespace, comm: Communicator) -> int:
+    distributed.agree(comm, partial(_check_for_ranks, arguments))
+    folder = comm.gather(distributed.agree(comm, lambda: bool(find_cuts(Path(arguments.matrix)))))[0]
+    began = time.perf_counter()
+    D, method, why = _load_over_ranks(arguments, comm, folder)
+    planning = time.perf_counter() - began
+    distributed.agree(comm, partial(check_shape, arguments.matrix, D.shape))
+    rtol = tolerance(arguments, D.dtype)
+    speaks = comm.rank == 0
+    if speaks and not arguments.json:
+        where = D.device if D.device == "cpu" else f"{D.device} and so on"
+        announce(arguments, D.shape[0], D.nnz, f"{comm.size} ranks ({where})", rtol)
+    b = _take_right_hand_side(arguments.rhs, arguments.seed, D, comm)
+    began = time.perf_counter()
+    M = _preconditioner_of_ranks(arguments, D)
+    setup = time.perf_counter() - began
+    of_all = arguments.precond in ("jacobi", "chebyshev")
+    name = arguments.precond if of_all else f"{arguments.precond} of each rank's rows"
+    title = method if M is None else f"{method} with {name}"
+    x, stats = solve(D, b, method=method, M=M, rtol=rtol, maxiter=arguments.maxiter)
+    stats = replace(stats, choice=f"{title}: {why}")
+    far, norm = _find_norms(comm, b - D @ x, b)
+    residual = far / (norm or 1.0)
+    problem = "" if stats.converged and residual <= 10 * rtol else stats.reason
+    ours = Outcome(f"dasp {title}", stats.iterations, setup, stats.seconds, residual, problem)
+    whole = collect(comm, to_host(x), D.rows) if arguments.out else None
+    if speaks:
+        report(arguments, D, comm.size, planning, rtol, [ours], stats, whole, norm)
+    return int(bool(problem))
+
+
+def _check_for_ranks(arguments: argparse.Namespace) -> None:
+    if arguments.compare:
+        raise ValueError(
+            "--compare was given and there are several ranks; compare on one, without a launcher"
+        )
+    check(arguments)
+
+
+def _load_over_ranks(
+    arguments: argparse.Namespace, comm: Communicator, folder: bool
+) -> tuple[distributed.SpMatrix, str, str]:
+    """Return the matrix of a folder or of rank 0, the method that is asked for or fits, and why."""
+    given = arguments.method, "as asked for"
+    options = {"policy": Policy(format=arguments.format), "device": arguments.device}
+    if folder:
+        D = distributed.SpMatrix.from_files(arguments.matrix, comm, **options)
+        return D, *(given if arguments.method else ("bicgstab", "A was not looked at, as it lies in parts"))
+
+    def load() -> tuple[Any, tuple[str, str]]:
+        if comm.rank:
+            return None, given
+        matrix = load_matrix(arguments.matrix, seed=arguments.seed)
+        return matrix, given if arguments.method else choose_method(matrix)
+
+    matrix, chosen = distributed.agree(comm, load)
+    return distributed.SpMatrix.from_scipy(matrix, comm, **options), *comm.gather(chosen)[0]
+
+
+def _take_right_hand_side(given: str, seed: int, D: distributed.SpMatrix, comm: Communicator) -> Any:
+    """Return this rank's part of b, where D lies."""
+    mine = slice(D.rows.first, D.rows.first + D.rows.count)
+    b = as_solved(distributed.agree(comm, partial(right_hand_side, given, D.shape[0], seed))[mine], D.dtype)
+    return devices.find(D.device).asarray(b, D.device, b.dtype)
+
+
+def _preconditioner_of_ranks(arguments: argparse.Namespace, D: distributed.SpMatrix) -> Any:
+    """Return the preconditioner that is asked for, None if that is none or left open; all but two are of each
+    rank's own block."""
+    ours = distributed.preconditioners
+    make: dict[str, Callable[[], Any]] = {
+        "jacobi": lambda: ours.jacobi(D),
+        "block-jacobi": lambda: ours.block_jacobi(D, block=arguments.block),
+        "ic0": lambda: ours.of_blocks(D, preconditioners.ic0),
+        "ilu0": lambda: ours.of_blocks(D, preconditioners.ilu0),
+        "chebyshev": lambda: ours.chebyshev(D),
+        "multigrid": lambda: ours.of_blocks(D, preconditioners.multigrid),
+    }
+    return make.get(arguments.precond, lambda: None)()
+
+
+def _find_norms(comm: Communicator, *vectors: Any) -> list[float]:
+    """Return the norms of vectors that lie over the ranks."""
+    squares = comm.gather([float(abs(vector * vector).sum()) for vector in vectors])
+    return [float(np.sqrt(sum(values))) for values in zip(*squares, strict=True)]

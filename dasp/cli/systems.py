@@ -1,50 +1,37 @@
-"""A system of `dasp solve`, on one rank or several: options, b and x in files, the verdict, the report."""
+"""A linear system of `dasp solve`, on one rank or several.
+
+Its options are checked, b and x read and written, a solution is judged by its true residual and reported.
+For `--compare` others solve the same system: methods of SciPy and CuPy, and PyAMG's multigrid.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from dasp.cli.figures import RED, check_file, new_figure, save, styled
+from dasp.cli.report import RED, Table, check_file, new_figure, save, styled
 from dasp.io.files import one_line_errors, open_regular, replacing
 from dasp.io.matrices import load_matrix
+from dasp.multigrid.hierarchy import make_hierarchy
 from dasp.preconditioners.automatic import RTOL
 from dasp.runtime.dtypes import real_type
+from dasp.runtime.sizes import ceil_div
+from dasp.runtime.types import Array
 from dasp.solvers import Stats
-from dasp.solvers.choose import WITHOUT_M
+from dasp.solvers.choose import WITHOUT_M, choose_method
 
-_VECTOR_SUFFIXES = (".npy", ".mtx")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of a solver.
-
-    Attributes
-    ----------
-    solver : str
-    iterations : int
-    setup, seconds : float
-        To make a preconditioner or a hierarchy, and to solve; planning in neither.
-    residual : float
-        Norm of b - A x over that of b, by SciPy's product with the original matrix.
-    problem : str
-        Why the solution is not accepted; empty if it is.
-    """
-
-    solver: str
-    iterations: int
-    setup: float
-    seconds: float
-    residual: float
-    problem: str
+# ---- options -----------------------------------------------------------------------------------------------
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -62,7 +49,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 def _check_out(arguments: argparse.Namespace) -> None:
     out = Path(arguments.out)
-    if out.suffix not in _VECTOR_SUFFIXES:
+    if out.suffix not in (".npy", ".mtx"):
         raise ValueError(f"--out is {out}; a name that ends in .npy or .mtx is needed")
     if not out.parent.is_dir():
         raise ValueError(f"--out is {out}; the folder {out.parent} must exist; make it first")
@@ -81,6 +68,9 @@ def tolerance(arguments: argparse.Namespace, dtype: np.dtype[Any]) -> float:
     """Return the norm of the residual over that of b that is asked for, or fits a matrix of this type."""
     rtol: float | None = arguments.rtol
     return RTOL[real_type(dtype).itemsize] if rtol is None else rtol
+
+
+# ---- b and x -----------------------------------------------------------------------------------------------
 
 
 def right_hand_side(given: str, rows: int, seed: int) -> NDArray[np.inexact]:
@@ -137,29 +127,31 @@ def write_vector(path: str, x: NDArray[Any]) -> None:
         scipy.io.mmwrite(file, x.reshape(-1, 1))
 
 
-@styled
-def draw_residuals(path: Path, title: str, stats: Stats, least: float) -> None:
-    """Draw the norm of the residual after each check, and what was asked for."""
-    figure, (axes,) = new_figure(3.5, 2.6)
-    stats.plot(axes)
-    axes.axhline(least, color=RED, linestyle="--", linewidth=0.8)
-    axes.annotate(
-        "asked for", (len(stats.residuals) - 1, least), ha="right", va="bottom", color=RED, fontsize=7
-    )
-    axes.set_title(title)
-    save(figure, path)
+# ---- the verdict -------------------------------------------------------------------------------------------
 
 
-def true_residual(matrix: csr_array, x: NDArray[np.inexact], b: NDArray[np.inexact]) -> float:
-    """Norm of ``b - A x`` over that of b, by SciPy's product with the original matrix, in double
-    precision."""
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        residual = _widen(b) - matrix @ _widen(x)
-        return float(np.linalg.norm(residual) / np.linalg.norm(_widen(b)))
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a solver.
 
+    Attributes
+    ----------
+    solver : str
+    iterations : int
+    setup, seconds : float
+        To make a preconditioner or a hierarchy, and to solve; planning in neither.
+    residual : float
+        Norm of b - A x over that of b, by SciPy's product with the original matrix.
+    problem : str
+        Why the solution is not accepted; empty if it is.
+    """
 
-def _widen(vector: NDArray[Any]) -> NDArray[Any]:
-    return vector.astype(np.result_type(vector, np.float64))
+    solver: str
+    iterations: int
+    setup: float
+    seconds: float
+    residual: float
+    problem: str
 
 
 def judge(
@@ -179,6 +171,139 @@ def judge(
     scale = float(np.linalg.norm(abs(matrix) @ abs(_widen(x)))) / (float(np.linalg.norm(b)) or 1.0)
     accepted = residual <= rtol * (1 + 1e-6) + 16 * unit * scale and residual <= 10 * rtol
     return Outcome(solver, iterations, setup, seconds, residual, "" if accepted else reason)
+
+
+def true_residual(matrix: csr_array, x: NDArray[np.inexact], b: NDArray[np.inexact]) -> float:
+    """Norm of ``b - A x`` over that of b, by SciPy's product with the original matrix, in double
+    precision."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        residual = _widen(b) - matrix @ _widen(x)
+        return float(np.linalg.norm(residual) / np.linalg.norm(_widen(b)))
+
+
+def _widen(vector: NDArray[Any]) -> NDArray[Any]:
+    return vector.astype(np.result_type(vector, np.float64))
+
+
+# ---- other solvers -----------------------------------------------------------------------------------------
+
+SHARED = ("cg", "minres", "bicgstab", "gmres")
+"""Methods that SciPy and CuPy have under the same names and with the same arguments as dasp."""
+
+
+def solve_by_others(
+    matrix: csr_array, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int, device: str
+) -> list[Outcome]:
+    """Solve the same system by others: SciPy, CuPy if the device is a GPU, PyAMG if it is installed."""
+    outcomes: list[Outcome] = []
+    if method in SHARED:
+        outcomes += [
+            _solve_by_library(kind, matrix, b, method, rtol, maxiter)
+            for kind in (("cpu",) if device == "cpu" else ("cpu", "cuda"))
+        ]
+    if choose_method(matrix)[0] == "cg" and b.dtype.kind == matrix.dtype.kind:  # as PyAMG needs it
+        outcomes.extend(_solve_by_pyamg(matrix, b, rtol, maxiter))
+    return outcomes
+
+
+def _solve_by_library(
+    kind: str, matrix: csr_array, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int
+) -> Outcome:
+    """Solve by one of SciPy's solvers, or of CuPy's; the second of two solves is timed, without counting."""
+    name, _ = library_of(kind)
+    operator, there = (matrix, b) if kind == "cpu" else _upload(matrix, b)
+    solve_again, iterations = by_library(kind, method, operator, there, rtol, maxiter)
+    began = time.perf_counter()
+    x = solve_again()
+    x = x if kind == "cpu" else x.get()
+    seconds = time.perf_counter() - began
+    reason = f"{name}'s {method} stopped above the tolerance"
+    return judge(f"{name} {method}", matrix, x, b, rtol, iterations, 0.0, seconds, reason)
+
+
+def _upload(matrix: csr_array, b: NDArray[np.inexact]) -> tuple[Any, Any]:
+    """Return CuPy's matrix and vector, of one type."""
+    import cupy
+    import cupyx.scipy.sparse
+    from scipy.sparse import csr_matrix
+
+    on_device = cupyx.scipy.sparse.csr_matrix(csr_matrix(matrix.astype(b.dtype, copy=False)))
+    return on_device, cupy.asarray(b)
+
+
+def _solve_by_pyamg(matrix: csr_array, b: NDArray[np.inexact], rtol: float, maxiter: int) -> list[Outcome]:
+    try:
+        began = time.perf_counter()
+        ml = make_hierarchy(matrix)
+        setup = time.perf_counter() - began
+    except RuntimeError:
+        return []
+    residuals: list[float] = []
+    began = time.perf_counter()
+    x = ml.solve(b, tol=rtol, maxiter=maxiter, accel="cg", residuals=residuals)
+    seconds = time.perf_counter() - began
+    reason = "PyAMG's cg stopped above the tolerance"
+    made = max(0, len(residuals) - 1)
+    return [judge("PyAMG cg with its cycle", matrix, x, b, rtol, made, setup, seconds, reason)]
+
+
+Solve = Callable[[], Any]
+"""Solves, and returns x where it lies."""
+
+RESTART = 30
+"""Iterations of a cycle of gmres."""
+
+
+def by_library(kind: str, method: str, A: Any, b: Array, rtol: float, maxiter: int) -> tuple[Solve, int]:
+    """Return a solve by SciPy or CuPy, and how many iterations it makes, which one solve counts.
+
+    CuPy's minres tells of its progress by its own estimate, and stops by it.
+    """
+    name, library = library_of(kind)
+    solver = getattr(library, method)
+    options: dict[str, Any] = {"maxiter": maxiter}
+    options["tol" if (name, method) == ("CuPy", "minres") else "rtol"] = rtol
+    count, each = [0], 1
+    if method == "gmres":
+        options["restart"] = RESTART
+        if name == "SciPy":
+            options |= {"callback_type": "pr_norm", "maxiter": ceil_div(maxiter, RESTART)}
+        else:
+            each = RESTART  # CuPy calls back after each cycle
+            options["callback_type"] = "pr_norm"
+
+    def add(_: object) -> None:
+        count[0] += each
+
+    solver(A, b, **options, callback=add)
+    options.pop("callback_type", None)
+    return lambda: solver(A, b, **options)[0], count[0]
+
+
+def library_of(kind: str) -> tuple[str, ModuleType]:
+    """Return the name of the library with solvers for a device, `cpu` or `cuda`, and its module."""
+    if kind == "cpu":
+        import scipy.sparse.linalg
+
+        return "SciPy", scipy.sparse.linalg
+    import cupyx.scipy.sparse.linalg
+
+    return "CuPy", cupyx.scipy.sparse.linalg
+
+
+def one_blas_thread() -> tuple[AbstractContextManager[Any], str]:
+    """Return a context in which every BLAS of this process has one thread, and words about it.
+
+    Threads of a BLAS that spin take the processors from whatever runs next: a comparison would time that.
+    """
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        return nullcontext(), "BLAS threads are not limited: threadpoolctl is not installed"
+    return threadpool_limits(limits=1, user_api="blas"), "BLAS limited to 1 thread for all solvers"
+
+
+# ---- the report --------------------------------------------------------------------------------------------
 
 
 def announce(arguments: argparse.Namespace, rows: int, entries: int, where: str, rtol: float) -> None:
@@ -233,12 +358,15 @@ def _print_outcomes(ours: Outcome, others: list[Outcome], planning: float) -> No
         f"planned in {planning:.3f} s{setup}; true residual {ours.residual:.2e} of b"
     )
     if others:
-        print(f"\n{'solver':<28}{'iterations':>11}{'set-up s':>10}{'solve s':>10}{'true residual':>15}")
-        for one in (ours, *others):
-            print(
-                f"{one.solver:<28}{one.iterations:>11,}{one.setup:>10.3f}{one.seconds:>10.3f}"
-                f"{one.residual:>15.2e}{'  not converged' if one.problem else ''}"
-            )
+        columns: list[tuple[str, Callable[[Outcome], str]]] = [
+            ("solver", lambda one: one.solver),
+            ("iterations", lambda one: f"{one.iterations:,}"),
+            ("set-up s", lambda one: f"{one.setup:.3f}"),
+            ("solve s", lambda one: f"{one.seconds:.3f}"),
+            ("true residual", lambda one: f"{one.residual:.2e}"),
+            ("", lambda one: "not converged" if one.problem else ""),
+        ]
+        print("\n" + Table.of("", columns, (ours, *others), words=[""]).text())
     if ours.problem:
         print(f"not converged: {ours.problem}")
 
@@ -279,3 +407,16 @@ def _format_json(
         ],
     }
     return json.dumps(found, indent=2)
+
+
+@styled
+def draw_residuals(path: Path, title: str, stats: Stats, least: float) -> None:
+    """Draw the norm of the residual after each check, and what was asked for."""
+    figure, (axes,) = new_figure(3.5, 2.6)
+    stats.plot(axes)
+    axes.axhline(least, color=RED, linestyle="--", linewidth=0.8)
+    axes.annotate(
+        "asked for", (len(stats.residuals) - 1, least), ha="right", va="bottom", color=RED, fontsize=7
+    )
+    axes.set_title(title)
+    save(figure, path)

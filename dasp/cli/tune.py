@@ -1,15 +1,40 @@
-"""The commands `dasp tune gemm` and `dasp tune machine`: measure what choices depend on, on this machine."""
+"""`dasp tune gemm` and `dasp tune machine`: measure what choices depend on, on this machine.
+
+`dasp.cli.tune_gemm` searches tile sizes. The numbers of a cost model are searched here: each one is tried at
+other values, one after the other. The matrices of a collection are planned anew with each value, and where a
+plan changes its product is timed. A value is taken if products are faster in the geometric mean and none is
+much slower, in two measurements.
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import math
 import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
+import numpy as np
+
+from dasp import models
 from dasp.cli.options import Subparsers, add_device_option, add_json_option, add_parser, duration
+from dasp.cli.report import Table
+from dasp.cli.timing import Candidate, replays, time_host
 from dasp.dense.gemm.settings import user_table
+from dasp.formats import cost, device_cuda
+from dasp.formats.cost import TUNE, CostModel, Gathers
+from dasp.matrix import convert, planning
+from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import find_device
+from dasp.matrix.policy import Policy
+from dasp.runtime.cpu.compile import name_processor
+from dasp.runtime.cuda import gpus
+from dasp.runtime.cuda.stream import on_stream
+
+# ---- the commands ----------------------------------------------------------------------------------------
 
 GEMM_DTYPES = ("float32", "float64", "float16", "bfloat16")
 
@@ -46,8 +71,7 @@ def _add_gemm(subparsers: Subparsers) -> None:
 
 def _tune_gemm(arguments: argparse.Namespace) -> int:
     """Search, print what is found, and keep it."""
-    from dasp.cli import tune_gemm as gemm
-    from dasp.runtime.cuda import gpus
+    from dasp.cli import tune_gemm
 
     gpus.use(find_device("cuda"))
     path = arguments.out or user_table()
@@ -55,7 +79,7 @@ def _tune_gemm(arguments: argparse.Namespace) -> int:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    gemm.tune(arguments.dtype or GEMM_DTYPES[:3], path, seconds=arguments.seconds, say=say)
+    tune_gemm.tune(arguments.dtype or GEMM_DTYPES[:3], path, seconds=arguments.seconds, say=say)
     print(f"table: {path}")
     return 0
 
@@ -81,24 +105,195 @@ def _add_machine(subparsers: Subparsers) -> None:
 
 def _tune_machine(arguments: argparse.Namespace) -> int:
     """Measure, print and keep."""
-    from dasp.cli import tune_machine as machine
-    from dasp.formats import cost, device_cuda
-    from dasp.formats.cost import CostModel
-    from dasp.runtime.cpu.compile import name_processor
-
     device = find_device(arguments.device)
     path = arguments.out or cost.find_file()
     if device == "cpu":
         name, model = name_processor(), CostModel.for_cpu()
-        planner = machine.host_planner(arguments.seconds)
+        planner = host_planner(arguments.seconds)
     else:
         gpu = device_cuda.describe_gpu(device)
-        name, model, planner = gpu.name, CostModel.for_gpu(gpu), machine.gpu_planner(device)
-    measured = machine.measure(model, machine.collection(model.kind), planner)
+        name, model, planner = gpu.name, CostModel.for_gpu(gpu), gpu_planner(device)
+    measured = measure(model, collection(model.kind), planner)
     cost.write_own_numbers(path, name, measured)
     if arguments.json:
         print(json.dumps(measured, indent=1, allow_nan=False))
     else:
-        print(machine.table(model, measured))
+        print(table(model, measured))
         print(f"numbers of {name}: {path}")
     return 0
+
+
+# ---- the search ------------------------------------------------------------------------------------------
+
+Matrix = TypeVar("Matrix")
+Clock = Callable[[], float]
+"""Microseconds of a product, measured."""
+Planned = tuple[Hashable, Clock]
+"""What was chosen for a matrix, and the clock of its product."""
+Planner = Callable[[Matrix, CostModel], Planned]
+"""Plans a matrix by a cost model."""
+
+COLLECTION = {
+    "cpu": (
+        *("poisson2d:300", "poisson3d:40", "fem3:16", "fem3:24", "triangles:30000", "triangles:200000"),
+        *("rmat:13", "rmat:15", "powerlaw:60000", "circuit:30000", "circuit:200000", "kkt:30000"),
+    ),
+    "gpu": (
+        *("poisson2d:300", "poisson3d:90", "fem3:16", "fem3:30", "triangles:30000", "triangles:200000"),
+        *("rmat:13", "rmat:17", "powerlaw:60000", "powerlaw:1000000", "circuit:60000", "circuit:900000"),
+        *("kkt:60000", "random:60000:60000:0.00005"),
+    ),
+}
+"""Matrices of many structures, small and large."""
+
+SEARCHED = tuple(field.name for field in dataclasses.fields(CostModel) if field.metadata["again"] == TUNE)
+"""The fields that are searched, in this order."""
+
+FACTORS = 0.5, 2.0
+"""Each number is tried at so many times its value."""
+
+LEAST_GAIN = 0.99
+"""A value is taken if the geometric mean of the times falls to this ratio or below,"""
+
+MOST_LOSS = 1.03
+"""and if no product takes more than so many times as long."""
+
+
+def variants(model: CostModel, field: str) -> Iterator[CostModel]:
+    """Yield the model with each number of a field at other values; nothing for a number that is 0."""
+    value: Any = getattr(model, field)
+    for factor in FACTORS:
+        if isinstance(value, Gathers):
+            parts = {part: factor * number for part, number in value._asdict().items() if number}
+            others = [value._replace(**{part: number}) for part, number in parts.items()]
+        else:
+            others = [type(value)(factor * value)] if value else []
+        for other in others:
+            changed: dict[str, Any] = {field: other}
+            yield dataclasses.replace(model, **changed)
+
+
+class Search:
+    """The times of the plans that were tried: each is measured once, and again before it is taken."""
+
+    def __init__(self) -> None:
+        """Measure nothing yet."""
+        self._times: dict[tuple[int, Hashable], float] = {}
+
+    def is_faster(self, new: Sequence[Planned], old: Sequence[Planned]) -> bool:
+        """Return True if the new plans of some matrices are faster than the old, in two measurements."""
+        unlike = [(i, pair) for i, pair in enumerate(zip(new, old, strict=True)) if pair[0][0] != pair[1][0]]
+        known = [[self._time(i, *planned) for planned in pair] for i, pair in unlike]
+        if not _pays(known, len(new)):
+            return False
+        again = [[clock() for _, clock in pair] for _, pair in unlike]
+        return _pays(again, len(new))
+
+    def _time(self, i: int, choice: Hashable, clock: Clock) -> float:
+        if (i, choice) not in self._times:
+            self._times[i, choice] = clock()
+        return self._times[i, choice]
+
+
+def _pays(times: list[list[float]], matrices: int) -> bool:
+    """Return True if the first of each two times are shorter; the plans of all other matrices are equal."""
+    ratios = [new / old for new, old in times]
+    mean = math.exp(sum(map(math.log, ratios)) / matrices)
+    return mean <= LEAST_GAIN and max(ratios) <= MOST_LOSS
+
+
+def measure(model: CostModel, matrices: Sequence[Matrix], planner: Planner[Matrix]) -> dict[str, Any]:
+    """Search the numbers of a machine.
+
+    Parameters
+    ----------
+    model : CostModel
+        Of the machine, until now.
+    matrices : sequence
+    planner : callable
+        Plans one of them by a model, and times its product.
+
+    Returns
+    -------
+    dict
+        The fields of `SEARCHED` with which products are faster, and their values.
+    """
+    best, search = model, Search()
+    plans = [planner(matrix, best) for matrix in matrices]
+    for field in SEARCHED:
+        for other in variants(best, field):
+            others = [planner(matrix, other) for matrix in matrices]
+            if search.is_faster(others, plans):
+                best, plans = other, others
+    return {name: getattr(best, name) for name in SEARCHED if getattr(best, name) != getattr(model, name)}
+
+
+# ---- this machine ----------------------------------------------------------------------------------------
+
+
+def collection(kind: str) -> list[Any]:
+    """Return the matrices on which a CPU or a GPU is measured, as SciPy's CSR of float64."""
+    return [models.generate(name).tocsr().astype(np.float64) for name in COLLECTION[kind]]
+
+
+def plan(matrix: Any, model: CostModel, device: str) -> tuple[SpMatrix, Hashable]:
+    """Return a SciPy matrix planned by a cost model, and what was chosen."""
+    request = planning.Request(device, Policy(format="sell"), model)
+    A = SpMatrix(planning.pack(*convert.from_scipy(matrix, request), request), device)
+    choice = A.plan.pattern.choice
+    warps = choice.warps if model.kind == "gpu" else 0  # a CPU has no use for it
+    return A, (choice.steps, choice.segment_steps, choice.window, warps)
+
+
+def host_planner(seconds: float) -> Planner[Any]:
+    """Return the planner of this CPU, whose clocks take so many seconds each."""
+
+    def make(matrix: Any, model: CostModel) -> Planned:
+        A, choice = plan(matrix, model, "cpu")
+        x, y = np.random.default_rng(0).standard_normal(A.shape[1]), np.empty(A.shape[0])
+        product = Candidate("product", lambda: A.matvec(x, out=y), result=lambda: y)
+        return choice, lambda: time_host([product], seconds=seconds)["product"].best_us
+
+    return make
+
+
+def gpu_planner(device: str) -> Planner[Any]:
+    """Return the planner of a GPU, made the current one: its clocks take the least of seven replays."""
+    import cupy
+
+    gpus.use(device)
+    stream = cupy.cuda.Stream(non_blocking=True)
+
+    def make(matrix: Any, model: CostModel) -> Planned:
+        A, choice = plan(matrix, model, device)
+
+        def clock() -> float:
+            x = cupy.asarray(np.random.default_rng(0).standard_normal(A.shape[1]))
+            y = cupy.empty(A.shape[0])
+            cupy.cuda.Device().synchronize()
+            with on_stream(stream):
+                return min(replays(lambda: A.matvec(x, out=y), stream)[0])
+
+        return choice, clock
+
+    return make
+
+
+# ---- the table -------------------------------------------------------------------------------------------
+
+
+def table(model: CostModel, measured: Mapping[str, Any]) -> str:
+    """Return the measured numbers as text, beside those until now."""
+    if not measured:
+        return "No other numbers make products faster: those until now stay."
+    units = {field.name: field.metadata["unit"] for field in dataclasses.fields(model)}
+    lines: list[tuple[str, ...]] = [
+        (name, _text(getattr(model, name)), _text(value), units[name]) for name, value in measured.items()
+    ]
+    return Table("", ("field", "until now", "measured", "unit"), lines, frozenset({"unit"})).text()
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " ".join(map(_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -41,7 +41,7 @@ from benchmarks.bench.session import Session
 from benchmarks.bench.sparse import Settings, Sparse, measure
 from dasp.cli import bench as bench_command
 from dasp.cli import measure as core
-from dasp.cli import table, timing
+from dasp.cli import report, timing
 from dasp.cli.devices import Baselines
 from dasp.cli.timing import Candidate
 from dasp.runtime.dtypes import TABLE
@@ -640,14 +640,14 @@ def test_the_report_names_groups_means_and_losses():
     assert "Slower than the best baseline: small (0.500, mkl)" in found.text()
     assert "WRONG, and not timed: bad (7 rows)" in found.text()
     assert sparse_report.summarize(rows).losses == (("small", 0.5, "mkl"),)
-    assert max(map(len, found.text().splitlines())) <= table.WIDTH
+    assert max(map(len, found.text().splitlines())) <= report.WIDTH
     for part in (*found.summary, *found.details):
         assert len({line.count("|") for line in part.markdown().splitlines()}) == 1
 
 
 def test_a_wide_table_goes_on_below():
     headings = ("name", *(f"column {i}" for i in range(20)))
-    wide = table.Table("title", headings, [("a", *(str(i) for i in range(20))), ("b" * 90, *["-"] * 20)])
+    wide = report.Table("title", headings, [("a", *(str(i) for i in range(20))), ("b" * 90, *["-"] * 20)])
     lines = wide.text().splitlines()
     assert max(map(len, lines)) <= 100
     assert sum(line.startswith("name") for line in lines) > 1
@@ -693,8 +693,8 @@ def test_the_number_of_threads_is_everybodys(monkeypatch):
 
 
 def test_geometric_mean_ignores_what_is_not_there():
-    assert table.geometric_mean([2.0, 8.0, math.nan]) == pytest.approx(4)
-    assert math.isnan(table.geometric_mean([]))
+    assert report.geometric_mean([2.0, 8.0, math.nan]) == pytest.approx(4)
+    assert math.isnan(report.geometric_mean([]))
 
 
 def test_readme_is_rewritten_between_its_markers(tmp_path):

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 import dasp
 from dasp import formats
-from dasp.cli import figures, info
+from dasp.cli import info
 from dasp.models import generate
 from tests.support.command import CPU, run
 
@@ -131,7 +131,7 @@ def test_length_classes_count_every_row_and_entry(lengths: list[int]) -> None:
 @given(m=st.integers(1, 70), n=st.integers(1, 70), pixels=st.integers(1, 80), seed=st.integers(0, 9))
 def test_the_density_image_counts_every_entry(m: int, n: int, pixels: int, seed: int) -> None:
     matrix = generate(f"random:{m}:{n}:0.2", seed)
-    image = figures.density_image(matrix, pixels)
+    image = info.density_image(matrix, pixels)
     down, across = image.shape
     assert down <= min(m, pixels)
     assert across <= min(n, pixels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ import pytest
 import scipy.sparse
 from scipy.sparse import csr_array
 
-from dasp.cli import other_solvers, solve, systems
-from dasp.cli.other_solvers import SHARED
+from dasp.cli import solve, systems
+from dasp.cli.systems import SHARED
 from dasp.models import generate
 from dasp.solvers.choose import METHODS
 from tests.support.command import CPU, error, run
@@ -73,7 +74,7 @@ def test_what_a_solve_compiles_is_compiled_before_it_is_timed(
 
 def test_a_blas_has_one_thread() -> None:
     threadpoolctl = pytest.importorskip("threadpoolctl")
-    limit, said = other_solvers.one_blas_thread()
+    limit, said = systems.one_blas_thread()
     with limit:
         pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
     assert {pool["num_threads"] for pool in pools} == {1}
@@ -187,7 +188,8 @@ def test_others_solve_the_same_system(capsys: pytest.CaptureFixture[str], tmp_pa
     words = ["solve", "poisson2d:30", *CPU, "--compare", "--rtol", "1e-9"]
     status, out, _ = run(capsys, *words, "--precond", "multigrid", "--plot", str(tmp_path / "history.pdf"))
     assert status == 0
-    rows = {line[:28].strip(): line[28:].split() for line in out.splitlines()[4:] if line.strip()}
+    cells = [re.split(" {2,}", line) for line in out.splitlines()[4:] if line]
+    rows = {name: row for name, *row in cells}
     others = {"dasp cg", "SciPy cg", "PyAMG cg with its cycle"}
     assert set(rows) == {"solver", "dasp cg with multigrid"} | others
     assert all(float(row[-1]) <= 1.1e-9 for name, row in rows.items() if name != "solver")

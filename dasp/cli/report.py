@@ -1,11 +1,20 @@
-"""One writer of tables, as text within 100 columns and as Markdown, and how figures stand in them."""
+"""What reports are made of: tables in text and Markdown, numbers in words, and the look of pictures."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# ---- tables ----------------------------------------------------------------------------------------------
 
 WIDTH = 100
 """Columns of a terminal that a table may take."""
@@ -81,6 +90,9 @@ def _shorten(cell: str) -> str:
     return cell if len(cell) <= LONGEST_CELL else f"{cell[:half]}...{cell[-half:]}"
 
 
+# ---- numbers ---------------------------------------------------------------------------------------------
+
+
 def geometric_mean(values: Iterable[float]) -> float:
     """Return the geometric mean of the numbers among `values`; NaN where there are none.
 
@@ -122,3 +134,80 @@ def products(value: float) -> str:
     if math.isinf(value):
         return "never"
     return f"{math.ceil(value):,}" if value > 0 else "at once"
+
+
+# ---- pictures --------------------------------------------------------------------------------------------
+
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, RED, PINK = "#0072B2", "#D55E00", "#CC79A7"
+COLOURS = (ORANGE, SKY, GREEN, PINK, BLUE, RED)
+STYLE: Any = {
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "savefig.dpi": 200,
+}
+
+
+def check_file(option: str, path: str, endings: Sequence[str]) -> None:
+    """Check that a file with figures can be drawn and written, before the work that it will show.
+
+    Parameters
+    ----------
+    option : str
+        The option that named it.
+    path : str
+    endings : sequence of str
+        That its name may have.
+
+    Raises
+    ------
+    ValueError
+        If the name has another ending, or its folder does not exist.
+    ModuleNotFoundError
+        If matplotlib is not installed.
+    """
+    target = Path(path)
+    if target.suffix.lower() not in endings:
+        *most, last = endings
+        raise ValueError(f"{option} is {path!r}; its name must end in {', '.join(most)} or {last}")
+    if target.is_dir():
+        raise ValueError(f"{option} is {path!r}, a folder; it must be a file")
+    if not target.parent.is_dir():
+        raise ValueError(f"{option} is {path!r}; the folder {target.parent} must exist; make it first")
+    importlib.import_module("matplotlib")
+
+
+def styled(draw: Callable[..., None]) -> Callable[..., None]:
+    """Run a function that draws under STYLE."""
+
+    @functools.wraps(draw)
+    def run(*arguments: object) -> None:
+        from matplotlib import rc_context
+
+        with rc_context(STYLE):
+            draw(*arguments)
+
+    return run
+
+
+def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """Return a figure of so many inches with panels side by side, line after line."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure in the format of the file's suffix; a PDF without its date, so that equal is equal."""
+    figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)

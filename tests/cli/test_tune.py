@@ -8,7 +8,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from dasp.cli import tune_machine as tuning
+from dasp.cli import tune as tuning
 from dasp.cli.main import main
 from dasp.formats.cost import H200, ZEN4, Gathers
 from dasp.models import generate
