@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.models.assembly import Floats, csr_from_slots, index_type
-from dasp.models.family import Family, SizeParameter
+from dasp.models.family import Family, Floats, SizeParameter, csr_from_slots, index_type
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
