@@ -198,7 +198,7 @@ def _keep_right(made: Baselines, reference: Reference, device: TimedDevice) -> B
     return right
 
 
-# ---- planning ----------------------------------------------------------------------------------------------
+# ---- planning --------------------------------------------------------------------------------------------
 
 PLAN_TRIES = 100
 
@@ -238,7 +238,7 @@ def break_even(plan_ms: float, ours_us: float, setup_ms: float, theirs_us: float
     return max(1e3 * (plan_ms - setup_ms) / (theirs_us - ours_us), 0.0)
 
 
-# ---- is every row right? -----------------------------------------------------------------------------------
+# ---- is every row right? ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -383,7 +383,7 @@ def _compare(got: NDArray[Any], want: NDArray[Any], bound: NDArray[Any]) -> tupl
         return error <= bound, np.where(error == 0, 0.0, error / bound)
 
 
-# ---- matrices and vectors of a type ------------------------------------------------------------------------
+# ---- matrices and vectors of a type ----------------------------------------------------------------------
 
 
 def as_float(csr: csr_array, dtype: DTypeLike = np.float64, seed: int = 0) -> csr_array:

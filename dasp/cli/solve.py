@@ -110,7 +110,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return _run_as_rank(arguments) if find_launcher() else _run_alone(arguments)
 
 
-# ---- on one rank -------------------------------------------------------------------------------------------
+# ---- on one rank -----------------------------------------------------------------------------------------
 
 
 def _run_alone(arguments: argparse.Namespace) -> int:
@@ -203,7 +203,7 @@ def _solve_plainly(
     return judge(f"dasp {method}", matrix, x, b, rtol, stats.iterations, 0.0, stats.seconds, stats.reason)
 
 
-# ---- as one of several ranks -------------------------------------------------------------------------------
+# ---- as one of several ranks -----------------------------------------------------------------------------
 
 
 def _run_as_rank(arguments: argparse.Namespace) -> int:

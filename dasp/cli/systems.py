@@ -31,7 +31,7 @@ from dasp.runtime.types import Array
 from dasp.solvers import Stats
 from dasp.solvers.choose import WITHOUT_M, choose_method
 
-# ---- options -----------------------------------------------------------------------------------------------
+# ---- options ---------------------------------------------------------------------------------------------
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -70,7 +70,7 @@ def tolerance(arguments: argparse.Namespace, dtype: np.dtype[Any]) -> float:
     return RTOL[real_type(dtype).itemsize] if rtol is None else rtol
 
 
-# ---- b and x -----------------------------------------------------------------------------------------------
+# ---- b and x ---------------------------------------------------------------------------------------------
 
 
 def right_hand_side(given: str, rows: int, seed: int) -> NDArray[np.inexact]:
@@ -127,7 +127,7 @@ def write_vector(path: str, x: NDArray[Any]) -> None:
         scipy.io.mmwrite(file, x.reshape(-1, 1))
 
 
-# ---- the verdict -------------------------------------------------------------------------------------------
+# ---- the verdict -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _widen(vector: NDArray[Any]) -> NDArray[Any]:
     return vector.astype(np.result_type(vector, np.float64))
 
 
-# ---- other solvers -----------------------------------------------------------------------------------------
+# ---- other solvers ---------------------------------------------------------------------------------------
 
 SHARED = ("cg", "minres", "bicgstab", "gmres")
 """Methods that SciPy and CuPy have under the same names and with the same arguments as dasp."""
@@ -303,7 +303,7 @@ def one_blas_thread() -> tuple[AbstractContextManager[Any], str]:
     return threadpool_limits(limits=1, user_api="blas"), "BLAS limited to 1 thread for all solvers"
 
 
-# ---- the report --------------------------------------------------------------------------------------------
+# ---- the report ------------------------------------------------------------------------------------------
 
 
 def announce(arguments: argparse.Namespace, rows: int, entries: int, where: str, rtol: float) -> None:

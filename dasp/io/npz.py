@@ -1,20 +1,29 @@
-"""Matrices in the .npz files of `scipy.sparse.save_npz`: sizes bounded first, every index checked."""
+"""Archives of arrays (.npz), and the matrices of `scipy.sparse.save_npz` in them: sizes first, then contents.
+
+Nothing is unpickled. An archive is refused for members of unknown names before their content is looked at,
+and for what its table of contents and the heads of its arrays announce together. Every index of a matrix is
+checked before SciPy's compiled code reads it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+import zipfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse
 from scipy.sparse import csr_array
 
 from dasp.formats.csr.matrix import check_compressed, check_entries
-from dasp.io.archives import Announced, Archive, open_archive
-from dasp.io.files import MatrixFileError
+from dasp.io.files import MatrixFileError, open_regular
 from dasp.runtime.sizes import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize
+
+# ---- matrices --------------------------------------------------------------------------------------------
 
 _ARRAYS = {
     "csr": ("data", "indices", "indptr"),
@@ -26,8 +35,6 @@ _ARRAYS = {
 """The arrays that `scipy.sparse.save_npz` writes for each format, besides the three below."""
 
 _HEADS = {"format", "shape", "_is_array"}
-_LONGEST_HEAD = 64
-"""Elements or bytes that each of those may have."""
 
 
 def read_npz(path: Path) -> csr_array:
@@ -73,6 +80,10 @@ def _read_heads(archive: Archive) -> tuple[str, tuple[int, int]]:
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or not (0 <= shape.min() <= shape.max() < 2**63):
         raise ValueError(f"its shape is {shape.tolist()!r:.60}")
     return form, (int(shape[0]), int(shape[1]))
+
+
+_LONGEST_HEAD = 64
+"""Elements or bytes that each of those may have."""
 
 
 def _check_announced(path: Path, form: str, shape: tuple[int, int], announced: dict[str, Announced]) -> None:
@@ -125,3 +136,148 @@ def _check_sums(data: np.ndarray[Any, Any], sizes: Any) -> None:
     """Check that the integers at each place can be summed; their sizes are given."""
     if csr_array(sizes).data.max() >= np.iinfo(data.dtype).max:
         raise ValueError(f"the sum of several entries at one place may be beyond {data.dtype}")
+
+
+# ---- archives --------------------------------------------------------------------------------------------
+
+
+class Announced(NamedTuple):
+    """An array of an archive, before it is read."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+        return self.size * self.dtype.itemsize
+
+
+class Archive:
+    """An .npz file whose table of contents was checked; made by `open_archive`."""
+
+    def __init__(self, path: Path, members: zipfile.ZipFile, announced: dict[str, Announced]) -> None:
+        self.path = path
+        self.announced = announced
+        self._members = members
+
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        """Read one array, in native byte order.
+
+        Raises
+        ------
+        zipfile.BadZipFile, zlib.error, EOFError, ValueError
+            If its content is damaged.
+        """
+        with self._members.open(f"{name}.npy") as file:
+            array: np.ndarray[Any, Any] = np.lib.format.read_array(file, allow_pickle=False)
+            if file.read(1):  # at the end the checksum is compared
+                raise ValueError(f"{name} goes on after its end")
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+@contextmanager
+def open_archive(path: Path, writer: str, known: Callable[[Collection[str]], None]) -> Iterator[Archive]:
+    """Open an .npz file.
+
+    Parameters
+    ----------
+    path : Path
+        A regular file.
+    writer : str
+        The function that writes such files, for messages.
+    known : callable
+        Is given the names of the members and raises if it cannot use them, before any of them is opened.
+
+    Raises
+    ------
+    MatrixFileError
+        If it is no archive of arrays, has a member twice, or one that is encrypted or lies inside another.
+    ValueError
+        If an array is not what its head and the table of contents say of it.
+    """
+    with open_regular(path) as file:
+        start = file.read(2)
+        if start != b"PK":
+            what = "not an .npz file" if start else "empty"
+            raise MatrixFileError(f"{path} is {what}; an .npz of {writer} is needed; write it again")
+        file.seek(0)
+        bounded = _Bounded(file, 1 << 20)  # a table of contents of thousands of members
+        with zipfile.ZipFile(cast(Any, bounded)) as members:
+            bounded.bound = None
+            names = _read_names(path, members.infolist())
+            known(names.keys())
+            announced = {name: _read_announced(name, info, members) for name, info in names.items()}
+            yield Archive(path, members, announced)
+
+
+class _Bounded:
+    """A file that refuses to be read in large pieces, for as long as a bound stands."""
+
+    def __init__(self, file: IO[bytes], bound: int) -> None:
+        self._file = file
+        self.bound: int | None = bound
+        self.seek, self.tell = file.seek, file.tell
+
+    def seekable(self) -> bool:
+        """Return True: one can go back."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Read up to `size` bytes.
+
+        Raises
+        ------
+        zipfile.BadZipFile
+            If that is more than the bound.
+        """
+        if self.bound is not None and size > self.bound:
+            raise zipfile.BadZipFile(f"a table of contents of {size:,} bytes")
+        return self._file.read(size)
+
+
+def _read_names(path: Path, contents: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+    """Return the members by the names of their arrays; each lies behind the one before it."""
+    names: dict[str, zipfile.ZipInfo] = {}
+    end = 0
+    for info in sorted(contents, key=lambda info: info.header_offset):
+        name = info.filename.removesuffix(".npy")
+        if name == info.filename or name in names:
+            what = "twice" if name in names else "and it is no array"
+            raise MatrixFileError(f"{path} holds {info.filename!r:.60} {what}; write it again")
+        if (
+            info.flag_bits & 1
+            or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+            or info.header_offset < end
+        ):
+            raise MatrixFileError(
+                f"{path} holds {info.filename!r:.60}, encrypted, packed in an unknown way or inside another "
+                "member; write it again"
+            )
+        # 30 bytes stand before the name of each member.
+        end = info.header_offset + 30 + len(info.filename) + info.compress_size
+        names[name] = info
+    return names
+
+
+def _read_announced(name: str, info: zipfile.ZipInfo, members: zipfile.ZipFile) -> Announced:
+    """Read the head of an array, and hold that the member is as long as it says."""
+    with members.open(info) as file:
+        version = np.lib.format.read_magic(file)
+        if version != (1, 0):
+            raise ValueError(f"{name} is an array of format {version}, not (1, 0)")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        start = file.tell()
+    announced = Announced(dtype, shape)
+    if dtype.kind not in "biufcSU" or min(shape, default=0) < 0:
+        raise ValueError(f"{name} has type {dtype} and shape {shape}; real numbers are needed")
+    if start + announced.nbytes != info.file_size:
+        raise ValueError(
+            f"{name} has {info.file_size:,} bytes; its head says {announced.nbytes:,} behind byte {start}"
+        )
+    return announced

@@ -20,11 +20,12 @@ import numpy as np
 from dasp import formats
 from dasp.formats.cost import CostModel
 from dasp.formats.plan import Plan, arrays_of, is_array, require, with_arrays
-from dasp.io.archives import open_archive, refuse_oversize_archive
 from dasp.io.files import MatrixFileError, one_line_errors, replacing
+from dasp.io.npz import open_archive
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.process import as_raised
+from dasp.runtime.sizes import refuse_oversize
 
 FILE_VERSION = 7
 """Raised with every change of what a file holds."""
@@ -110,7 +111,8 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     ):
         if archive.announced[HEAD].nbytes > LONGEST_HEAD:
             raise ValueError(f"dasp_plan has {archive.announced[HEAD].nbytes:,} bytes")
-        refuse_oversize_archive(archive, FACTOR)
+        nbytes = sum(announced.nbytes for announced in archive.announced.values())
+        refuse_oversize(str(target), FACTOR * nbytes, "choose a smaller matrix")
         plan = unpack_plan({name: archive.read(name) for name in archive.announced})
         check_plan(plan)
         return plan
