@@ -24,7 +24,7 @@ from dasp.formats import devices
 from dasp.formats.csr.matrix import Csr
 from dasp.io.files import MatrixFileError
 from dasp.io.matrices import load_matrix
-from dasp.matrix.entries import Coordinates, take_sparse
+from dasp.matrix.convert import Coordinates, take_sparse
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime.sizes import narrowest

@@ -71,7 +71,7 @@ def _check_names(path: Path, names: Collection[str]) -> None:
 def _read_heads(archive: Archive) -> tuple[str, tuple[int, int]]:
     """Read the format and the shape, which are short."""
     for name in _HEADS & archive.announced.keys():
-        if archive.announced[name].nbytes > _LONGEST_HEAD:
+        if archive.announced[name].nbytes > 64:
             raise ValueError(f"{name} has {archive.announced[name].nbytes:,} bytes")
     form, shape = archive.read("format").item(), archive.read("shape")
     form = form.decode("latin-1") if isinstance(form, bytes) else str(form)
@@ -80,10 +80,6 @@ def _read_heads(archive: Archive) -> tuple[str, tuple[int, int]]:
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or not (0 <= shape.min() <= shape.max() < 2**63):
         raise ValueError(f"its shape is {shape.tolist()!r:.60}")
     return form, (int(shape[0]), int(shape[1]))
-
-
-_LONGEST_HEAD = 64
-"""Elements or bytes that each of those may have."""
 
 
 def _check_announced(path: Path, form: str, shape: tuple[int, int], announced: dict[str, Announced]) -> None:
@@ -250,11 +246,8 @@ def _read_names(path: Path, contents: list[zipfile.ZipInfo]) -> dict[str, zipfil
         if name == info.filename or name in names:
             what = "twice" if name in names else "and it is no array"
             raise MatrixFileError(f"{path} holds {info.filename!r:.60} {what}; write it again")
-        if (
-            info.flag_bits & 1
-            or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-            or info.header_offset < end
-        ):
+        usual = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        if info.flag_bits & 1 or not usual or info.header_offset < end:
             raise MatrixFileError(
                 f"{path} holds {info.filename!r:.60}, encrypted, packed in an unknown way or inside another "
                 "member; write it again"

@@ -1,24 +1,29 @@
-"""Matrices of any kind -> CSR, checked, on the host or on the GPU where they lie."""
+"""Matrices of any kind -> CSR, checked, on the host or on the GPU where they lie.
+
+SciPy's conversions read and write where the arrays of a matrix tell them to, and a caller may have changed
+those arrays since SciPy looked at them. So every array is checked before SciPy converts anything.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 from scipy.sparse import sparray, spmatrix
 
 from dasp.formats import devices
-from dasp.formats.csr.matrix import Csr, check_compressed
+from dasp.formats.csr.matrix import Csr, check_compressed, check_entries
 from dasp.formats.plan import Array, csr_from_coo, sort_by_row
-from dasp.matrix.entries import Compressed, Coordinates, take_coordinates, take_sparse
 from dasp.matrix.planning import Request
-from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
+from dasp.runtime.arrays import index, is_cupy, take, values
 from dasp.runtime.sizes import BYTES_PER_ROW, refuse_oversize
-from dasp.runtime.types import ArrayLike
+from dasp.runtime.types import ArrayLike, Vector
 
 Entries = tuple[Csr, Array | None]
 """A matrix, and the place in which each of its entries came in; None if they came row by row."""
@@ -60,9 +65,9 @@ def from_tuple(A: tuple[Any, ...], shape: tuple[int, int] | None, request: Reque
             raise ValueError("shape is None; A is (data, indices, indptr), so shape=(m, n) is needed")
         size = _check.shape(shape)
         arrays = Compressed(
-            data=_arrays.values("data", data),
-            indices=_arrays.index("indices", indices),
-            indptr=_arrays.index("indptr", indptr),
+            data=values("data", data),
+            indices=index("indices", indices),
+            indptr=index("indptr", indptr),
         )
         check_compressed("CSR", size, *arrays)
         return _compress(size, arrays, request)
@@ -70,7 +75,7 @@ def from_tuple(A: tuple[Any, ...], shape: tuple[int, int] | None, request: Reque
         raise TypeError(f"A is a tuple of {len(A)}; (data, (row, col)) or (data, indices, indptr) is needed")
     data, (row, col) = A
     if shape is None:
-        row, col = _arrays.index("row", row), _arrays.index("col", col)
+        row, col = index("row", row), index("col", col)
         shape = int(row.max(initial=-1)) + 1, int(col.max(initial=-1)) + 1
     return from_coo(data, (row, col), shape, request)
 
@@ -98,12 +103,12 @@ def from_cupy(A: Any, request: Request) -> Entries:
 
 def from_dense(A: Any, request: Request) -> Entries:
     """Convert the entries of a dense matrix of NumPy or CuPy that are not zero."""
-    if _arrays.is_cupy(A) and A.ndim == 2:
+    if is_cupy(A) and A.ndim == 2:
         where = request.packing_device(A.shape)
         if where == f"cuda:{A.device.id}":
             return Csr(A.shape, *devices.find(where).entries_of(A)), None
         A = A.get()
-    dense = _arrays.take("A", A)
+    dense = take("A", A)
     if dense.ndim != 2:
         raise ValueError(f"A has shape {dense.shape}; a matrix with 2 dimensions is needed")
     _dtypes.stored(dense.dtype)  # refused before anything is made of it
@@ -133,3 +138,177 @@ def _compress(shape: tuple[int, int], arrays: Compressed | Coordinates, request:
             order = sort_by_row(shape[0], arrays.rows)[1]
         arrays = Compressed(*csr_from_coo(shape[0], *arrays))
     return Csr((int(shape[0]), int(shape[1])), *arrays), order
+
+
+# ---- SciPy's formats -------------------------------------------------------------------------------------
+
+
+class Compressed(NamedTuple):
+    """A matrix by rows: `indptr` of m + 1 numbers, then a column and a value for each entry."""
+
+    indptr: Vector
+    indices: Vector
+    data: Vector
+
+
+class Coordinates(NamedTuple):
+    """A matrix by its entries, in any order: a row, a column and a value for each."""
+
+    rows: Vector
+    columns: Vector
+    data: Vector
+
+
+def take_coordinates(
+    shape: tuple[int, int], data: ArrayLike, rows: ArrayLike, columns: ArrayLike
+) -> Coordinates:
+    """Return a matrix that is given by its entries, valid for its shape.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    data : array_like, shape (nnz,), any dtype of numbers
+    rows, columns : array_like, shape (nnz,), any integer dtype
+
+    Returns
+    -------
+    Coordinates
+        Rows and columns of one type, int32 or int64; data as `values` has them; all contiguous.
+    """
+    taken = values("data", data), index("row", rows), index("col", columns)
+    dtype = np.result_type(taken[1], taken[2])
+    row, column = (positions.astype(dtype, copy=False) for positions in taken[1:])
+    check_entries(shape, row, column, taken[0])
+    return Coordinates(row, column, taken[0])
+
+
+def take_sparse(matrix: sparray | spmatrix, checks: bool = True) -> Compressed | Coordinates:
+    """Return the arrays of a SciPy sparse matrix of any format, checked before SciPy converts it.
+
+    Parameters
+    ----------
+    matrix : scipy.sparse array or matrix, shape (m, n), any format and dtype of numbers
+    checks : bool
+        False leaves indptr and indices of a CSR matrix unread: they may be anything.
+
+    Returns
+    -------
+    Compressed
+        For CSR (the entries in their order), CSC, BSR, DIA and LIL: valid for the matrix's shape.
+    Coordinates
+        For COO and DOK.
+
+    Raises
+    ------
+    TypeError
+        For values that are no numbers, indices that are no integers, masked arrays.
+    ValueError
+        For arrays that do not fit each other or the shape, naming the first.
+    """
+    if matrix.ndim != 2:
+        raise ValueError(f"A has shape {matrix.shape}; a matrix with 2 dimensions is needed")
+    reader = _READERS.get(matrix.format)
+    if reader is None:
+        raise TypeError(f"A has the format {matrix.format!r}; one of {', '.join(_READERS)} is needed")
+    return _take_csr(matrix, checks) if reader is _take_csr else reader(matrix)
+
+
+def _take_csr(matrix: sparray | spmatrix, checks: bool = True) -> Compressed:
+    return _take_compressed("CSR", matrix, matrix.shape, values("A.data", matrix.data), checks)
+
+
+def _take_compressed(
+    kind: str, matrix: sparray | spmatrix, shape: tuple[int, int], data: Vector, checks: bool = True
+) -> Compressed:
+    """Take in indptr and indices; what lies behind the last entry is room that SciPy keeps."""
+    indptr, indices = index("A.indptr", matrix.indptr), index("A.indices", matrix.indices)
+    end = int(indptr[-1]) if len(indptr) else 0
+    if 0 <= end <= min(len(indices), len(data)):
+        indices, data = indices[:end], data[:end]
+    if checks:
+        check_compressed(kind, shape, indptr, indices, data)
+    return Compressed(indptr, indices, data)
+
+
+def _convert_by_scipy(matrix: sparray | spmatrix, arrays: tuple[Vector, ...]) -> Compressed:
+    """Let SciPy convert a matrix of the same class, made anew of arrays that were checked.
+
+    It moves halves, which it has not, as their bits.
+    """
+    data, *others = arrays
+    bits = np.dtype(np.uint16) if data.dtype.itemsize == 2 else data.dtype
+    csr = type(matrix)((data.view(bits), *others), shape=matrix.shape).tocsr()
+    return Compressed(csr.indptr, csr.indices, csr.data.view(data.dtype))
+
+
+def _take_csc(matrix: sparray | spmatrix) -> Compressed:
+    indptr, indices, data = _take_compressed("CSC", matrix, matrix.shape[::-1], values("A.data", matrix.data))
+    return _convert_by_scipy(matrix, (data, indices, indptr))
+
+
+def _take_bsr(matrix: sparray | spmatrix) -> Compressed:
+    data = values("A.data", matrix.data, 3)
+    (m, n), (height, width) = matrix.shape, data.shape[1:]
+    if not height or not width or m % height or n % width:
+        raise ValueError(f"A has blocks of shape {(height, width)} and shape {(m, n)}; a multiple is needed")
+    indptr, indices, data = _take_compressed("BSR", matrix, (m // height, n // width), data)
+    return _convert_by_scipy(matrix, (data, indices, indptr))
+
+
+def _take_dia(matrix: sparray | spmatrix) -> Compressed:
+    data, offsets = values("A.data", matrix.data, 2), index("A.offsets", matrix.offsets)
+    different = len(np.unique(offsets))
+    if not len(data) == len(offsets) == different:
+        raise ValueError(
+            f"A has {len(data)} diagonals and {len(offsets)} offsets, {different} of them different; "
+            "these must be equal"
+        )
+    m, n = matrix.shape
+    inside = (offsets > -m) & (offsets < n)
+    return _convert_by_scipy(matrix, (data[inside], offsets[inside]))
+
+
+def _take_coo(matrix: sparray | spmatrix) -> Coordinates:
+    return take_coordinates(matrix.shape, matrix.data, *matrix.coords)
+
+
+def _take_dok(matrix: sparray | spmatrix) -> Coordinates:
+    try:
+        keys = np.array(list(matrix.keys())).reshape(-1, 2)
+        data = np.fromiter(matrix.values(), matrix.dtype, len(keys))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"A holds what is no entry ({error}); keys (row, column) and values that are numbers are needed"
+        ) from error
+    if not len(keys):
+        keys = keys.astype(np.int32)
+    return take_coordinates(matrix.shape, data, keys[:, 0], keys[:, 1])
+
+
+def _take_lil(matrix: sparray | spmatrix) -> Compressed:
+    m, n = matrix.shape
+    try:
+        lengths, others = ([len(row) for row in lists] for lists in (matrix.rows, matrix.data))
+        indices = index("A.rows", list(chain.from_iterable(matrix.rows)))
+        data = np.fromiter(chain.from_iterable(matrix.data), matrix.dtype)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"A holds what is no row ({error}); lists of columns and of as many numbers are needed"
+        ) from error
+    if lengths != others or len(lengths) != m:
+        raise ValueError(f"A has {m} rows; its lists of columns and of values are not as many or not as long")
+    indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    data = values("A.data", data)
+    check_compressed("LIL", (m, n), indptr, indices, data)
+    return Compressed(indptr, indices, data)
+
+
+_READERS: dict[str, Callable[[sparray | spmatrix], Compressed | Coordinates]] = {
+    "csr": _take_csr,
+    "csc": _take_csc,
+    "bsr": _take_bsr,
+    "dia": _take_dia,
+    "coo": _take_coo,
+    "dok": _take_dok,
+    "lil": _take_lil,
+}
