@@ -13,7 +13,7 @@ import scipy.sparse
 
 from dasp import formats
 from dasp.matrix import planning
-from dasp.matrix.shifted import Shifted
+from dasp.matrix.linear_map import Shifted
 from dasp.matrix.transpose import TransposableMatrix
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
@@ -231,7 +231,7 @@ class ArithmeticMatrix(TransposableMatrix):
 
         Returns
         -------
-        dasp.matrix.shifted.Shifted
+        dasp.matrix.linear_map.Shifted
             With `@`, `matvec`, `rmatvec`, `T`, `H` and `as_linear_operator`; `dasp.solvers` take it.
 
         Raises

@@ -14,7 +14,7 @@ from dasp.formats.csr.matrix import Csr
 from dasp.formats.devices import Product
 from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.matrix import planning
-from dasp.matrix.planned import PlannedMatrix
+from dasp.matrix.linear_map import PlannedMatrix
 from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
