@@ -23,7 +23,7 @@ from dasp import models
 from dasp.cli.options import Subparsers, add_device_option, add_json_option, add_parser, duration
 from dasp.cli.report import Table
 from dasp.cli.timing import Candidate, replays, time_host
-from dasp.dense.gemm.settings import user_table
+from dasp.dense.gemm.rungs_cuda import user_table
 from dasp.formats import cost, device_cuda
 from dasp.formats.cost import TUNE, CostModel, Gathers
 from dasp.matrix import convert, planning

@@ -22,11 +22,20 @@ from typing import Any
 import numpy as np
 
 from dasp.cli.timing import products_in, replays
-from dasp.dense.gemm import cuda, settings
+from dasp.dense.gemm import cuda, rungs_cuda
 from dasp.dense.gemm.ladder import HALF, DenseProduct, error_bound
-from dasp.dense.gemm.launch_cuda import STATIC_LIMIT, KernelCall, PreparedCalls
-from dasp.dense.gemm.rungs_cuda import ARRAYS, BY_NAME, ITEM, LAST, OperandLayout, Rung, launches
-from dasp.dense.gemm.settings import TileSizes
+from dasp.dense.gemm.rungs_cuda import (
+    ARRAYS,
+    BY_NAME,
+    ITEM,
+    LAST,
+    STATIC_LIMIT,
+    KernelCall,
+    OperandLayout,
+    Rung,
+    TileSizes,
+    launches,
+)
 from dasp.io.files import replacing
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.launch import address
@@ -258,7 +267,7 @@ class TileSearch:
     def _ready(self, setting: TileSizes, a: Array, b: Array, out: Array) -> Callable[[], None]:
         """Return the product with these sizes, to be run; RuntimeError if they do not compile."""
         steps = self._launches(setting, (*out.shape, a.shape[1]))
-        launch = PreparedCalls(steps, self._device, ARRAYS)
+        launch = cuda.PreparedCalls(steps, self._device, ARRAYS)
         arrays = a, b, out, out, self._cupy.empty(max(steps[0].sums, 1), out.dtype)
         stream = self._cupy.cuda.get_current_stream
         return lambda: launch(stream().ptr, *map(address, arrays))
@@ -314,7 +323,7 @@ def tune(dtypes: Sequence[str], path: Path, *, seconds: float, say: Callable[[st
                 continue
             search = TileSearch(rung, dtype, seconds, say)
             checked = search.prepare(list_candidates(rung, dtype))
-            for size in settings.SIZES:
+            for size in rungs_cuda.SIZES:
                 found = search.best(checked, size)
                 if found is None:
                     continue

@@ -202,14 +202,14 @@ def test_the_search_says_what_it_needs(capsys, tmp_path):
 @pytest.mark.cuda
 def test_the_search_finds_a_right_setting(tmp_path, monkeypatch):
     from dasp.cli import tune_gemm as cuda_tune
-    from dasp.dense.gemm import settings
+    from dasp.dense.gemm import rungs_cuda
 
     few = [
-        settings.TileSizes(64, 64, 8, tm=4, tn=8, wm=32, wn=32),
-        settings.TileSizes(32, 32, 8, tm=4, tn=4, wm=16, wn=32),
+        rungs_cuda.TileSizes(64, 64, 8, tm=4, tn=8, wm=32, wn=32),
+        rungs_cuda.TileSizes(32, 32, 8, tm=4, tn=4, wm=16, wn=32),
     ]
     monkeypatch.setattr(cuda_tune, "list_candidates", lambda rung, dtype: few)
-    monkeypatch.setattr(settings, "SIZES", (128,))
+    monkeypatch.setattr(rungs_cuda, "SIZES", (128,))
     table = cuda_tune.tune(["float32"], tmp_path / "t.json", seconds=60, say=print)
     ((_, lines),) = table.items()
     assert lines["float32"]["128"]["kernel"] in ("split", "vendor")

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from dasp.dense import gemm
 from dasp.dense.gemm.ladder import HALF
-from dasp.dense.gemm.rungs_cuda import BY_NAME
-from dasp.dense.gemm.settings import TileSizes
+from dasp.dense.gemm.rungs_cuda import BY_NAME, TileSizes
 from tests.dense.test_gemm import assert_product, spread
 from tests.dense.test_gemm_rungs import EACH
 
@@ -81,9 +80,9 @@ def matrix(real, address, rows, columns, row_step, column_step):
 
 def forget():
     """Read the table of tile sizes again at the next product."""
-    from dasp.dense.gemm import cuda, product, settings
+    from dasp.dense.gemm import cuda, product, rungs_cuda
 
-    for cached in (settings._read_table, settings.entry, cuda._prepare, product._decide):
+    for cached in (rungs_cuda._read_table, rungs_cuda.entry, cuda._prepare, product._decide):
         cached.cache_clear()
 
 

@@ -13,8 +13,17 @@ from hypothesis import strategies as st
 from dasp.cli import tune_gemm
 from dasp.dense import gemm, kernels
 from dasp.dense.gemm.ladder import HALF
-from dasp.dense.gemm.rungs_cuda import BY_NAME, LAST, RUNGS, OperandLayout, launches
-from dasp.dense.gemm.settings import SIZES, TileSizes, entry, nearest
+from dasp.dense.gemm.rungs_cuda import (
+    BY_NAME,
+    LAST,
+    RUNGS,
+    SIZES,
+    OperandLayout,
+    TileSizes,
+    entry,
+    launches,
+    nearest,
+)
 from tests.dense.test_gemm import assert_product, spread
 from tests.simt import compile_kernels, poisoned
 

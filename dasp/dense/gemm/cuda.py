@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,14 +14,26 @@ import numpy as np
 
 from dasp.dense.gemm import cublas_cuda
 from dasp.dense.gemm.ladder import HALF, REAL, DenseProduct, GemmKernel
-from dasp.dense.gemm.launch_cuda import PreparedCalls
-from dasp.dense.gemm.rungs_cuda import ARRAYS, BY_NAME, ITEM, LAST, RUNGS, OperandLayout, Rung, launches
-from dasp.dense.gemm.settings import entry
+from dasp.dense.gemm.rungs_cuda import (
+    ARRAYS,
+    BY_NAME,
+    ITEM,
+    LAST,
+    RUNGS,
+    STATIC_LIMIT,
+    KernelCall,
+    OperandLayout,
+    Rung,
+    entry,
+    launches,
+)
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.driver import allow_shared
 from dasp.runtime.cuda.launch import address
 from dasp.runtime.sizes import round_up
-from dasp.runtime.types import Array
+from dasp.runtime.types import Array, KernelFunction
 
 DTYPES = (*REAL, *HALF)
 PLACE = "a GPU"
@@ -91,6 +105,70 @@ def _find_extent(shape: tuple[int, ...], strides: tuple[int, ...], item: int) ->
 def same_view(x: Array, y: Array) -> bool:
     """Return True if two arrays are the same elements in the same memory."""
     return bool(address(x) == address(y) and x.strides == y.strides and x.shape == y.shape)
+
+
+# ---- launches --------------------------------------------------------------------------------------------
+
+
+class PreparedCalls:
+    """The launches of one product on the current GPU; their kernels are compiled and loaded here.
+
+    Parameters
+    ----------
+    steps : sequence of KernelCall
+    device : int
+        The current GPU's number.
+    arrays : sequence of str
+        The names among the arguments, in the order in which a call takes the addresses.
+    row_bytes : mapping of str to int, optional
+        Bytes from row to row of the arrays that begin at a launch's `first_row`.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[KernelCall],
+        device: int,
+        arrays: Sequence[str],
+        row_bytes: Mapping[str, int] | None = None,
+    ) -> None:
+        from cupy.cuda import driver
+
+        self._launch = driver.launchKernel
+        self._places: list[tuple[ctypes.c_void_p, int, int]] = []
+        self._lock = threading.Lock()
+        self._steps = []
+        for step in steps:
+            boxes = []
+            for value in step.arguments:
+                if isinstance(value, str):
+                    boxes.append(ctypes.c_void_p())
+                    offset = step.first_row * (row_bytes or {}).get(value, 0)
+                    self._places.append((boxes[-1], arrays.index(value), offset))
+                else:
+                    boxes.append(np.ctypeslib.as_ctypes_type(value.dtype)(value.item()))
+            parameters = (ctypes.c_void_p * len(boxes))(*map(ctypes.addressof, boxes))
+            kernel = _load_kernel(step.source, step.defines, step.kernel, step.shared_bytes, device)
+            shape = kernel.ptr, step.grid, step.block, step.shared_bytes
+            self._steps.append((*shape, ctypes.addressof(parameters), (parameters, boxes)))
+
+    def __call__(self, stream: int, *addresses: int) -> None:
+        """Launch on a stream of the GPU; the addresses are those of the arrays, in their order."""
+        with self._lock:  # several threads may share a launch; the driver has read all when it returns
+            for box, place, offset in self._places:
+                box.value = addresses[place] + offset
+            for function, grid, block, shared, parameters, _ in self._steps:
+                self._launch(function, *grid, 1, *block, 1, shared, stream, parameters, 0)
+
+
+@functools.cache
+def _load_kernel(
+    source: str, defines: tuple[tuple[str, str], ...], kernel: str, shared: int, device: int
+) -> KernelFunction:
+    """Return the compiled kernel of a launch, allowed the shared memory that it asks for."""
+    function: KernelFunction = _source.load(source, dict(defines)).get_function(kernel).kernel
+    if shared > STATIC_LIMIT:
+        allow_shared(function, shared)
+    return function
 
 
 # ---- a product by one of our kernels ---------------------------------------------------------------------

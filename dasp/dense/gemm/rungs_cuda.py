@@ -1,54 +1,133 @@
-"""The rungs of the CUDA ladder as rows, and what each launches for a product.
+"""The rungs of the CUDA ladder as rows, their tile sizes, and what each launches for a product.
 
 A rung is a row of `RUNGS`: its source, how it cuts C into tiles, the constants that it is compiled with, its
 tile sizes, and what it can do. Nothing else asks a rung for its name. `launches` is pure and needs no GPU:
 the emulator in the tests runs exactly what it returns.
+
+`dasp tune gemm` keeps the best tile sizes on a GPU in a file in the user's cache folder: {GPU's name: {dtype:
+{size class: {"kernel", "microseconds": {kernel: ...}, "settings": {rung: {...}}}}}}.
 """
 
 from __future__ import annotations
 
+import functools
+import json
+import math
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dasp.dense.gemm import settings
 from dasp.dense.gemm.ladder import HALF, REAL
-from dasp.dense.gemm.launch_cuda import KernelCall
-from dasp.dense.gemm.settings import TileSizes
 from dasp.runtime.sizes import ceil_div, round_up
 
-ARRAYS = ("a", "b", "c", "d", "sums")
-"""The names of the arrays among the arguments of launches; "sums" is a workspace."""
-
-ITEM = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+# ---- tile sizes ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class OperandLayout:
-    """The places of one product's operands in memory, all strides in elements, C and D row-major.
+class TileSizes:
+    """Tile sizes of one rung, in elements.
 
-    `along_a` (`along_b`) says that neighbours along k lie side by side in A (B); the leading dimension is the
-    distance of neighbours in the other direction. `aligned` says that every address and leading dimension is
-    a multiple of 16 bytes.
+    A block computes bm x bn results in steps of bk along k, a warp wm x wn of them, a thread tm x tn.
+    `stages` tiles are in shared memory at once; `group` rows of blocks run together; `parts` blocks share
+    each tile's dot products. `mma_k` is the depth of a float64 tensor-core instruction; 0 means m8n8k4.
+    `min_blocks` blocks must fit the registers of a multiprocessor.
     """
 
-    m: int
-    n: int
-    k: int
-    lda: int
-    ldb: int
-    ldc: int
-    ldd: int
-    along_a: bool = True
-    along_b: bool = False
-    aligned: bool = True
+    bm: int = 128
+    bn: int = 128
+    bk: int = 8
+    tm: int = 8
+    tn: int = 8
+    wm: int = 64
+    wn: int = 32
+    stages: int = 3
+    group: int = 8
+    parts: int = 1
+    mma_k: int = 0
+    min_blocks: int = 1
 
-    def whole(self, dtype: str) -> bool:
-        """Return True if every row (column, if those are contiguous) is made of whole pieces of 16 bytes."""
-        lengths = (self.k if self.along_a else self.m, self.k if self.along_b else self.n, self.n)
-        return all(length * ITEM[dtype] % 16 == 0 for length in lengths)
+    def blocks(self, m: int, n: int) -> int:
+        """Return the number of tiles of C (m, n)."""
+        return ceil_div(m, self.bm) * ceil_div(n, self.bn)
+
+    def parts_for(self, sizes: tuple[int, int, int], processors: int) -> int:
+        """Return how many blocks share a tile's dot products: one block for each multiprocessor, each at
+        least 64 deep."""
+        m, n, k = sizes
+        return max(1, min(processors // max(1, self.blocks(m, n)), k // max(64, 4 * self.bk), 32))
+
+    def busy(self, m: int, n: int, processors: int) -> float:
+        """Return the share of their time that multiprocessors spend on results, if tiles take equally long.
+
+        The last tiles to run leave some multiprocessors idle, and those over C's edge do work for nothing.
+        """
+        turns = ceil_div(self.blocks(m, n) * self.parts, processors)
+        return m * n * self.parts / (turns * processors * self.bm * self.bn)
+
+
+# ---- the table of the best on a GPU ----------------------------------------------------------------------
+
+SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the table: the fastest kernel of one size class, the measured times, and tile sizes."""
+
+    size: int
+    kernel: str
+    microseconds: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, TileSizes] = field(default_factory=dict)
+
+    def why(self, machine: str, dtype: str) -> str:
+        """Say why this kernel was chosen."""
+        times = " and ".join(f"{name} {time:.5g} us" for name, time in self.microseconds.items())
+        return f"{machine}'s autotuned table for {dtype}, size class {self.size}: {times or self.kernel}"
+
+
+@functools.lru_cache(maxsize=4096)
+def entry(gpu: str, dtype: str, sizes: tuple[int, int, int]) -> Entry | None:
+    """Return the table's line for a product, or None where this GPU and dtype have none."""
+    dtypes = _read_table().get(gpu, {})
+    # The two half precisions run the same instructions, so one's findings serve the other.
+    lines = dtypes.get(dtype) or (dtypes.get("float16", {}) if dtype == "bfloat16" else {})
+    whole = {int(size): line for size, line in lines.items() if "kernel" in line}
+    if not whole:
+        return None
+    size = nearest(list(whole), sizes)
+    line = whole[size]
+    names = {each.name for each in fields(TileSizes)}  # a table may be another version's
+    known = {
+        rung: TileSizes(**{name: value for name, value in values.items() if name in names})
+        for rung, values in line.get("settings", {}).items()
+    }
+    return Entry(size, line["kernel"], line.get("microseconds", {}), known)
+
+
+def nearest(known: list[int], sizes: tuple[int, int, int]) -> int:
+    """Return the size class nearest to the cube root of m n k, in ratio."""
+    side = max(1.0, float(sizes[0]) * sizes[1] * sizes[2]) ** (1 / 3)
+    return min(known, key=lambda size: abs(math.log(size / side)))
+
+
+def user_table() -> Path:
+    """Return the file of `dasp tune gemm`: DASP_TUNED, or tuned.json in the cache folder."""
+    given = os.environ.get("DASP_TUNED")
+    if given:
+        return Path(given)
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "dasp" / "tuned.json"
+
+
+@functools.cache
+def _read_table() -> dict[str, Any]:
+    path = user_table()
+    table: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return table
 
 
 # ---- how a rung cuts C into tiles ------------------------------------------------------------------------
@@ -104,7 +183,6 @@ class Tiles:
 BLOCK, THREAD, WARP = ("BM", "BN", "BK"), ("TM", "TN"), ("WM", "WN")
 PIECES = ("REAL", *BLOCK, *THREAD, "ALIGNED")
 STAGED = ("ALIGNED", *WARP, "STAGES", "GROUP", "ALONG_A", "ALONG_B")
-
 LINE_BLOCK = Tiles(lambda s: 1024, ("REAL",))
 SQUARE_BLOCK = replace(LINE_BLOCK, block=(32, 32))
 REGISTERED = Tiles(_threads_of_results, ("REAL", *BLOCK, *THREAD, "MIN_BLOCKS"))
@@ -162,7 +240,7 @@ class Rung:
         The table's, else the largest usual ones of which the multiprocessors have about one each, with k
         split where even the smallest are too few.
         """
-        line = settings.entry(gpu, dtype, sizes)
+        line = entry(gpu, dtype, sizes)
         setting = line.settings.get(self.name) if line else None
         if setting is not None and max(sizes) <= 2 * min(sizes):
             return setting
@@ -175,6 +253,7 @@ class Rung:
 
 ENOUGH = 0.9
 """Tiles for each multiprocessor from which on larger tiles than the smallest pay."""
+
 TUNED_SINGLE = (TileSizes(32, 32, 16, tm=4, tn=4), TileSizes(64, 128, 16, tm=16, tn=4))
 TUNED_DOUBLE = (TileSizes(32, 32, 16, tm=4, tn=4), TileSizes(64, 128, 8, tm=16, tn=4))
 SPLIT_SINGLE = (
@@ -241,11 +320,73 @@ RUNGS: tuple[Rung, ...] = (
 )
 # fmt: on
 BY_NAME = {rung.name: rung for rung in RUNGS}
+
 LAST = {dtype: [r.name for r in RUNGS if dtype in r.dtypes][-1] for dtype in (*REAL, *HALF)}
 """The last rung that multiplies each dtype."""
 
 
 # ---- what a rung launches --------------------------------------------------------------------------------
+
+ARRAYS = ("a", "b", "c", "d", "sums")
+"""The names of the arrays among the arguments of launches; "sums" is a workspace."""
+
+ITEM = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+
+STATIC_LIMIT = 48 * 1024
+"""Bytes of shared memory that a block has without asking for it."""
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One launch of one kernel.
+
+    Attributes
+    ----------
+    source : the file under kernels/
+    defines : its compile-time constants, and their values
+    kernel : the entry point
+    grid, block : how many blocks and threads, along x and y
+    arguments : NumPy scalars, and in the arrays' places their names
+    shared_bytes : dynamic shared memory of a block
+    sums : elements of the workspace "sums", for kernels that use one
+    first_row : the row at which arrays begin, those that `PreparedCalls` is told the rows' lengths of
+    """
+
+    source: str
+    defines: tuple[tuple[str, str], ...]
+    kernel: str
+    grid: tuple[int, int]
+    block: tuple[int, int]
+    arguments: tuple[Any, ...]
+    shared_bytes: int = 0
+    sums: int = 0
+    first_row: int = 0
+
+
+@dataclass(frozen=True)
+class OperandLayout:
+    """The places of one product's operands in memory, all strides in elements, C and D row-major.
+
+    `along_a` (`along_b`) says that neighbours along k lie side by side in A (B); the leading dimension is the
+    distance of neighbours in the other direction. `aligned` says that every address and leading dimension is
+    a multiple of 16 bytes.
+    """
+
+    m: int
+    n: int
+    k: int
+    lda: int
+    ldb: int
+    ldc: int
+    ldd: int
+    along_a: bool = True
+    along_b: bool = False
+    aligned: bool = True
+
+    def whole(self, dtype: str) -> bool:
+        """Return True if every row (column, if those are contiguous) is made of whole pieces of 16 bytes."""
+        lengths = (self.k if self.along_a else self.m, self.k if self.along_b else self.n, self.n)
+        return all(length * ITEM[dtype] % 16 == 0 for length in lengths)
 
 
 def launches(

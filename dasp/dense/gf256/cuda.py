@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp.dense.gemm.cuda import overlap, processors, using
-from dasp.dense.gemm.launch_cuda import KernelCall, PreparedCalls
+from dasp.dense.gemm.cuda import PreparedCalls, overlap, processors, using
+from dasp.dense.gemm.rungs_cuda import KernelCall
 from dasp.dense.gf256.field import EXP, LOG, Bytes
 from dasp.dense.gf256.kernel import Kernel
 from dasp.runtime import arrays as _arrays
