@@ -6,7 +6,6 @@
 // Memory: an element of B, once in a register, serves DASP_TM results: per result k (1 + 1/DASP_TM) elements of shared
 // memory in pieces of 16 bytes, and k (1/DASP_BN + 1/DASP_BM) global loads. Registers are limited so that
 // DASP_MIN_BLOCKS blocks fit a multiprocessor: while some wait for their tiles, others multiply.
-#include "dense/lanes.cuh"
 #include "dense/product.cuh"
 
 constexpr int BM = DASP_BM, BN = DASP_BN, BK = DASP_BK, TM = DASP_TM;

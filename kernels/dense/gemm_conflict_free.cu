@@ -3,10 +3,9 @@
 // Launch: 1024 threads, one block per 32 x 32 results (product.cuh has the arrays and the numbering).
 // Memory: B's tile is stored by columns, so a thread reads neighbours in k from both tiles, 16 bytes at a time: 2k/4
 // reads (float64: 2k/2) per result. A row of a tile is 16 bytes longer than 32 elements; without that pad the rows that
-// are read together would lie in the same four banks. The lanes form a rectangle (lanes.cuh), so a read asks for 4 or 8
+// are read together would lie in the same four banks. The lanes form a rectangle (product.cuh), so a read asks for 4 or 8
 // pieces and takes two turns of shared memory: per warp, one turn for each step of k (float64: two), where rung 4 took
 // one and a half (three). On its way into shared memory a warp brings 4 rows of B's tile, 8 elements each: all 32 banks.
-#include "dense/lanes.cuh"
 #include "dense/product.cuh"
 
 constexpr int PAD = 16 / sizeof(Real);

@@ -8,7 +8,6 @@
 // doubles keep the eight-byte reads of a fragment, 4 along k and 4 along m or n in each half of a warp, in different
 // banks.
 #include "mma.cuh"
-#include "dense/mma_tiles.cuh"
 #define DASP_REAL double
 #include "dense/tensor_tiles.cuh"
 #include "dense/vectors.cuh"
@@ -24,6 +23,42 @@ static_assert(WM % MMA_M == 0 && WN % 8 == 0, "a warp tile is made of whole inst
 
 using TileA = TensorTile<double, BM, BK, PAD, DASP_ALONG_A, THREADS, DASP_ALIGNED>;
 using TileB = TensorTile<double, BN, BK, PAD, DASP_ALONG_B, THREADS, DASP_ALIGNED>;
+
+// C += A B, float64, A 16 x K (row), B K x 8 (column), C 16 x 8; K = 4, 8 or 16, sm_90 (PTX ISA, "Matrix Fragments for
+// mma.m16n8k*"). Lane l: g = l/4, t = l%4.
+// Register v holds A[g + 8 (v%2)][t + 4 (v/2)], B[t + 4v][g], C[g + 8 (v/2)][2t + v%2].
+template <int K> __device__ __forceinline__ void mma_m16n8(double (&c)[4], const double (&a)[K / 2], const double (&b)[K / 4])
+{
+    static_assert(K == 4 || K == 8 || K == 16, "the shapes that the PTX ISA has");
+#ifdef DASP_SIMT
+    const int g = simt::lane() / 4, t = simt::lane() % 4;
+    for (int step = 0; step < K / 4; ++step) {
+        double low[32], high[32], right[32];
+        simt::gather_lanes(a[2 * step], low);
+        simt::gather_lanes(a[2 * step + 1], high);
+        simt::gather_lanes(b[step], right);
+        for (int v = 0; v < 4; ++v)
+            for (int p = 0; p < 4; ++p)
+                c[v] = fma((v < 2 ? low : high)[4 * g + p], right[4 * (2 * t + v % 2) + p], c[v]);
+    }
+#else
+    if constexpr (K == 4)
+        asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                     : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+                     : "d"(a[0]), "d"(a[1]), "d"(b[0]));
+    else if constexpr (K == 8)
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                     "{%0,%1,%2,%3};"
+                     : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+                     : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+    else
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7,%8,%9,%10,%11}, "
+                     "{%12,%13,%14,%15}, {%0,%1,%2,%3};"
+                     : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+                     : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]), "d"(b[0]),
+                       "d"(b[1]), "d"(b[2]), "d"(b[3]));
+#endif
+}
 
 struct Fragments {
     double a[WM / MMA_M][MMA_M / 8 * MMA_K / 4], b[WN / 8][MMA_K / 4];

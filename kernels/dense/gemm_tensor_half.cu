@@ -5,8 +5,8 @@
 // Memory: as rung 16 at a quarter of the bytes; one ldmatrix fetches what sixteen two-byte loads would. Rows are padded by
 // 16 bytes, so the eight rows of a square start in different banks. Fragments are read ahead as in rung 16. Results are
 // rounded once, after the update.
-#include "dense/mma_tiles.cuh"
 #include "dense/tensor_tiles.cuh"
+#include "half.cuh"
 
 #ifndef DASP_ALIGNED
 #define DASP_ALIGNED 0
@@ -20,6 +20,64 @@ static_assert(WM % 16 == 0 && WN % 16 == 0 && BK % 16 == 0, "fragments are loade
 
 using TileA = TensorTile<Half, BM, BK, 8, DASP_ALONG_A, THREADS, DASP_ALIGNED>;
 using TileB = TensorTile<Half, BN, BK, 8, DASP_ALONG_B, THREADS, DASP_ALIGNED>;
+
+// C += A B, A 16 x 16 (row) and B 16 x 8 (column) of float16 or bfloat16, C 16 x 8 of float32; sm_80 (PTX ISA,
+// "Matrix Fragments for mma.m16n8k16"). Lane l: g = l/4, t = l%4.
+// Half h of register v holds A[g + 8 (v%2)][2t + h + 8 (v/2)] and B[2t + h + 8v][g]; C[g + 8 (v/2)][2t + v%2].
+__device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2])
+{
+#ifdef DASP_SIMT
+    unsigned as[32][4], bs[32][2];
+    simt::gather_lanes(a, as);
+    simt::gather_lanes(b, bs);
+    const int g = simt::lane() / 4, t = simt::lane() % 4;
+    for (int v = 0; v < 4; ++v)
+        for (int k = 0; k < 16; ++k) {
+            const unsigned left = as[4 * g + k % 8 / 2][v / 2 + 2 * (k / 8)] >> 16 * (k % 2);
+            const unsigned right = bs[4 * (2 * t + v % 2) + k % 8 / 2][k / 8] >> 16 * (k % 2);
+            c[v] += to_float(Half(left)) * to_float(Half(right));
+        }
+#else
+    if (DASP_BFLOAT16)
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                     "{%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    else
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                     "{%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+// Reads four 8 x 8 squares of halves from shared memory: lane l gives the address of row l%8 of square l/8 (16 bytes,
+// 16-byte aligned). Half h of register v holds square v's [g][2t + h], or [2t + h][g] if TURNED.
+template <bool TURNED> __device__ __forceinline__ void load_squares(unsigned (&squares)[4], const Half* row)
+{
+#ifdef DASP_SIMT
+    const Half* rows[32];
+    simt::gather_lanes(row, rows);
+    const int g = simt::lane() / 4, t = simt::lane() % 4;
+    for (int v = 0; v < 4; ++v) {
+        const Half low = TURNED ? rows[8 * v + 2 * t][g] : rows[8 * v + g][2 * t];
+        const Half high = TURNED ? rows[8 * v + 2 * t + 1][g] : rows[8 * v + g][2 * t + 1];
+        squares[v] = unsigned(high) << 16 | low;
+    }
+#else
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+    if (TURNED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(squares[0]), "=r"(squares[1]), "=r"(squares[2]), "=r"(squares[3])
+                     : "r"(address)
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(squares[0]), "=r"(squares[1]), "=r"(squares[2]), "=r"(squares[3])
+                     : "r"(address)
+                     : "memory");
+#endif
+}
 
 // The 16 x 16 fragment of A at (row, p): squares (0, 0), (8, 0), (0, 8), (8, 8) of (row, k).
 __device__ __forceinline__ void load_a(unsigned (&a)[4], const Half* tile, int row, int p)

@@ -5,7 +5,7 @@
 // its way, one element per copy, each warp taking 8 elements of k in 4 rows, which spares global memory half sectors
 // and shared memory bank conflicts. The other order travels 16 bytes at a time.
 //
-// With tiles always at hand, reads of shared memory are what is left to save: here the lanes stand in Z order (lanes.cuh).
+// With tiles always at hand, reads of shared memory are what is left to save: here the lanes stand in Z order (product.cuh).
 #pragma once
 #define DASP_Z_ORDER 1
 #include "dense/async_copy.cuh"

@@ -2,10 +2,9 @@
 //
 // The lanes form LM rows and LN columns. A lane's results are squares of WIDTH x WIDTH (16 bytes wide), LM * WIDTH rows
 // and LN * WIDTH columns apart, so that lanes beside each other read pieces beside each other: no two lanes of a read
-// meet in a bank. They stand row by row, or with DASP_Z_ORDER as lanes.cuh says. Tiles of A and B lie in shared memory by
+// meet in a bank. They stand row by row, or with DASP_Z_ORDER as product.cuh says. Tiles of A and B lie in shared memory by
 // rows of k.
 #pragma once
-#include "dense/lanes.cuh"
 #include "dense/vectors.cuh"
 
 #ifndef DASP_Z_ORDER

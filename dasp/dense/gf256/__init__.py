@@ -10,7 +10,7 @@ small matrices.
 
 from __future__ import annotations
 
-from dasp.dense.gf256.kernel import Kernel
+from dasp.dense.gf256.field import Kernel
 from dasp.dense.gf256.product import kernels, matmul
 from dasp.dense.gf256.reed_solomon import ReedSolomon
 

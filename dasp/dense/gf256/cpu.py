@@ -16,9 +16,8 @@ import numpy as np
 from numba import types
 
 from dasp.dense.gf256 import instructions
-from dasp.dense.gf256.field import EXP, LOG, PRODUCT, Bytes, bit_matrices, nibble_tables
+from dasp.dense.gf256.field import EXP, LOG, PRODUCT, Bytes, Kernel, bit_matrices, nibble_tables
 from dasp.dense.gf256.instructions import Instruction, step
-from dasp.dense.gf256.kernel import Kernel
 from dasp.runtime.arrays import address
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import run

@@ -15,8 +15,7 @@ import numpy as np
 
 from dasp.dense.gemm.cuda import PreparedCalls, overlap, processors, using
 from dasp.dense.gemm.rungs_cuda import KernelCall
-from dasp.dense.gf256.field import EXP, LOG, Bytes
-from dasp.dense.gf256.kernel import Kernel
+from dasp.dense.gf256.field import EXP, LOG, Bytes, Kernel
 from dasp.runtime import arrays as _arrays
 from dasp.runtime.sizes import ceil_div, round_up
 from dasp.runtime.types import Array

@@ -1,4 +1,4 @@
-"""The field GF(2^8): its tables, its small matrices, and the forms in which kernels take coefficients.
+"""The field GF(2^8): its tables and small matrices, and what kernels say of themselves and take.
 
 A byte stands for a polynomial over GF(2) of degree below 8, bit i being the coefficient of x^i. Sums are
 exclusive ors; products are taken modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11D), of which x (the byte 2) is a
@@ -6,6 +6,8 @@ primitive root, so that every byte but 0 is a power of 2. It is the field of mos
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -162,3 +164,25 @@ def bit_matrices(a: Bytes) -> npt.NDArray[np.uint64]:
     shifts = np.uint64(8) * np.arange(7, -1, -1, dtype=np.uint64)
     matrices: npt.NDArray[np.uint64] = np.bitwise_or.reduce(packed.astype(np.uint64) << shifts, axis=-1)
     return matrices
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One rung of a ladder.
+
+    Attributes
+    ----------
+    name : str
+        The word that `matmul(..., kernel=name)` takes.
+    summary : str
+        The work of the rung, in one sentence.
+    needs : str
+        The machine that it needs, in words.
+    available : bool
+        False if this processor is no such machine; every GPU can run the rungs of a GPU.
+    """
+
+    name: str
+    summary: str
+    needs: str
+    available: bool = field(default=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dasp.dense.gf256 import cpu
-from dasp.dense.gf256.kernel import Kernel
+from dasp.dense.gf256.field import Kernel
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime.cpu.threads import get_num_threads
