@@ -28,7 +28,8 @@ from dasp.distributed.nccl import NcclTransport
 from dasp.distributed.protocols import ExchangeRows
 from dasp.distributed.transport import find_transport
 from dasp.runtime.cpu.threads import get_num_threads
-from dasp.runtime.cuda.graph import PriorityGraph, in_turn
+from dasp.runtime.cuda.device import in_turn
+from dasp.runtime.cuda.driver import PriorityGraph
 from dasp.runtime.cuda.stream import on_stream
 from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR
 

@@ -12,8 +12,8 @@ from dasp.distributed.communicator import Communicator, find_largest
 from dasp.distributed.protocols import Transport
 from dasp.distributed.transport import find_transport
 from dasp.runtime.cuda import gpus
-from dasp.runtime.cuda.device import CudaDevice
-from dasp.runtime.cuda.graph import PriorityGraph, in_turn
+from dasp.runtime.cuda.device import CudaDevice, in_turn
+from dasp.runtime.cuda.driver import PriorityGraph
 from dasp.runtime.cuda.stream import Branch, on_stream
 from dasp.runtime.types import DeviceArray
 from dasp.solvers.cuda.arnoldi import CudaArnoldi

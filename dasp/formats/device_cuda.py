@@ -23,7 +23,7 @@ from dasp.runtime import foreign as _foreign
 from dasp.runtime.arrays import Order
 from dasp.runtime.cuda.gpus import number
 from dasp.runtime.cuda.source import finish_loading
-from dasp.runtime.cuda.upload import upload
+from dasp.runtime.cuda.stream import upload
 from dasp.runtime.sizes import narrowest
 from dasp.runtime.types import AnyArray, Array, DeviceArray
 

@@ -28,7 +28,7 @@ from dasp.formats.kernel_cuda import (
 )
 from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.runtime.arrays import is_cupy
-from dasp.runtime.cuda.capture import captured_in, in_pool, keep
+from dasp.runtime.cuda.driver import captured_in, in_pool, keep
 from dasp.runtime.cuda.gpus import number
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch
 from dasp.runtime.cuda.stream import PER_THREAD_STREAM, THIS_THREAD, on_stream

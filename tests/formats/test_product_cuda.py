@@ -21,7 +21,7 @@ from dasp.formats.sell.cuda import vector as by_vector
 from dasp.formats.sell.cuda.column_blocks import BLOCKS
 from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.models import generate
-from dasp.runtime.cuda import capture
+from dasp.runtime.cuda import driver
 from tests.support.gallery import GALLERY, LENGTHS, from_lengths
 from tests.support.planned import plan_of, widened
 from tests.support.reference import assert_close, entries_of
@@ -49,8 +49,8 @@ def gpu(monkeypatch):
         yield stand_in
     for graph in list(stand_in.destructors):
         stand_in.end(graph)
-    capture.drop_ended()
-    assert not capture._kept
+    driver.drop_ended()
+    assert not driver._kept
 
 
 @pytest.fixture
@@ -321,13 +321,13 @@ def test_a_capture_has_scratch_of_its_own_that_ends_with_its_graph(gpu, matrix, 
         partials = [address for _, _, address in gpu.launches]
         assert len(set(partials[:3])) == 1
         assert partials[3] != partials[0]
-        assert len(capture._kept) == 2
+        assert len(driver._kept) == 2
         A.matvec(gpu.put(x), out=y)
         assert gpu.launches[-1][2] not in partials
         gpu.end(0x100 + number)
-        capture.drop_ended()
+        driver.drop_ended()
         gc.collect()
-        assert not capture._kept
+        assert not driver._kept
     assert_close(gpu.get(y), matrix, x)
 
 
@@ -336,7 +336,7 @@ def test_plans_without_segments_ask_nothing_of_a_capture(gpu):
     A, x = planned(matrix, "sell"), vector(30)
     gpu.graphs[7] = 1, 0x101
     assert_close(gpu.get(A @ gpu.put(x)), matrix, x)
-    assert not capture._kept
+    assert not driver._kept
 
 
 @pytest.mark.parametrize("turns", [False, True])
@@ -438,14 +438,14 @@ def test_captured_columns_keep_what_they_work_in_with_the_graph(gpu, matrix, pol
     A, x = planned(matrix, policy), gpu.put(np.random.default_rng(1).standard_normal((300, 4)))
     y = gpu.put(np.full((matrix.shape[0], 4), np.nan))
     A.matvec(x, out=y)
-    assert not capture._kept
+    assert not driver._kept
     gpu.graphs[7] = 1, 0x101
     A.matvec(x, out=y)
     gpu.graphs.clear()
-    assert len(capture._kept) == kept
+    assert len(driver._kept) == kept
     gpu.end(0x101)
-    capture.drop_ended()
-    assert not capture._kept
+    driver.drop_ended()
+    assert not driver._kept
 
 
 @pytest.mark.parametrize(

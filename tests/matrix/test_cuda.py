@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from dasp import Policy, SpMatrix
 from dasp.models import generate
-from dasp.runtime.cuda import capture
+from dasp.runtime.cuda import driver
 from dasp.solvers import cg
 from tests.support import sanitizer
 from tests.support.gallery import GALLERY, from_lengths
@@ -156,10 +156,10 @@ def test_a_captured_product_replays(cupy, skewed, policy):
 def ended(seconds=5.0):
     """Whether CUDA has said of each graph that kept scratch that it has ended; it does so when it likes."""
     deadline = time.monotonic() + seconds
-    while capture._kept and time.monotonic() < deadline:
+    while driver._kept and time.monotonic() < deadline:
         gc.collect()
-        capture.drop_ended()
-    return not capture._kept
+        driver.drop_ended()
+    return not driver._kept
 
 
 @pytest.mark.parametrize("policy", SPLIT)
@@ -178,8 +178,8 @@ def test_scratch_of_a_captured_product_ends_with_its_graph(cupy, skewed, policy,
             planned.matvec(x, out=y)
             planned.matvec(x, out=y)
             graph = stream.end_capture()
-            capture.drop_ended()
-            assert len(capture._kept) == 1
+            driver.drop_ended()
+            assert len(driver._kept) == 1
             graph.launch(stream)
         del graph
         stream.synchronize()

@@ -13,7 +13,6 @@ import pytest
 
 from dasp.runtime.cuda import device as cuda_device
 from dasp.runtime.cuda import driver as cuda_driver
-from dasp.runtime.cuda import graph as cuda_graph
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.launch import Signature
 
@@ -80,7 +79,6 @@ def test_a_graph_that_the_driver_refuses_is_told(monkeypatch):
         text._obj.value = b"CUDA_ERROR_%d" % status
 
     driver = SimpleNamespace(cuGraphLaunch=lambda *given: 700, cuGetErrorName=name_error)
-    for module in (cuda_driver, cuda_graph):
-        monkeypatch.setattr(module, "driver", lambda: driver)
+    monkeypatch.setattr(cuda_driver, "driver", lambda: driver)
     with pytest.raises(RuntimeError, match="cuGraphLaunch failed: CUDA_ERROR_700"):
-        cuda_graph._Executable().launch(7)
+        cuda_driver._Executable().launch(7)

@@ -24,8 +24,8 @@ from dasp.formats.plan import arrays_of
 from dasp.formats.sell.cuda import columns, diagonal, row_blocks
 from dasp.formats.sell.cuda import product as sell
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
-from dasp.runtime.cuda import capture, gpus
 from dasp.runtime.cuda import driver as _driver
+from dasp.runtime.cuda import gpus
 from dasp.runtime.cuda import launch as _launch
 from tests.simt import compile_kernels
 
@@ -129,7 +129,7 @@ class Gpu:
         monkeypatch.setattr(columns, "on_host", self.get)
         monkeypatch.setattr(columns, "zero_row", cache(columns.zero_row.__wrapped__))
         monkeypatch.setattr(row_blocks, "primitives", lambda number: CudaPrimitives(_Packing(self)))
-        for module in (_driver, _launch, capture):
+        for module in (_driver, _launch):
             monkeypatch.setattr(module, "driver", lambda: self)
         runtime = SimpleNamespace(
             getDevice=lambda: self.device,

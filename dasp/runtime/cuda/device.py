@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.driver import allow_shared
-from dasp.runtime.cuda.graph import WHILE_NODES, LoopGraph, in_turn
+from dasp.runtime.cuda.driver import WHILE_NODES, LoopGraph, allow_shared
 from dasp.runtime.cuda.launch import OVERLAPPING, Kinds, Launch, Launches, Signature
 from dasp.runtime.cuda.source import Source
 from dasp.runtime.cuda.stream import on_stream
@@ -309,6 +308,17 @@ def _repeat_from_host(function: Callable[[], None], numbers: DeviceArray) -> Non
     while going:
         function()
         going = float(numbers[0].get()) == 0
+
+
+def in_turn(functions: Sequence[Callable[[], None]], times: int | None = None) -> Callable[[], None]:
+    """Return a function that calls functions one after the other, round and round, so many times in all."""
+    calls = len(functions) if times is None else times
+
+    def call() -> None:
+        for k in range(calls):
+            functions[k % len(functions)]()
+
+    return call
 
 
 def shared_with_host(device: CupyDevice, count: int, dtype: npt.DTypeLike) -> tuple[DeviceArray, Vector]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dasp.runtime.cuda.graph import in_turn
+from dasp.runtime.cuda.device import in_turn
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.sizes import ceil_div
 from dasp.solvers.cuda.passes import PACK_BYTES, scalar_defines

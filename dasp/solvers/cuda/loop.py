@@ -7,8 +7,7 @@ from itertools import chain
 
 import numpy as np
 
-from dasp.runtime.cuda.device import CudaDevice
-from dasp.runtime.cuda.graph import in_turn
+from dasp.runtime.cuda.device import CudaDevice, in_turn
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.types import Array
 from dasp.solvers.cuda.passes import (

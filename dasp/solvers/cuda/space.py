@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.runtime.cuda.device import CudaDevice, device_of_number
-from dasp.runtime.cuda.graph import in_turn
+from dasp.runtime.cuda.device import CudaDevice, device_of_number, in_turn
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import Array, Vector

@@ -33,7 +33,7 @@ from dasp.formats.sell.cuda.column_blocks import (
     pays_to_transpose,
 )
 from dasp.formats.sell.cuda.sectors import read_sectors
-from dasp.runtime.cuda.capture import captured_in, in_pool, keep
+from dasp.runtime.cuda.driver import captured_in, in_pool, keep
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import C_NAMES, Arithmetic

@@ -10,8 +10,8 @@ import weakref
 
 import pytest
 
-from dasp.runtime.cuda import capture
-from dasp.runtime.cuda.capture import captured_in, drop_ended, keep
+from dasp.runtime.cuda import driver as cuda_driver
+from dasp.runtime.cuda.driver import captured_in, drop_ended, keep
 
 
 class Thing:
@@ -66,11 +66,10 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch):
     stand_in = Driver()
-    monkeypatch.setattr(capture, "driver", lambda: stand_in)
-    monkeypatch.setattr("dasp.runtime.cuda.driver.driver", lambda: stand_in)
+    monkeypatch.setattr(cuda_driver, "driver", lambda: stand_in)
     yield stand_in
     drop_ended()
-    assert not capture._kept
+    assert not cuda_driver._kept
 
 
 def kept(graph):
@@ -112,7 +111,7 @@ def test_an_error_of_the_driver_is_named_and_nothing_is_kept(driver, fails, stat
     with pytest.raises(RuntimeError, match=f"tied to the graph of a capture: CUDA_ERROR_{status}"):
         keep(Thing(), 7)
     drop_ended()
-    assert not capture._kept
+    assert not cuda_driver._kept
     assert not driver.objects
 
 
@@ -128,7 +127,7 @@ def test_threads_may_capture_at_once(driver):
     for thread in threads:
         thread.join()
     drop_ended()
-    assert not capture._kept
+    assert not cuda_driver._kept
 
 
 @pytest.mark.parametrize(("graph", "status"), [(0x500, 0), (0, 0), (0, 901)])
@@ -141,8 +140,7 @@ def test_the_graph_of_a_capture(monkeypatch, graph, status):
             state._obj.value, number._obj.value, handle._obj.value = 1, 2**40, graph
             return status
 
-    monkeypatch.setattr(capture, "driver", Stand)
-    monkeypatch.setattr("dasp.runtime.cuda.driver.driver", Stand)
+    monkeypatch.setattr(cuda_driver, "driver", Stand)
     if graph:
         assert captured_in(77) == (2**40, graph)
     else:
