@@ -16,7 +16,7 @@ from dasp.formats.format import Format
 from dasp.formats.plan import Plan
 from dasp.formats.sell import SELL
 
-__all__ = ["Format", "find", "first_that_takes", "names", "register"]
+__all__ = ["Format", "find", "find_product", "first_that_takes", "names", "refuse_type", "register", "shares"]
 
 _formats: dict[str, Format] = {}
 

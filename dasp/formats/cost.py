@@ -50,7 +50,7 @@ class Gpu(NamedTuple):
     name : str
     multiprocessors : int
     warps : int
-        That a multiprocessor holds at once.
+        Warps that a multiprocessor holds at once.
     l2_bytes : int
     clock : float
         Cycles of a multiprocessor in a second; 0 if the driver does not say.

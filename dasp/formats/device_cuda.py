@@ -40,15 +40,15 @@ def describe_gpu(device: str) -> Gpu:
     import cupy
 
     name = cupy.cuda.runtime.getDeviceProperties(number(device))["name"].decode()
-    told = cupy.cuda.Device(number(device)).attributes
-    # Clocks are in kHz, the bus in bits, and memory moves two words a cycle. Some drivers do not tell them.
-    traffic = 2e3 * told.get("MemoryClockRate", 0) * told.get("GlobalMemoryBusWidth", 0) / 8
+    attributes = cupy.cuda.Device(number(device)).attributes
+    # Clocks are in kHz, the bus in bits, and memory moves two words a cycle. Some drivers do not report them.
+    traffic = 2e3 * attributes.get("MemoryClockRate", 0) * attributes.get("GlobalMemoryBusWidth", 0) / 8
     return Gpu(
         name,
-        int(told["MultiProcessorCount"]),
-        int(told["MaxThreadsPerMultiProcessor"]) // WARP,
-        int(told["L2CacheSize"]),
-        1e3 * told.get("ClockRate", 0),
+        int(attributes["MultiProcessorCount"]),
+        int(attributes["MaxThreadsPerMultiProcessor"]) // WARP,
+        int(attributes["L2CacheSize"]),
+        1e3 * attributes.get("ClockRate", 0),
         traffic,
     )
 
@@ -211,22 +211,6 @@ def to_host(plan: Plan) -> Plan:
     return with_arrays(plan, map(download, arrays_of(plan)))
 
 
-@cache
-def _adder(total: str) -> Any:
-    """Return the kernel that adds a multiple in a type of `_SUMS`, whatever the types of x and y."""
-    import cupy
-
-    number = _SUMS[total]
-    work = f"y = Y({number}(y) + factor * {number}(x))"
-    return cupy.ElementwiseKernel(f"X x, {total} factor", "Y y", work, "dasp_add_scaled")
-
-
-_SUMS = {
-    "float32": "float", "float64": "double", "complex64": "complex<float>", "complex128": "complex<double>"
-}  # fmt: skip
-"""The names in CuPy's kernels of the types in which products are added up."""
-
-
 def add_scaled(y: DeviceArray, factor: complex, x: DeviceArray) -> None:
     """Add a multiple of x to y, two arrays of one shape, on the current stream; nothing is allocated."""
     import cupy
@@ -234,6 +218,17 @@ def add_scaled(y: DeviceArray, factor: complex, x: DeviceArray) -> None:
     with cupy.cuda.Device(y.device.id):
         total = _dtypes.sum_type(y.dtype)
         _adder(total.name)(x, total.type(factor), y)
+
+
+@cache
+def _adder(total: str) -> Any:
+    """Return the kernel that adds a multiple in a type of sums, whatever the types of x and y."""
+    import cupy
+
+    real = "double" if total in ("float64", "complex128") else "float"
+    name = f"complex<{real}>" if total.startswith("complex") else real
+    work = f"y = Y({name}(y) + factor * {name}(x))"
+    return cupy.ElementwiseKernel(f"X x, {total} factor", "Y y", work, "dasp_add_scaled")
 
 
 def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike) -> DeviceArray:

@@ -1,8 +1,7 @@
 """The kinds of device on which formats are packed and multiplied: what each owes, and where it is.
 
 A kind is a module with the functions of `Device`: arrays, products, and the primitives in which packing is
-written. Nothing above it knows whether arrays are NumPy's or CuPy's, and nothing in it knows a CSR once a
-plan is made.
+written. Nothing above it knows whether arrays are NumPy's or CuPy's.
 """
 
 from __future__ import annotations
@@ -94,13 +93,10 @@ class Device(Protocol):
         """Return the plan with NumPy arrays, read-only."""
 
     def packs(self, name: str) -> bool:
-        """Return True if the primitives are enough to pack a format.
-
-        Those of a GPU hold that they get a valid matrix; for those of the CPU `dasp.runtime.arrays` does.
-        """
+        """Return True if the primitives can pack a format; those of a GPU also check the matrix."""
 
     def packing(self, csr: Csr, device: str) -> AbstractContextManager[tuple[Csr, BasicPrimitives]]:
-        """Give the matrix on a device, and the primitives; what they made is done once it is a product."""
+        """Give the matrix on a device, and the primitives; `product` waits for what they do."""
 
     def as_values(self, data: object, device: str) -> Array:
         """Return values of a matrix as a vector on the device, in a type that plans have."""
@@ -109,13 +105,13 @@ class Device(Protocol):
         """Return a NumPy array on the device."""
 
     def filling(self, device: str, *, ends: bool = False) -> AbstractContextManager[BasicPrimitives]:
-        """Return a context that gives the primitives, for work on the current stream; if asked, that ends."""
+        """Give the primitives, for work on the current stream; with `ends`, wait for it at the end."""
 
     def may_write(self, plan: Plan) -> bool:
-        """Return True if the values of a plan lie in memory that can be written, though they be read-only."""
+        """Return True if the values of a plan lie in memory that can be written, if not by these arrays."""
 
     def product(self, plan: Plan, device: str, like: Any = None) -> Product:
-        """Take a plan with NumPy arrays, or made on this device, to a device; what made it is done then.
+        """Take a plan with NumPy arrays, or made on this device, to a device; wait for what made it.
 
         `like` is the product of a plan with the same pattern, perhaps of other types.
         """

@@ -9,9 +9,9 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from scipy import sparse
 
 from dasp.formats.cost import CostModel
+from dasp.formats.csr.matrix import csr_from_coo, sort_by_row
 from dasp.runtime.sizes import narrowest as narrowest
 from dasp.runtime.types import Array as Array
 
@@ -68,7 +68,7 @@ class Plan:
         return f"<Plan of {m} x {n}, {self.nnz} entries, {self.dtype}, as {self.format}, {self.nbytes} bytes>"
 
     def of(self, values: Any, dtype: np.dtype[Any]) -> Plan:
-        """Return the plan of other values, of a type, for the same pattern."""
+        """Return the plan of other values of a type, for the same pattern."""
         return Plan(self.format, self.shape, dtype, self.pattern, values, self.order)
 
     @property
@@ -94,15 +94,10 @@ def _names(kind: type) -> tuple[str, ...]:
     return _fields[kind]
 
 
-_are_arrays: dict[type, bool] = {}
-
-
 def is_array(value: object) -> bool:
     """Return True if a field of a plan is an array, on any device."""
     kind = type(value)
-    if kind not in _are_arrays:
-        _are_arrays[kind] = hasattr(kind, "nbytes") and not _names(kind)
-    return _are_arrays[kind]
+    return hasattr(kind, "nbytes") and not _names(kind)
 
 
 _getters: dict[Any, Callable[[Any], tuple[Any, ...]]] = {}
@@ -154,36 +149,6 @@ def nbytes(*parts: Any) -> int:
     for part in parts:
         total += sum([array.nbytes for array in ([part] if is_array(part) else arrays_of(part))])
     return int(total)
-
-
-def csr_from_coo(m: int, rows: Array, columns: Array, values: Array) -> tuple[Array, Array, Array]:
-    """Sort entries by row, stably; duplicates and explicit zeros stay as they are.
-
-    Parameters
-    ----------
-    m : int
-        Rows of the matrix.
-    rows, columns : numpy.ndarray, shape (nnz,), int32 or int64
-        Each row in [0, m).
-    values : numpy.ndarray, shape (nnz,)
-
-    Returns
-    -------
-    indptr : numpy.ndarray, shape (m + 1,), int64
-    indices, data : numpy.ndarray, shape (nnz,)
-        With the types of `columns` and `values`.
-    """
-    indptr, order = sort_by_row(m, rows)
-    return indptr, columns[order], values[order]
-
-
-def sort_by_row(m: int, rows: Array) -> tuple[Array, Array]:
-    """Return the beginning of each of m rows, and the entries in the order of their rows, stably."""
-    count = len(rows)
-    # A matrix with entry k in column k: SciPy's conversion sorts it by rows and keeps the order of columns.
-    ones, starts = np.ones(count, np.bool_), np.arange(count + 1, dtype=narrowest(count))
-    by_row = sparse.csc_array((ones, rows, starts), shape=(m, count)).tocsr()
-    return by_row.indptr.astype(np.int64), by_row.indices
 
 
 def csr_of_slots(plan: Plan, rows: Array, columns: Array, values: Array) -> tuple[Array, Array, Array]:

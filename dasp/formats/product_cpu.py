@@ -16,10 +16,10 @@ from dasp.runtime.types import Number
 Vector = np.ndarray[Any, Any]
 
 TRANSPOSED_BYTES = 128
-"""Of a row of what is transposed at a time, at most: two lines of the cache."""
+"""Most bytes of a row of the columns that are transposed at a time: two lines of the cache."""
 
 TRANSPOSED_ROOM = 1 << 23
-"""Bytes that transposed columns of X and Y should fit, so that they stay in the cache; but 4 at least."""
+"""Bytes that the columns transposed at a time should fit, to stay in the cache; four columns in any case."""
 
 
 class CpuProduct:

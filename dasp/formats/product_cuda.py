@@ -44,7 +44,7 @@ _HERE = nullcontext()
 """For work on a device that is the current one."""
 
 MOST_STREAMS = 8
-"""Streams that a matrix with rows in segments knows before it looks for some that have ended."""
+"""Streams whose scratch a product keeps before it drops that of streams that have ended."""
 
 ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""

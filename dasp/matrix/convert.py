@@ -16,8 +16,8 @@ import scipy.sparse
 from scipy.sparse import sparray, spmatrix
 
 from dasp.formats import devices
-from dasp.formats.csr.matrix import Csr, check_compressed, check_entries
-from dasp.formats.plan import Array, csr_from_coo, sort_by_row
+from dasp.formats.csr.matrix import Csr, check_compressed, check_entries, csr_from_coo, sort_by_row
+from dasp.formats.plan import Array
 from dasp.matrix.planning import Request
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes

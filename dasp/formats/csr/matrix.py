@@ -1,6 +1,7 @@
-"""A matrix in compressed sparse rows, out of which every format is packed: its record, checks and slices.
+"""A matrix in compressed sparse rows, out of which every format is packed.
 
-`Operations` says what every device computes with one; `dasp.formats.csr.cpu` and `.cuda` are those devices.
+Here are its record, checks of what a caller gives, its making from coordinates, and slices. `Operations` says
+what both devices compute with a matrix; `dasp.formats.csr.cpu` and `dasp.formats.csr.cuda` do it.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from scipy import sparse
 
+from dasp.runtime.sizes import narrowest
 from dasp.runtime.types import Array as Array
 from dasp.runtime.types import Vector
 
@@ -67,7 +70,7 @@ class Operations(Protocol):
 
 
 def check_entries(shape: tuple[int, int], rows: Vector, columns: Vector, data: Vector) -> None:
-    """Hold that coordinates fit each other and the shape."""
+    """Check that coordinates fit each other and the shape; TypeError or ValueError if not."""
     if not rows.shape == columns.shape == data.shape or data.ndim != 1:
         raise ValueError(
             f"data, row and col have shapes {data.shape}, {rows.shape} and {columns.shape}; "
@@ -88,7 +91,7 @@ def check_entries(shape: tuple[int, int], rows: Vector, columns: Vector, data: V
 def check_compressed(
     kind: str, shape: tuple[int, int], indptr: Vector, indices: Vector, data: Vector
 ) -> None:
-    """Hold that three arrays are compressed rows (CSR), columns (CSC) or rows of blocks (BSR).
+    """Check that three arrays are compressed rows (CSR), columns (CSC) or rows of blocks (BSR).
 
     Parameters
     ----------
@@ -96,6 +99,10 @@ def check_compressed(
         For the message.
     shape : tuple of int
         How many lines are compressed, and how many places each has.
+
+    Raises
+    ------
+    ValueError
     """
     rises = indptr.shape == (shape[0] + 1,) and indptr[0] == 0 and not np.any(indptr[1:] < indptr[:-1])
     columns = (indices.min(), indices.max()) if len(indices) else None
@@ -111,18 +118,18 @@ def check_facts(
     given: tuple[int, int],
     columns: tuple[int, int] | None,
 ) -> None:
-    """Hold the same of the numbers that were counted of such arrays.
+    """Check the same by facts that were found about such arrays, perhaps on a GPU; ValueError if they fail.
 
     Parameters
     ----------
     kind, shape
-        As above.
+        As for `check_compressed`.
     rises : bool
         True if indptr rises from 0 in as many steps as there are lines.
     end : int
         Its last number.
     given : tuple of int
-        Indices and values.
+        How many indices and how many values there are.
     columns : tuple of int or None
         Least and largest index.
     """
@@ -138,6 +145,36 @@ def check_facts(
             f"indices hold {columns[0]} to {columns[1]}; "
             f"a {kind} matrix of this shape needs 0 to {places - 1}"
         )
+
+
+def csr_from_coo(m: int, rows: Array, columns: Array, values: Array) -> tuple[Array, Array, Array]:
+    """Sort entries by row, stably; duplicates and explicit zeros stay as they are.
+
+    Parameters
+    ----------
+    m : int
+        Rows of the matrix.
+    rows, columns : numpy.ndarray, shape (nnz,), int32 or int64
+        Each row in [0, m).
+    values : numpy.ndarray, shape (nnz,)
+
+    Returns
+    -------
+    indptr : numpy.ndarray, shape (m + 1,), int64
+    indices, data : numpy.ndarray, shape (nnz,)
+        With the types of `columns` and `values`.
+    """
+    indptr, order = sort_by_row(m, rows)
+    return indptr, columns[order], values[order]
+
+
+def sort_by_row(m: int, rows: Array) -> tuple[Array, Array]:
+    """Return the beginning of each of m rows, and the entries in the order of their rows, stably."""
+    count = len(rows)
+    # A matrix with entry k in column k: SciPy's conversion sorts it by rows and keeps the order of columns.
+    ones, starts = np.ones(count, np.bool_), np.arange(count + 1, dtype=narrowest(count))
+    by_row = sparse.csc_array((ones, rows, starts), shape=(m, count)).tocsr()
+    return by_row.indptr.astype(np.int64), by_row.indices
 
 
 def equal(one: Csr, other: Csr) -> bool:

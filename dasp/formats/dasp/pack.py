@@ -6,6 +6,7 @@ From 1 to 4: `_pack_short`. Each function works in time linear in the entries th
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,18 @@ from dasp.formats.dasp.pattern import (
     Values,
 )
 from dasp.formats.format import BasicPrimitives
-from dasp.formats.plan import PAD, WARP, Array, Part, Plan, csr_of_slots, narrowest, nbytes, slots_of_entries
+from dasp.formats.plan import (
+    PAD,
+    WARP,
+    Array,
+    Part,
+    Plan,
+    arrays_of,
+    csr_of_slots,
+    narrowest,
+    nbytes,
+    slots_of_entries,
+)
 from dasp.runtime.dtypes import bits_type
 from dasp.runtime.process import load
 from dasp.runtime.sizes import ceil_div, round_up
@@ -48,7 +60,7 @@ def pack(csr: Csr, options: Options, model: CostModel, on: BasicPrimitives) -> P
     options : Options
     model : CostModel
         The thresholds are the paper's, whatever the model says.
-    on : Primitives
+    on : BasicPrimitives
         Not used: the loops of this format are its own.
 
     Returns
@@ -245,37 +257,32 @@ def _starts(counts: Vector, dtype: np.dtype[Any]) -> Vector:
 
 
 def values_from(plan: Plan, data: Array, slots: Array, on: BasicPrimitives) -> Values:
-    """Return the values of a plan with the same pattern; see `dasp.formats.sell.pack`."""
-    sizes = [len(part) for part in _parts(plan.values)]
-    stored = on.zeros(sum(sizes), data.dtype)
+    """Return the values of a plan with the same pattern; see `dasp.formats.format.Format`."""
+    ends = [0, *accumulate(len(part) for part in arrays_of(plan.values))]
+    stored = on.zeros(ends[-1], data.dtype)
     on.scatter(data, slots, stored)
-    ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
-    return Values(*(stored[end - size : end] for end, size in zip(ends, sizes, strict=True)))
+    return Values(*(stored[begin:end] for begin, end in pairwise(ends)))
 
 
 def values_into(plan: Plan, data: Array, slots: Array, on: BasicPrimitives) -> None:
     """Write values into the arrays of a plan; they fit, whatever they are."""
     new = values_from(plan, data, slots, on)
-    for part, numbers in zip(_parts(plan.values), _parts(new), strict=True):
+    for part, numbers in zip(arrays_of(plan.values), arrays_of(new), strict=True):
         on.overwrite(part, numbers)
-
-
-def _parts(values: Values) -> tuple[Array, ...]:
-    return values.long, values.regular, values.irregular, values.short
 
 
 def unpack(plan: Plan, on: BasicPrimitives) -> tuple[Vector, Vector, Vector]:
     """Return the matrix of a plan with NumPy arrays as CSR; `on` are the CPU's primitives."""
-    return csr_of_slots(plan, *expand(plan))
+    return csr_of_slots(plan, *_expand(plan))
 
 
 def slots(plan: Plan, on: BasicPrimitives) -> Vector:
     """Return the slot of every entry of a plan with NumPy arrays, as the entries came in."""
-    found: Vector = slots_of_entries(plan, *expand(plan)[:2])
+    found: Vector = slots_of_entries(plan, *_expand(plan)[:2])
     return found
 
 
-def expand(plan: Plan) -> tuple[Vector, Vector, Vector]:
+def _expand(plan: Plan) -> tuple[Vector, Vector, Vector]:
     """Return the caller's row, the column (`PAD` for a pad) and the value of every slot.
 
     Parameters
@@ -297,9 +304,7 @@ def expand(plan: Plan) -> tuple[Vector, Vector, Vector]:
         short_owners(short),
     )
     columns = long.columns, medium.regular.columns, medium.irregular.columns, short.columns
-    values = plan.values
-    stored = values.long, values.regular, values.irregular, values.short
-    return np.concatenate(rows), np.concatenate(columns), np.concatenate(stored)
+    return np.concatenate(rows), np.concatenate(columns), np.concatenate(list(arrays_of(plan.values)))
 
 
 def short_owners(short: ShortPart) -> Vector:

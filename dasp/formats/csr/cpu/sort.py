@@ -23,7 +23,7 @@ from dasp.runtime.sizes import narrowest, new_array
 Vector = np.ndarray[Any, Any]
 
 DIGIT_BITS, MOST_DIGITS = 8, 4
-"""Of a column, counted from the row's least one."""
+"""Bits of a digit, and most digits of a column, which is counted from the row's least one."""
 
 DIGITS = 1 << DIGIT_BITS
 HALF = np.uint64(DIGIT_BITS * MOST_DIGITS)
@@ -142,10 +142,10 @@ LANES = 16
 """Numbers of a vector register."""
 
 MOST_VECTORS = 16
-"""That stay in registers."""
+"""Vectors that stay in registers."""
 
 KEY_BITS = 32
-"""Of a number and, behind it, of its place in the run."""
+"""Bits of a key: a number and, behind it, its place in the run."""
 
 _VECTOR = ir.VectorType(I32, LANES)
 

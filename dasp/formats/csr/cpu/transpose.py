@@ -19,16 +19,16 @@ from dasp.runtime.sizes import narrowest, new_array
 Vector = np.ndarray[Any, Any]
 
 AHEAD = np.uint64(32)
-"""Entries by which the memory for one is prefetched before its turn: stores wait for each other."""
+"""How many entries before its turn the memory for an entry is prefetched: stores wait for each other."""
 
 COUNTED = 4
-"""Entries for each column from which on threads count columns of their own."""
+"""Entries to a column from which on each thread counts columns of its own."""
 
 
 def transpose(csr: Csr) -> tuple[Csr, Vector] | None:
     """See `Operations`: a stable counting sort, linear in m + n + nnz; each thread moves a range of rows."""
     (m, n), indptr, indices, data = csr
-    if _is_its_own(csr):
+    if _is_symmetric(csr):
         return None
     count, bits = len(indices), bits_type(data.dtype)
     place = narrowest(count)
@@ -50,7 +50,7 @@ def transpose(csr: Csr) -> tuple[Csr, Vector] | None:
     return transposed, order
 
 
-def _is_its_own(csr: Csr) -> bool:
+def _is_symmetric(csr: Csr) -> bool:
     """Return True if a matrix has the entries of its transpose in the same order, bit for bit.
 
     Each thread looks for the entries of some rows among columns. A matrix without symmetry is soon known.
