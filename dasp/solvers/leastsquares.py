@@ -109,7 +109,7 @@ class Problem:
         self._next_u = self.rows.fuse("u = scale t - back u", dots=("u u",))
         self._next_v = self.columns.fuse("v = scale g - back v", dots=("v v",))
         self._true = self.rows.fuse("t = b - t", dots=("t t",))
-        self._gradient = self.columns.fuse(dots=("g g",))
+        self._gradient = self.columns.fuse(dots=("g g", "x x"))
         self.method = method(self)
         starts = {"zero": self._start_from_zero, "x": self._start_from_x}
         self.loop: Loop = self.space.loop(starts, self._iterate, self._finish, 1)
@@ -192,8 +192,8 @@ class Problem:
         self.forward("x", "t")
         (true,) = self._true()
         self.backward("t", "g")
-        (gradient,) = self._gradient()
-        return {"true": true, "gradient": gradient}
+        gradient, xx = self._gradient()
+        return {"true": true, "gradient": gradient, "xx": xx}
 
 
 class LeastSquaresSolve(Solve):
@@ -248,7 +248,8 @@ class LeastSquaresSolve(Solve):
         """Return a reason if x is no answer in its type, or holds NaN that no residual shows."""
         if (self.problem.unit or self.problem.scale) and not self._has_room(given):
             return BEYOND
-        return None if self.from_zero or self._is_finite() else HIDDEN
+        finite = self.from_zero or math.isfinite(s["xx"]) or self._is_finite()
+        return None if finite else HIDDEN
 
     def _has_room(self, given: Mapping[str, float]) -> bool:
         """Return True if x is still an answer when it is rounded to the type for A and b as given."""

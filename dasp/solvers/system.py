@@ -79,7 +79,7 @@ class System:
         self.vectors = self.space.vectors(self.n, "b", "x", "r", "q", *names)
         self.count, self.nbytes = 4 + len(names), self.vectors.nbytes
         self._begin = self.vectors.fuse("r = b", "x = 0", dots=("b b", "r r"))
-        self._subtract = self.vectors.fuse("r = b - q", dots=("b b", "r r"))
+        self._subtract = self.vectors.fuse("r = b - q", dots=("b b", "r r", "x x"))
         self.method = method(self)
         self.loop: Loop = self.space_loop() if loop is None else loop(self)
 
@@ -131,7 +131,8 @@ class System:
 
     def _start_from_x(self, given: State) -> State:
         self.multiply("x", "q")
-        return self._start(given, *self._subtract())
+        *squares, xx = self._subtract()
+        return {**self._start(given, *squares), "xx": xx}
 
     def _start(self, given: State, bb: Scalar, rr: Scalar) -> State:
         relative, absolute = given["rtol"] * given["rtol"] * bb, given["atol"] * given["atol"]
@@ -151,8 +152,8 @@ class System:
 
     def _true(self) -> State:
         self.multiply("x", "q")
-        _, rr = self._subtract()
-        return {"true": rr}
+        _, rr, xx = self._subtract()
+        return {"true": rr, "xx": xx}
 
 
 class LinearSolve(Solve):
@@ -196,7 +197,7 @@ class LinearSolve(Solve):
         M = self.system.preconditioner
         # A diagonal M was found to be finite when it was made. To look takes as long as some iterations.
         may_hide = not self.from_zero or (M is not None and self.system.diagonal is None)
-        if may_hide and not self._is_finite():
+        if may_hide and not (math.isfinite(s.get("xx", math.nan)) or self._is_finite()):
             return HIDDEN
         if self.factor == 1.0:
             return None

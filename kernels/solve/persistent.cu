@@ -32,7 +32,7 @@ enum Mode { FROM_ZERO, FROM_X, AGAIN };
 enum Finish { NEVER, ALWAYS, UNLESS_LIMIT };
 // Why it stopped (dasp/solvers/scalars.py, dasp/solvers/plain.py).
 enum Reason { RUNNING, CLAIMED, LIMIT, NOT_FINITE, NOTHING, INDEFINITE = 8, BAD_M };
-enum Slot { REASON, COUNT, BB, RR, START, WANTED, GOAL, TRUE_RR, RHO, CURVATURE, OVER_RHO, OVER_ALPHA, SHOWN, SLOTS };
+enum Slot { REASON, COUNT, BB, RR, START, WANTED, GOAL, TRUE_RR, XX, RHO, CURVATURE, OVER_RHO, OVER_ALPHA, SHOWN, SLOTS };
 constexpr int MAILBOX = DASP_MAILBOX, HISTORY = 16;  // numbers of `mailbox`, and where the history begins there
 // What happens before a sum over the grid: r is set (BEGIN), also from a product with x (OF_X); w is made (FIRST); an
 // iteration; vectors of an earlier launch are read (READ); x is written (WRITTEN); the true residual (TRUE).
@@ -312,7 +312,7 @@ dasp_persistent(const uint4* __restrict__ headers, const Index* __restrict__ bas
     Phase phase = mode == FROM_ZERO ? BEGIN : mode == FROM_X ? OF_X : scalar[REASON] == LIMIT ? READ : TRUE;
 #pragma unroll 1
     for (;;) {
-        double value[SUMS] = {};  // the first is b'b, w'M r or the square of the true residual; then r'r, r'M r
+        double value[SUMS] = {};  // b'b, w'M r or the square of the true residual; r'r, or x'x with that; r'M r
         const auto measure = [&](int i, X of_r, X of_w) {
             const X of_u = times_m(i, of_r);
             value[0] += double(of_w) * double(of_u);
@@ -378,6 +378,7 @@ dasp_persistent(const uint4* __restrict__ headers, const Index* __restrict__ bas
                 } else {
                     const double left = double(b[row] - made);
                     value[0] += left * left;
+                    value[1] += double(x[row]) * double(x[row]);
                 }
             });
             if (phase == FIRST || phase == ITERATE) at = 1 - at;
@@ -387,9 +388,10 @@ dasp_persistent(const uint4* __restrict__ headers, const Index* __restrict__ bas
             if (phase == BEGIN || phase == OF_X) {
                 const double relative = rtol * rtol * total[0], absolute = atol * atol;
                 begin(scalar, total, relative > absolute ? relative : absolute, margin);
-            } else if (phase == TRUE)
+            } else if (phase == TRUE) {
                 scalar[TRUE_RR] = total[0];
-            else if (phase != WRITTEN)
+                scalar[XX] = total[1];
+            } else if (phase != WRITTEN)
                 decide(scalar, total, most, history, step, turn);
         });
         if (phase == TRUE) break;

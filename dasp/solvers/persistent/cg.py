@@ -28,7 +28,7 @@ FROM_ZERO, FROM_X, AGAIN = range(3)
 NEVER, ALWAYS, UNLESS_LIMIT = range(3)
 """The cases in which a launch computes the true residual at its end."""
 
-SLOTS = {"code": 0, "count": 1, "bb": 2, "rr": 3, "start": 4, "wanted": 5, "goal": 6, "true": 7}
+SLOTS = {"code": 0, "count": 1, "bb": 2, "rr": 3, "start": 4, "wanted": 5, "goal": 6, "true": 7, "xx": 8}
 """The places of a report's scalars in the record; the kernel keeps numbers of its own behind them."""
 
 RECORD = 16
