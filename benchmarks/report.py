@@ -41,10 +41,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = (
     "README.md",
-    *(
-        f"docs/{page}.md"
-        for page in ("index", "benchmarks", "distributed", "dtypes", "faster", "processes", "solvers")
-    ),
+    *(f"docs/{page}.md" for page in ("index", "benchmarks", "distributed", "dtypes", "faster", "solvers")),
 )
 MARKER = re.compile(r"<!-- results:(\w+) begin -->")
 COLLECTIONS = ("cpu", "h200")

@@ -39,14 +39,21 @@ def setup(app: Any) -> dict[str, bool]:
 
 def write_inline(writer: Any, node: nodes.math) -> None:
     """Write a formula within a sentence as MathML, which browsers draw without a script."""
-    writer.body.append(latex2mathml.converter.convert(node.astext()))
+    writer.body.append(write_mathml(node.astext(), "inline"))
     raise nodes.SkipNode
 
 
 def write_equation(writer: Any, node: nodes.math_block) -> None:
     """Write an equation on a line of its own."""
-    writer.body.append(latex2mathml.converter.convert(node.astext(), display="block"))
+    writer.body.append(write_mathml(node.astext(), "block"))
     raise nodes.SkipNode
+
+
+def write_mathml(text: str, display: str) -> str:
+    """Return a formula as MathML. A bar stands close to its letters: it is that of an absolute value."""
+    bar = '<mo stretchy="false">&#x0007C;</mo>'
+    close = bar.replace("<mo ", '<mo lspace="0" rspace="0" ')
+    return latex2mathml.converter.convert(text, display=display).replace(bar, close)
 
 
 def keep_bars(app: Any, what: str, name: str, of: Any, options: Any, lines: list[str]) -> None:
