@@ -19,7 +19,7 @@ from dasp.multigrid.hierarchy import Setup, check_finite, coarsen, cycle_type, l
 from dasp.multigrid.smoothers import LEVEL_VECTORS, CycleOptions, Level, check_options
 from dasp.preconditioners.base import PlannedPart, Preconditioner, host_matrix, place
 from dasp.preconditioners.spectrum import spectral_radius
-from dasp.runtime.cpu.threads import Offer, get_num_threads
+from dasp.runtime.cpu.threads import run
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array, DTypeLike
 from dasp.solvers.operator import DeviceOperator
@@ -122,7 +122,7 @@ class Multigrid(Cycle):
             *(partial(plan, key) for key in matrices),
             *(partial(invert, k) for k in range(len(setup.levels))),
         ]
-        Offer(tasks, min(get_num_threads(), len(tasks)) - 1).finish()
+        run(tasks)
         self._parts = {key: parts[key] for key in matrices}  # in their order, not that of the threads
         levels = []
         for k, one in enumerate(setup.levels):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -135,6 +136,23 @@ def test_tasks_may_share_their_work_again() -> None:
 
     _threads.run([lambda: _threads.run([inner] * 3)] * 4)
     assert len(done) == 12
+
+
+@needs_two
+@pytest.mark.parametrize("asked", [None, 2])
+def test_tasks_keep_to_the_number_of_threads(asked: int | None) -> None:
+    together = threading.Barrier(2)
+
+    def meet() -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(20 if asked else 0.1)
+
+    dasp.set_num_threads(1)
+    try:
+        _threads.run([meet, meet], asked)
+    finally:
+        dasp.set_num_threads(None)
+    assert together.broken == (asked is None)
 
 
 # A job is what it is declared to be

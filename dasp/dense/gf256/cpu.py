@@ -224,4 +224,4 @@ def product(kernel: CpuKernel, a: Bytes, b: Bytes, out: Bytes, threads: int) -> 
         return
     edges = [*(n * part // parts // 64 * 64 for part in range(parts)), n]
     runs = [slice(start, stop) for start, stop in itertools.pairwise(edges)]
-    run([functools.partial(task, b[:, part], out[:, part]) for part in runs])
+    run([functools.partial(task, b[:, part], out[:, part]) for part in runs], parts)

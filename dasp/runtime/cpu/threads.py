@@ -287,8 +287,8 @@ class Offer:
                 raise share.failure
 
 
-def run(tasks: Sequence[Callable[[], None]]) -> None:
-    """Run every task, at most one at a time in the calling thread and the others beside it.
+def run(tasks: Sequence[Callable[[], None]], threads: int | None = None) -> None:
+    """Run every task, in the calling thread and others: as many in all as products use, or `threads`.
 
     Returns when all have ended; the first exception of a task is raised then, and so is what the handler of a
     signal raises. Tasks may call `run`. A task that no worker has begun is run by the caller.
@@ -297,7 +297,7 @@ def run(tasks: Sequence[Callable[[], None]]) -> None:
         tasks[0]()
         return
     with Deferred():
-        Offer(tasks, running(len(tasks)) - 1).finish()
+        Offer(tasks, running(min(threads or get_num_threads(), len(tasks))) - 1).finish()
 
 
 def over_ranges(items: int, entries: int, work: Callable[[int, int], T]) -> list[T]:

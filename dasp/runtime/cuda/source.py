@@ -151,7 +151,7 @@ def load_all(wanted: Iterable[Source]) -> None:
     """
     missing = _missing(wanted)
     if missing:
-        _threads.run(missing)
+        _threads.run(missing, len(missing))
 
 
 def begin_loading(wanted: Iterable[Source]) -> None:

@@ -155,5 +155,5 @@ def upload(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
 
     with staging.lock:
         if workers:
-            _threads.run([partial(send, worker) for worker in range(workers)])
+            _threads.run([partial(send, worker) for worker in range(workers)], workers)
     return targets
