@@ -21,12 +21,11 @@ from dasp.formats.sell.cuda.column_blocks import BLOCKS, Gathering, choose_colum
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.dtypes import C_NAMES, TABLE, Arithmetic, arithmetic, into
+from dasp.solvers import persistent as one_launch
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
+from dasp.solvers.cg import ConjugateGradients, HermitianConjugateGradients, PipelinedConjugateGradients
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.minres import MinimalResiduals
-from dasp.solvers.persistent import kernel as one_launch
-from dasp.solvers.pipelined import PipelinedConjugateGradients
-from dasp.solvers.plain import ConjugateGradients, HermitianConjugateGradients
 from dasp.solvers.system import System
 from tests.simt import sass
 from tests.support.nvrtc import compile_text

@@ -306,7 +306,7 @@ def may_use_cupy(path: Path) -> bool:
         r"dense/(\w+/)?(\w*_)?cuda(_\w*)?\.py",
         r"cli/\w+\.py",
         r"solvers/cuda/device\.py",
-        r"solvers/persistent/kernel\.py",
+        r"solvers/persistent\.py",
         r"distributed/(\w+_cuda|nccl|peers|transport)\.py",
     )
     return any(re.fullmatch(pattern, relative) for pattern in allowed)

@@ -27,9 +27,9 @@ from dasp.solvers.blocks import (
     pseudo_inverse,
     squared_lengths,
 )
+from dasp.solvers.cg import SKEW
 from dasp.solvers.driver import BEYOND, HIDDEN, drive, hand_back
 from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
-from dasp.solvers.plain import SKEW
 from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats
 

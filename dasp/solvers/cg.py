@@ -1,4 +1,11 @@
-"""Conjugate gradients, for symmetric or Hermitian positive definite matrices."""
+"""Conjugate gradients, for symmetric or Hermitian positive definite matrices.
+
+Two forms of one method: `ConjugateGradients` takes one product and three passes over the vectors, and
+`PipelinedConjugateGradients` one product and one pass. The second is for a GPU and systems so small that
+launches are what counts, and for ranks that would wait for sums; `dasp.solvers.persistent` makes it one
+launch. In exact arithmetic both are the same, but the second carries more along by recurrences, and so drifts
+sooner from the true residual: where it gets stuck, the first goes on from its x.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,12 +21,10 @@ from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import any_complex, make_limits, one_call, place_and_type
 from dasp.solvers.driver import BREAKDOWN, STAGNATION
 from dasp.solvers.operator import Matrix
-from dasp.solvers.persistent.cg import PersistentLoop
-from dasp.solvers.pipelined import PipelinedConjugateGradients
-from dasp.solvers.plain import conjugate_gradients, names_with
-from dasp.solvers.space import Loop
+from dasp.solvers.scalars import OWN, RUNNING, Scalar, where
+from dasp.solvers.space import State
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import Method, System, solve
+from dasp.solvers.system import System, solve
 from dasp.solvers.workspace import Workspace
 
 
@@ -100,35 +105,28 @@ def cg(
     """
     n = int(getattr(A, "shape", (0,))[0])
     limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
-    plain = CgForm(conjugate_gradients, names_with(M))
-    form = _find_quick_form(A, b, n, M, seen=callback is not None or progress) or plain
-    x, stats = solve(A, b, x0, limits, M, workspace, *form)
+    quick = _find_quick_solve(A, b, n, M, seen=callback is not None or progress)
+    plain = partial(solve, method=conjugate_gradients, names=names_with(M))
+    x, stats = (quick or plain)(A, b, x0, limits, M, workspace)
     rest = replace(limits, maxiter=limits.maxiter - stats.iterations)
     stuck = stats.info in (STAGNATION, BREAKDOWN) and math.isfinite(stats.residual)
-    if form is not plain and stuck and rest.maxiter > 0:
-        x, more = solve(A, b, x, rest, M, workspace, *plain)
+    if quick and stuck and rest.maxiter > 0:
+        x, more = plain(A, b, x, rest, M, workspace)
         stats = more.after(stats)
     return x, stats
 
 
-class CgForm(NamedTuple):
-    """A form of the method: the last arguments of `dasp.solvers.system.solve`."""
-
-    method: Callable[[System], Method]
-    names: tuple[str, ...]
-    key: tuple[Any, ...] = ()
-    loop: Callable[[System], Loop] | None = None
-
-
-def _find_quick_form(A: Matrix, b: ArrayLike, n: int, M: Matrix | None, *, seen: bool) -> CgForm | None:
-    """Return a form of the method that is faster than the plain one here, or None.
+def _find_quick_solve(
+    A: Matrix, b: ArrayLike, n: int, M: Matrix | None, *, seen: bool
+) -> Callable[..., tuple[Array, Stats]] | None:
+    """Return `solve` by a form of the method that is faster than the plain one here, or None.
 
     On several ranks it is the form whose sums no rank waits for; on a GPU the form in one launch, else that
     in one pass. With M, or where x is seen on the way, the one launch alone can be faster.
     """
     if any_complex(A, b, M):
         return None  # the plain form alone looks whether A is Hermitian
-    quick = CgForm(PipelinedConjugateGradients, PipelinedConjugateGradients.names)
+    method, names = PipelinedConjugateGradients, PipelinedConjugateGradients.names
     if hasattr(A, "solver_space"):
         pays = bool(getattr(A, "hidden_sums", False))
     else:
@@ -137,12 +135,162 @@ def _find_quick_form(A: Matrix, b: ArrayLike, n: int, M: Matrix | None, *, seen:
             return None
         # A GPU's modules are not for a CPU.
         from dasp.solvers.cuda.space import ONE_PASS_ROWS
-        from dasp.solvers.persistent.kernel import find_recipe
+        from dasp.solvers.persistent import PersistentLoop, find_recipe
 
         recipe = find_recipe(A, M, dtype)
         if recipe is not None:
-            names = quick.names if M is None else (*quick.names, "d")
-            return CgForm(quick.method, names, ("cg in one launch",), partial(PersistentLoop, recipe=recipe))
+            more, loop = () if M is None else ("d",), partial(PersistentLoop, recipe=recipe)
+            return partial(solve, method=method, names=(*names, *more), key=("cg in one launch",), loop=loop)
         # In float32 what is carried along in one pass drifts away so soon that it takes more iterations.
         pays = n <= ONE_PASS_ROWS and dtype == np.float64
-    return quick if pays and M is None and not seen else None
+    return partial(solve, method=method, names=names) if pays and M is None and not seen else None
+
+
+INDEFINITE, BAD_M, NOT_HERMITIAN = OWN, OWN + 1, OWN + 2
+
+SKEW = {"complex64": 1e-2, "complex128": 1e-4}
+"""An imaginary part of p' A p above this times p' p and the norm of A, as far as that has shown, is no
+rounding: with the unit roundoff that would take a p whose Rayleigh quotient is 1e-12 (in complex64 6e-6) of
+the norm, and none before it with a larger one."""
+
+
+class ConjugateGradients:
+    """One product and three passes an iteration, four with a preconditioner that is no diagonal."""
+
+    period: ClassVar = 1
+    leaving: ClassVar[tuple[str, ...]] = ()
+    restarts: ClassVar[frozenset[int]] = frozenset({INDEFINITE})
+    words: ClassVar[dict[int, str]] = {
+        INDEFINITE: "p' A p is not positive, so A is not positive definite (or is singular, and b out of its "
+        "reach); minres takes symmetric matrices that are not",
+        BAD_M: "r' M r is not positive, so M is not positive definite",
+    }
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._z = "r" if system.preconditioner is None else "z"
+        fuse = system.vectors.fuse
+        self._first = fuse(f"p = {self._z}", dots=(f"r {self._z}",))
+        self._curvature = fuse(dots=("p q",))
+        is_diagonal = system.diagonal is not None
+        self._divide = fuse("z = d*r") if is_diagonal else None
+        self._inner = fuse(dots=("r z",)) if self._z == "z" and not is_diagonal else None
+        if is_diagonal:
+            self._descend = fuse("r = r - alpha q", "z = d*r", dots=("r r", "r z"))
+        else:
+            self._descend = fuse("r = r - alpha q", dots=("r r",))
+        self._advance = fuse("x = x + alpha p", f"p = {self._z} + beta p")
+
+    def start(self, s: State) -> State:
+        """Go down along M r."""
+        if self._divide:
+            self._divide()
+        elif self._inner:
+            self._system.precondition("r", "z")
+        (rho,) = self._first()
+        stopped = where(s["code"] > float(RUNNING), s["code"], float(BAD_M))
+        return {"rho": rho, "code": where(rho > 0.0, s["code"], stopped)}
+
+    def iterate(self, phase: int, s: State) -> State:
+        """Go as far along p as lowers the error most; then turn."""
+        self._system.multiply("p", "q")
+        (curvature,) = self._curvature()
+        self.alpha = alpha = where(curvature > 0.0, s["rho"] / curvature, 0.0)
+        dots = self._descend(alpha=alpha)
+        rr, rho = dots[0], dots[-1]
+        if self._inner:
+            self._system.precondition("r", "z")
+            (rho,) = self._inner()
+        beta = rho / s["rho"]
+        self._advance(alpha=alpha, beta=beta)
+        of_m = where(rho > 0.0, float(RUNNING), float(BAD_M))
+        return {"rr": rr, "rho": rho, "code": where(curvature > 0.0, of_m, float(INDEFINITE))}
+
+
+class HermitianConjugateGradients(ConjugateGradients):
+    """The passes of `ConjugateGradients`, and p' p in the one that makes p' A p.
+
+    With the real part for an inner product the n complex numbers of a vector are 2 n real ones, and a
+    Hermitian matrix is a symmetric one of them. So every coefficient is real, and but for products the
+    iteration is the same. If A is not Hermitian, p' A p has an imaginary part.
+    """
+
+    words: ClassVar[dict[int, str]] = {
+        **ConjugateGradients.words,
+        NOT_HERMITIAN: "p' A p is not real, so A is not Hermitian; gmres and bicgstab take such matrices",
+    }
+
+    def __init__(self, system: System) -> None:
+        super().__init__(system)
+        self._skew = SKEW[system.space.dtype.name]
+        self._look = system.vectors.fuse(dots=("p'q", "p p"))
+        self._curvature = self._look_along
+
+    def _look_along(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
+        self._seen = along, _ = self._look(**coefficients)
+        return (along.real,)
+
+    def start(self, s: State) -> State:
+        """Nothing is known of the norm of A."""
+        return {**super().start(s), "norm": 0.0}
+
+    def iterate(self, phase: int, s: State) -> State:
+        """Do as for a symmetric matrix, and look at what p' A p was."""
+        new = super().iterate(phase, s)
+        along, pp = self._seen
+        norm = where(along.real > s["norm"] * pp, along.real / pp, s["norm"])
+        skew = abs(along.imag) > self._skew * norm * pp
+        return {**new, "norm": norm, "code": where(skew, float(NOT_HERMITIAN), new["code"])}
+
+
+def conjugate_gradients(system: System) -> ConjugateGradients:
+    """Return the method for the numbers of a system."""
+    return HermitianConjugateGradients(system) if system.complex else ConjugateGradients(system)
+
+
+def names_with(M: Matrix | None) -> tuple[str, ...]:
+    """Return the vectors that conjugate gradients take with a preconditioner."""
+    if M is None:
+        return ("p",)
+    return ("p", "z") if getattr(M, "diagonal_of_inverse", None) is None else ("p", "z", "d")
+
+
+class PipelinedConjugateGradients:
+    """One product and one pass an iteration: both dot products are of vectors that are there at its start.
+
+    An iteration is judged at the head of the next one, as only a GPU's loop does.
+    Ghysels and Vanroose (2014), doi:10.1016/j.parco.2013.06.001, algorithm 3.
+    """
+
+    period: ClassVar = 1
+    leaving: ClassVar[tuple[str, ...]] = ("rr", "delta")
+    restarts: ClassVar[frozenset[int]] = ConjugateGradients.restarts
+    words: ClassVar[dict[int, str]] = ConjugateGradients.words
+    names: ClassVar = ("w", "z", "s", "p")
+
+    def __init__(self, system: System) -> None:
+        self._system, fuse = system, system.vectors.fuse
+        dots = ("r r", "w r")
+        self._clear = fuse("z = 0", "s = 0", "p = 0", dots=dots)
+        self._advance = fuse(
+            *("z = q + beta z", "s = w + beta s", "p = r + beta p"),
+            *("x = x + alpha p", "r = r - alpha s", "w = w - alpha z"),
+            dots=dots,
+        )
+
+    def start(self, s: State) -> State:
+        """Take w = A r along, and clear what is updated."""
+        self._system.multiply("r", "w")
+        rr, delta = self._clear()
+        return {"rr": rr, "delta": delta, "last": 0.0, "alpha": 1.0}
+
+    def iterate(self, phase: int, s: State) -> State:
+        """Make the product ahead, then everything else at once."""
+        self._system.multiply("w", "q")
+        rr: Scalar = s["rr"]
+        beta = where(s["last"] > 0.0, rr / s["last"], 0.0)
+        curvature = s["delta"] - beta * rr / s["alpha"]
+        alpha = where(curvature > 0.0, rr / curvature, 0.0)
+        code = where(curvature > 0.0, float(RUNNING), float(INDEFINITE))
+        next_rr, delta = self._advance(alpha=alpha, beta=beta)
+        return {"judge": rr, "rr": next_rr, "delta": delta, "last": rr, "alpha": alpha, "code": code}

@@ -13,8 +13,8 @@ import numpy as np
 from dasp.runtime import check as _check
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import check_square, make_limits, one_call, place_and_type
+from dasp.solvers.cg import ConjugateGradients, names_with
 from dasp.solvers.operator import Matrix
-from dasp.solvers.plain import ConjugateGradients, names_with
 from dasp.solvers.scalars import OWN, RUNNING, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats

@@ -25,9 +25,9 @@ from dasp.solvers.blocks import (
     orthonormalize,
     squares_of,
 )
+from dasp.solvers.cg import SKEW
 from dasp.solvers.driver import drive, hand_back
 from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
-from dasp.solvers.plain import SKEW
 from dasp.solvers.scalars import CLAIMED
 from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import make_limits, one_call
+from dasp.solvers.cg import SKEW
 from dasp.solvers.operator import Matrix
-from dasp.solvers.plain import SKEW
 from dasp.solvers.scalars import OWN, RUNNING, hypot, sqrt, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats

@@ -2,11 +2,11 @@
 // plan and its rows of the vectors in shared memory until the method stops.
 //
 // Ghysels and Vanroose (2014), doi:10.1016/j.parco.2013.06.001, algorithm 4, for M a diagonal or none; the scalars are
-// those of dasp/solvers/pipelined.py. The one vector that all blocks read, M w, lies in two copies that are written by
+// those of dasp/solvers/cg.py. The one vector that all blocks read, M w, lies in two copies that are written by
 // turns, and an iteration is one product, whose rows are updated where they are made, and one sum over the grid.
 //
 // Launch: cooperative, one dimension, blocks of DASP_THREADS threads, with as much dynamic shared memory as a block's
-//     share takes at most: see dasp/solvers/persistent/kernel.py.
+//     share takes at most: see dasp/solvers/persistent.py.
 // The plan's arrays: as in spmv/slices.cu, without segments.
 // b, x (n): by rows. x is read if `mode` is FROM_X or AGAIN, and written.
 // diagonal (n): M is diag(diagonal); not read if DASP_JACOBI is 0.
@@ -30,7 +30,7 @@
 
 enum Mode { FROM_ZERO, FROM_X, AGAIN };
 enum Finish { NEVER, ALWAYS, UNLESS_LIMIT };
-// Why it stopped (dasp/solvers/scalars.py, dasp/solvers/plain.py).
+// Why it stopped (dasp/solvers/scalars.py, dasp/solvers/cg.py).
 enum Reason { RUNNING, CLAIMED, LIMIT, NOT_FINITE, NOTHING, INDEFINITE = 8, BAD_M };
 enum Slot { REASON, COUNT, BB, RR, START, WANTED, GOAL, TRUE_RR, XX, RHO, CURVATURE, OVER_RHO, OVER_ALPHA, SHOWN, SLOTS };
 constexpr int MAILBOX = DASP_MAILBOX, HISTORY = 16;  // numbers of `mailbox`, and where the history begins there

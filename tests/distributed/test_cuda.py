@@ -30,13 +30,12 @@ from dasp.distributed.space_cuda import RanksCudaSpace, RanksDevice
 from dasp.models import generate
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.solvers.arguments import make_limits
+from dasp.solvers.cg import ConjugateGradients, HermitianConjugateGradients, PipelinedConjugateGradients
 from dasp.solvers.cuda import loop as cuda_loop
 from dasp.solvers.cuda.passes import THREADS
 from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, CudaSpace
 from dasp.solvers.driver import drive
 from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
-from dasp.solvers.pipelined import PipelinedConjugateGradients
-from dasp.solvers.plain import ConjugateGradients, HermitianConjugateGradients
 from dasp.solvers.system import LinearSolve, System, load
 from tests.solvers.test_complex import helmholtz, hermitian, numbers
 from tests.solvers.test_cuda import Dotted

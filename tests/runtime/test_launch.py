@@ -21,8 +21,7 @@ from dasp.runtime.cuda.launch import Launch, Signature
 MODULES = [
     importlib.import_module(module.name)
     for module in pkgutil.walk_packages(dasp.__path__, "dasp.")
-    if (".cuda." in f"{module.name}." and ".pack." not in module.name)
-    or module.name.endswith("persistent.kernel")
+    if (".cuda." in f"{module.name}." and ".pack." not in module.name) or module.name.endswith("persistent")
 ]
 SIGNATURES = {
     value.entry: value

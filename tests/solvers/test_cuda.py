@@ -21,6 +21,7 @@ from dasp.solvers import Workspace, bicgstab, cg, gmres, lsqr, minres
 from dasp.solvers import system as system_module
 from dasp.solvers.arguments import make_limits
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
+from dasp.solvers.cg import ConjugateGradients, PipelinedConjugateGradients
 from dasp.solvers.cuda import loop as cuda_loop
 from dasp.solvers.cuda import space as cuda_space
 from dasp.solvers.cuda.passes import THREADS, PassText
@@ -29,8 +30,6 @@ from dasp.solvers.cuda.trace import Slots, Trace
 from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.operator import device_of
-from dasp.solvers.pipelined import PipelinedConjugateGradients
-from dasp.solvers.plain import ConjugateGradients
 from dasp.solvers.scalars import where
 from dasp.solvers.system import solve
 from tests.solvers.test_solvers import PASSES, check, poisson, updated

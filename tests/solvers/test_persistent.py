@@ -11,15 +11,13 @@ import scipy.sparse as sp
 
 from dasp import Policy, SpMatrix
 from dasp.preconditioners import jacobi
-from dasp.solvers import Workspace, cg
+from dasp.solvers import Workspace, cg, persistent
 from dasp.solvers import system as system_module
 from dasp.solvers.arguments import make_limits
+from dasp.solvers.cg import PipelinedConjugateGradients
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.driver import BREAKDOWN
-from dasp.solvers.persistent import cg as solver
-from dasp.solvers.persistent import kernel
-from dasp.solvers.persistent.cg import PersistentLoop
-from dasp.solvers.pipelined import PipelinedConjugateGradients
+from dasp.solvers.persistent import Chip, PersistentLoop, find_recipe, make_recipe
 from dasp.solvers.system import solve
 from tests.solvers.test_solvers import check, poisson
 from tests.support.simt_device import EmulatedDevice
@@ -30,16 +28,16 @@ pytestmark = pytest.mark.simt
 @pytest.fixture(autouse=True)
 def _few_threads(monkeypatch):
     """A GPU has blocks of more threads, which take longer here; and small matrices get few blocks."""
-    monkeypatch.setattr(kernel, "THREADS", 64)
-    monkeypatch.setattr(kernel, "LEAST_SLICES", 0.1)
-    monkeypatch.setattr(kernel, "MOST_STEPS", 1000)
+    monkeypatch.setattr(persistent, "THREADS", 64)
+    monkeypatch.setattr(persistent, "LEAST_SLICES", 0.1)
+    monkeypatch.setattr(persistent, "MOST_STEPS", 1000)
 
 
 class Planned:
     """A matrix whose plan the kernel multiplies by; its own product is not used."""
 
     def __init__(self, A: Any, policy: Policy | None = None, blocks: int = 3) -> None:
-        self.chip = kernel.Chip(blocks, 227 * 1024)
+        self.chip = Chip(blocks, 227 * 1024)
         self.plan = SpMatrix.from_scipy(A, device="cpu", policy=policy)._product.plan
         self.shape, self.dtype, self.A = A.shape, A.dtype, A
 
@@ -50,7 +48,7 @@ class Planned:
         raise AssertionError("the kernel makes the products")
 
     def recipe(self, *, diagonal):
-        return kernel.make_recipe(self.plan, self.chip, diagonal=diagonal)
+        return make_recipe(self.plan, self.chip, diagonal=diagonal)
 
 
 def emulate(monkeypatch):
@@ -115,7 +113,7 @@ def test_launches_that_go_on_give_the_same_bits_as_one(monkeypatch, precondition
     assert more.iterations == stats.iterations
     assert more.residuals == [*stats.residuals[::3], *stats.residuals[-1:] * (stats.iterations % 3 > 0)]
     assert len(seen) == -(-stats.iterations // 3)
-    monkeypatch.setattr(solver, "HISTORY", 5)  # the host reads it as often as it is full
+    monkeypatch.setattr(persistent, "HISTORY", 5)  # the host reads it as often as it is full
     again, more = run(Planned(A), b, M=M)
     np.testing.assert_array_equal(again, x)
     assert more.residuals == stats.residuals
@@ -183,17 +181,17 @@ def test_where_it_is_used(monkeypatch):
     A, double = Planned(poisson(5)), np.dtype(float)
     assert A.recipe(diagonal=False)
     assert A.recipe(diagonal=True)
-    assert not kernel.find_recipe(A.A, None, double)
-    assert not kernel.find_recipe(SpMatrix.from_scipy(A.A, device="cpu"), None, double)
-    A.chip = kernel.Chip(0, 1 << 20)
+    assert not find_recipe(A.A, None, double)
+    assert not find_recipe(SpMatrix.from_scipy(A.A, device="cpu"), None, double)
+    A.chip = Chip(0, 1 << 20)
     assert not A.recipe(diagonal=False)
-    A.chip = kernel.Chip(1, 20_000)
+    A.chip = Chip(1, 20_000)
     assert not A.recipe(diagonal=False)
-    A.chip = kernel.Chip(3, 227 * 1024)
-    monkeypatch.setattr(kernel, "MOST_STEPS", 2.0)
+    A.chip = Chip(3, 227 * 1024)
+    monkeypatch.setattr(persistent, "MOST_STEPS", 2.0)
     assert not A.recipe(diagonal=False)
-    monkeypatch.setattr(kernel, "MOST_STEPS", 8.0)
-    monkeypatch.setattr(kernel, "LEAST_SLICES", 4)
+    monkeypatch.setattr(persistent, "MOST_STEPS", 8.0)
+    monkeypatch.setattr(persistent, "LEAST_SLICES", 4)
     assert [Planned(poisson(n), blocks=5).recipe(diagonal=False).blocks for n in (3, 17, 40)] == [
         1,
         2,
@@ -219,9 +217,9 @@ def test_on_a_gpu(preconditioned):
         b = np.random.default_rng(3).standard_normal(A.shape[0])
         planned, right, workspace = SpMatrix.from_scipy(A, device="cuda"), cupy.asarray(b), Workspace()
         M = jacobi(planned) if preconditioned else None
-        assert kernel.find_recipe(planned, M, b.dtype)
-        assert not kernel.find_recipe(planned, M, np.dtype("f4"))
-        assert not kernel.find_recipe(planned, sp.eye_array(A.shape[0]), b.dtype)
+        assert find_recipe(planned, M, b.dtype)
+        assert not find_recipe(planned, M, np.dtype("f4"))
+        assert not find_recipe(planned, sp.eye_array(A.shape[0]), b.dtype)
         x, stats = cg(planned, right, rtol=1e-9, M=M, workspace=workspace)
         check(A, x.get(), b, stats, 1e-9)
         assert stats.converged

@@ -1,1 +1,0 @@
-"""Conjugate gradients as one launch that stays on the chip."""
