@@ -3,7 +3,6 @@
 import ctypes
 from types import SimpleNamespace
 
-import galois
 import numpy as np
 import pytest
 
@@ -11,11 +10,11 @@ from dasp.dense import gf256
 from dasp.dense.gf256 import cuda
 from dasp.dense.gf256.field import EXP, LOG, multiply
 from tests.simt import compile_kernels, poisoned
+from tests.support.bytes_field import product, random_bytes
 
 pytestmark = pytest.mark.simt
 
 RUNGS = {kernel.name: kernel for kernel in gf256.kernels("cuda")}
-FIELD = galois.GF(2**8, irreducible_poly=0x11D)
 
 
 def memory(array):
@@ -51,14 +50,6 @@ def emulate(name, a, b, out=None, processors=1):
     return out, found
 
 
-def product(a, b):
-    return np.asarray(FIELD(a) @ FIELD(b)) if a.size and b.size else multiply(a, b)
-
-
-def random_bytes(seed, *shape):
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
-
-
 # m, k, n: the benchmark's a; fewer rows than a tile; more rows and columns than one tile; single elements.
 SHAPES = [(4, 10, 528), (1, 3, 48), (9, 14, 80), (1, 1, 1), (5, 2, 37)]
 
@@ -78,7 +69,7 @@ def test_a_rung_multiplies(name):
 def test_every_product_of_two_bytes(name):
     b = np.arange(256, dtype=np.uint8)[None, :]
     a = np.array([0, 1, 2, 3, 29, 127, 128, 255], np.uint8)[:, None]
-    np.testing.assert_array_equal(emulate(name, a, b)[0], np.asarray(FIELD(a) * FIELD(b)))
+    np.testing.assert_array_equal(emulate(name, a, b)[0], product(a, b))
 
 
 @pytest.mark.parametrize(
