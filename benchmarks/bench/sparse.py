@@ -22,12 +22,12 @@ from dasp.cli.measure import (
     PLAN_SECONDS,
     PLAN_TRIES,
     Comparison,
-    Operator,
     as_float,
     best_ms,
     compare,
 )
 from dasp.cli.timing import csr_bytes, product_bytes, roofline_us
+from dasp.matrix.matrix import SpMatrix
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def measure(
     csr: Any,
     device: BenchDevice,
     *,
-    plan: Callable[[Any], Operator] | None = None,
+    plan: Callable[[Any], SpMatrix] | None = None,
     policy: str = "auto",
     dtype: Any = np.float64,
     seed: int = 0,
@@ -218,8 +218,8 @@ def measure(
 
 
 def measure_planning(
-    plan: Callable[[Any], Operator], csr: Any, device: BenchDevice
-) -> tuple[Operator, Planning]:
+    plan: Callable[[Any], SpMatrix], csr: Any, device: BenchDevice
+) -> tuple[SpMatrix, Planning]:
     """Return the planned matrix, and the cost of planning it from the host and from the device."""
     resident, upload_ms = best_ms(lambda: device.resident(csr), device)
     device_ms = float("nan")
@@ -237,8 +237,8 @@ def measure_planning(
 
 
 def measure_transposing(
-    plan: Callable[[Any], Operator], csr: Any, device: BenchDevice
-) -> tuple[Operator, Planning]:
+    plan: Callable[[Any], SpMatrix], csr: Any, device: BenchDevice
+) -> tuple[SpMatrix, Planning]:
     """Return the transpose of the planned matrix, and the cost of making it where that lies."""
     best, peak, begun = float("inf"), float("nan"), time.perf_counter()
     for nth in range(PLAN_TRIES):
@@ -253,7 +253,7 @@ def measure_transposing(
 
 
 def warm_up(
-    plan: Callable[[Any], Operator],
+    plan: Callable[[Any], SpMatrix],
     device: BenchDevice,
     dtype: Any = np.float64,
     *,
@@ -332,7 +332,7 @@ class Sparse:
         settings: Settings | None = None,
         *,
         loader: Callable[[str, int], Any] | None = None,
-        plan: Callable[[Any], Operator] | None = None,
+        plan: Callable[[Any], SpMatrix] | None = None,
     ) -> None:
         """Hold what is to be measured."""
         self.settings = settings or Settings()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from dasp.cli.devices import TimedDevice
-    from dasp.cli.measure import Operator
+    from dasp.matrix.matrix import SpMatrix
 
 DEFAULT_MATRICES = (
     "fem3:20",
@@ -107,7 +107,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return int(not all(row["verified"] for row in rows))
 
 
-def planner(device: str, format: str = "auto") -> Callable[[Any], Operator]:
+def planner(device: str, format: str = "auto") -> Callable[[Any], SpMatrix]:
     """Return the function that plans a matrix of SciPy or CuPy for a device, in a format.
 
     Raises
@@ -124,7 +124,7 @@ def planner(device: str, format: str = "auto") -> Callable[[Any], Operator]:
 def measure_matrix(
     name: str,
     csr: csr_array,
-    plan: Callable[[Any], Operator],
+    plan: Callable[[Any], SpMatrix],
     device: TimedDevice,
     *,
     seed: int = 0,

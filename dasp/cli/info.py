@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from dasp.matrix.matrix import SpMatrix
 
-_BAR = 30
-
 
 def add_info(subparsers: Subparsers) -> None:
     """Add `dasp info` to the command line."""
@@ -149,7 +147,7 @@ def histogram(lengths: NDArray[np.integer]) -> str:
     lines = [f"{'row length':>15} {'rows':>13} {'entries':>8}"]
     for first, last, rows, entries in classes:
         label = f"{first:,}" if first == last else f"{first:,}-{last:,}"
-        bar = "#" * max(round(_BAR * rows / largest), int(rows > 0))
+        bar = "#" * max(round(30 * rows / largest), int(rows > 0))
         lines.append(f"{label:>15} {rows:>13,} {entries / total:>8.1%} {bar}".rstrip())
     return "\n".join(lines)
 

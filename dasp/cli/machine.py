@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 # ---- config ----------------------------------------------------------------------------------------------
 
-_LIBRARIES = ("numpy", "scipy", "numba", "matplotlib", "threadpoolctl")
-
 
 def add_config(subparsers: Subparsers) -> None:
     """Add `dasp config` to the command line."""
@@ -54,7 +52,7 @@ def describe() -> list[tuple[str, str]]:
     return [
         ("dasp", __version__),
         ("python", platform.python_version()),
-        *((name, _find_version(name)) for name in _LIBRARIES),
+        *((name, _find_version(name)) for name in ("numpy", "scipy", "numba", "matplotlib", "threadpoolctl")),
         ("kernels", f"{_source.find()} ({_source.digest(_source.find())})"),
         ("cpu", f"works: {_threads.get_num_threads()} threads, {platform.machine()}"),
         ("cuda", f"{'works' if works else 'does not work'}: {reason}"),

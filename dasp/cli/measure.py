@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -29,6 +29,8 @@ from dasp.runtime.types import Array, DTypeLike
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+    from dasp.matrix.matrix import SpMatrix
+
 OURS = "dasp"
 """The timing of `A.matvec(x, out=y)`, which is what is compared."""
 
@@ -37,20 +39,6 @@ OURS_NEW = "dasp_new"
 
 BY_A_CALL = ("scipy", "cupy")
 """Baselines that are called from Python and make a new y; ours is called in the same way against them."""
-
-
-class Operator(Protocol):
-    """The part of a planned matrix that is measured; SpMatrix has it."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the plan."""
-
-    def matvec(self, x: Array, *, out: Array) -> Array:
-        """Write A x to `out`."""
-
-    def __matmul__(self, x: Array) -> Array:
-        """Return A x, in a new vector."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +89,7 @@ class Comparison:
 
 
 def compare(
-    operator: Operator,
+    operator: SpMatrix,
     csr: csr_array,
     device: TimedDevice,
     make: Callable[[Any], Baselines],
@@ -113,7 +101,7 @@ def compare(
 
     Parameters
     ----------
-    operator : Operator
+    operator : SpMatrix
     csr : scipy.sparse.csr_array, shape (m, n)
         The same matrix.
     device : TimedDevice
@@ -152,7 +140,7 @@ def compare(
 
 
 def _make_candidates(
-    operator: Operator, x: Array, rows: int, device: TimedDevice, dtype: np.dtype[Any]
+    operator: SpMatrix, x: Array, rows: int, device: TimedDevice, dtype: np.dtype[Any]
 ) -> list[Candidate]:
     """Return our products: into a given y, and into a new one by a call from Python."""
     y = device.vector(np.full(rows, np.nan, dtype=dtype))

@@ -33,11 +33,6 @@ FILE_VERSION = 7
 HEAD = "dasp_plan"
 """The member that holds all but the arrays, as JSON."""
 
-FACTOR = 8.0
-"""Bytes that reading and checking a plan takes for each of its own, at most: 1.1 to 6.1 were measured."""
-
-LONGEST_HEAD = 1 << 20
-
 
 def save_plan(path: str | os.PathLike[str], plan: Plan) -> None:
     """Write a plan to an .npz file, which replaces an older one only when it is complete and on the disk.
@@ -109,10 +104,11 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         one_line_errors(target),
         open_archive(target, "dasp.save_plan", partial(_check_plan_names, target)) as archive,
     ):
-        if archive.announced[HEAD].nbytes > LONGEST_HEAD:
+        if archive.announced[HEAD].nbytes > 1 << 20:
             raise ValueError(f"dasp_plan has {archive.announced[HEAD].nbytes:,} bytes")
         nbytes = sum(announced.nbytes for announced in archive.announced.values())
-        refuse_oversize(str(target), FACTOR * nbytes, "choose a smaller matrix")
+        # To read and check a plan took 1.1 to 6.1 of its bytes.
+        refuse_oversize(str(target), 8.0 * nbytes, "choose a smaller matrix")
         plan = unpack_plan({name: archive.read(name) for name in archive.announced})
         check_plan(plan)
         return plan
@@ -223,17 +219,13 @@ def unpack_plan(arrays: dict[str, np.ndarray]) -> Plan:
     pattern = _unpack(kind.pattern, "pattern.", left)
     values, dtype = _unpack(kind.values, "values.", left), _dtypes.TABLE[head["dtype"]].dtype
     if dtype == _dtypes.BFLOAT16:
-        values = with_arrays(values, (_view_bits(array, dtype) for array in arrays_of(values)))
+        halves = (array.view(dtype) if array.dtype == np.uint16 else array for array in arrays_of(values))
+        values = with_arrays(values, halves)
     order = _read_field("order", Any, left.pop("order")) if "order" in left else None
     if left:
         raise ValueError(f"it has the unknown field {min(left)}")
     m, n = shape or (0, 0)
     return Plan(kind.name, (m, n), dtype, pattern, values, order)
-
-
-def _view_bits(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return numbers of 2 bytes that a file holds as integers; others as they are."""
-    return array.view(dtype) if array.dtype == np.uint16 else array
 
 
 def _unpack(kind: type, prefix: str, left: dict[str, Any]) -> Any:

@@ -125,10 +125,6 @@ Task = Callable[[Bytes, Bytes], None]
 """Computes some columns: takes those columns of b and of out."""
 
 
-def _make_table_task(function: Callable[..., None], a: Bytes) -> Task:
-    return functools.partial(_compile_table_kernel(function), a)
-
-
 def _make_vector_task(instruction: Instruction, a: Bytes) -> Task:
     kernel = _compile_vector_kernel(instruction)
     width = instruction.width * instruction.vectors
@@ -161,7 +157,9 @@ class CpuKernel(Kernel):
 
 
 def _make_table_rung(name: str, summary: str, function: Callable[..., None]) -> CpuKernel:
-    return CpuKernel(name, summary, "any CPU", functools.partial(_make_table_task, function))
+    return CpuKernel(
+        name, summary, "any CPU", lambda a: functools.partial(_compile_table_kernel(function), a)
+    )
 
 
 def _make_vector_rung(instruction: Instruction, summary: str) -> CpuKernel:

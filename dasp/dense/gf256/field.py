@@ -166,6 +166,9 @@ def bit_matrices(a: Bytes) -> npt.NDArray[np.uint64]:
     return matrices
 
 
+# ---- a rung of a ladder ----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """One rung of a ladder.
