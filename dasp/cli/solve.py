@@ -55,11 +55,10 @@ from dasp.io.matrices import load_matrix
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import find_device
 from dasp.matrix.policy import Policy
-from dasp.preconditioners.automatic import solve
+from dasp.preconditioners.automatic import METHODS, choose_method, solve
 from dasp.runtime.arrays import to_host
 from dasp.runtime.process import find_launcher, is_raised_everywhere
 from dasp.solvers import Stats
-from dasp.solvers.choose import METHODS, choose_method
 
 PRECONDITIONERS = ("auto", "none", "jacobi", "block-jacobi", "ic0", "ilu0", "chebyshev", "multigrid")
 

@@ -24,12 +24,11 @@ from dasp.cli.report import RED, Table, check_file, new_figure, save, styled
 from dasp.io.files import one_line_errors, open_regular, replacing
 from dasp.io.matrices import load_matrix
 from dasp.multigrid.hierarchy import make_hierarchy
-from dasp.preconditioners.automatic import RTOL
+from dasp.preconditioners.automatic import RTOL, WITHOUT_M, choose_method
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import Array
 from dasp.solvers import Stats
-from dasp.solvers.choose import WITHOUT_M, choose_method
 
 # ---- options ---------------------------------------------------------------------------------------------
 

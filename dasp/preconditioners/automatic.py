@@ -1,4 +1,4 @@
-"""`dasp.solve`: a method and a preconditioner that fit the matrix.
+"""`dasp.solve`: a method and a preconditioner that fit A: by its shape, two products, and its diagonal.
 
 It stands in this room because it is the lowest one that knows matrices, solvers and preconditioners.
 """
@@ -14,18 +14,24 @@ from typing import Any
 import numpy as np
 
 from dasp import solvers
+from dasp.formats import devices
 from dasp.matrix.matrix import SpMatrix
 from dasp.preconditioners.base import inverse_diagonal
 from dasp.preconditioners.jacobi import divide_by
 from dasp.runtime import check as _check
-from dasp.runtime.arrays import is_cupy
+from dasp.runtime.arrays import is_cupy, to_host
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array, ArrayLike, Vector
 from dasp.solvers.arguments import leave_together, place_and_type
-from dasp.solvers.choose import METHODS, WITHOUT_M, choose_method, find_diagonal
 from dasp.solvers.driver import BREAKDOWN
-from dasp.solvers.operator import Matrix
+from dasp.solvers.operator import Matrix, as_operator
 from dasp.solvers.stats import Stats
+
+METHODS = ("cg", "minres", "bicgstab", "gmres", "chebyshev", "lsqr", "lsmr")
+"""The methods that solve A x = b for one right-hand side; `block_cg` wants several, and `lobpcg` none."""
+
+WITHOUT_M = ("lsqr", "lsmr")
+"""Those that take no preconditioner."""
 
 RTOL = {4: 1e-4, 8: 1e-8}
 """Norm of the residual over that of b that is asked for by default, by the bytes of a number's real part."""
@@ -35,6 +41,9 @@ SECOND = {"cg": "minres", "bicgstab": "gmres"}
 
 LEAST_SPREAD = 1.01
 """Least ratio of the largest to the smallest diagonal entry for Jacobi to change anything."""
+
+ROUNDING = 1e3
+"""Units of rounding by which two products of a symmetric matrix may differ, over the norm of their terms."""
 
 
 @leave_together
@@ -106,34 +115,92 @@ def solve(
         raise TypeError(f"A is {_check.kind_of(A)}, on several ranks; pass the method that fits")
     if not isinstance(A, SpMatrix) and (hasattr(A, "tocsr") or isinstance(A, np.ndarray) or is_cupy(A)):
         A = SpMatrix(A, device)
-    diagonal = cache(lambda: find_diagonal(A))  # read once, if at all
+    diagonal = cache(lambda: _find_diagonal(A))  # read once, if at all
     if method is None:
         chosen, why = choose_method(A, diagonal)
     else:
         chosen, why = method, "as asked for"
     if isinstance(M, str):
-        divisor, reason = find_divisor(A, chosen, diagonal)
+        divisor, reason = _find_divisor(A, chosen, diagonal)
         M, why = None if divisor is None else divide_by(divisor, A), f"{why}; {reason}"
     if rtol is None:
         rtol = RTOL[real_type(place_and_type(A, b)[1]).itemsize]
-    x, stats = run(chosen, A, b, M, x0=x0, rtol=rtol, **options)
+    options |= {"rtol": rtol} if chosen in WITHOUT_M else {"rtol": rtol, "M": M}
+    x, stats = getattr(solvers, chosen)(A, b, x0=x0, **options)
     title = chosen if M is None else f"{chosen} with {type(M).__name__}"
     if method is None and chosen in SECOND and stats.info == BREAKDOWN and math.isfinite(stats.residual):
-        x, more = run(SECOND[chosen], A, b, M, x0=x, rtol=rtol, **options)
+        x, more = getattr(solvers, SECOND[chosen])(A, b, x0=x, **options)
         title, why = f"{title}, then {SECOND[chosen]}", f"{why}; {chosen} stopped: {stats.reason}"
         stats = more.after(stats)
     return x, replace(stats, choice=f"{title}: {why}")
 
 
-def run(method: str, A: Matrix, b: ArrayLike, M: Matrix | None, **options: Any) -> tuple[Array, Stats]:
-    """Solve by a method of `METHODS`, with M if that takes one."""
-    if method not in WITHOUT_M:
-        options["M"] = M
-    found: tuple[Array, Stats] = getattr(solvers, method)(A, b, **options)
-    return found
+def choose_method(A: Matrix, diagonal: Callable[[], Vector | None] | None = None) -> tuple[str, str]:
+    """Choose a method for a matrix or a linear operator.
+
+    Parameters
+    ----------
+    A : SpMatrix, matrix or linear operator, shape (m, n)
+    diagonal : callable, optional
+        Returns that of A, on the host.
+
+    Returns
+    -------
+    method : str
+        One of `METHODS`.
+    why : str
+        In words.
+
+    Raises
+    ------
+    TypeError
+        If A is no matrix or operator of numbers.
+
+    Notes
+    -----
+    A positive diagonal is necessary for a definite matrix, and not sufficient: an indefinite one may be taken
+    for definite.
+    """
+    device, dtype = place_and_type(A, None)
+    as_operator(A, device)  # is it one?
+    m, n = A.shape
+    if m != n:
+        return "lsmr", f"A is {m} x {n}"
+    word = "Hermitian" if dtype.kind == "c" else "symmetric"
+    if not is_hermitian(A):
+        return "bicgstab", f"A is not {word}"
+    numbers = _find_diagonal(A) if diagonal is None else diagonal()
+    if numbers is None:
+        return "minres", f"A is {word}, and has no diagonal that can be read"
+    if (numbers.real > 0).all():
+        return "cg", f"A is {word} with a positive diagonal"
+    return "minres", f"A is {word}, and its diagonal is not positive"
 
 
-def find_divisor(A: Matrix, method: str, diagonal: Callable[[], Vector | None]) -> tuple[Vector | None, str]:
+def is_hermitian(A: Matrix) -> bool:
+    """Return True if u' A v is the conjugate of v' A u, up to rounding, for two random vectors."""
+    device, dtype = place_and_type(A, None)
+    operator, rng, n = as_operator(A, device), np.random.default_rng(0), int(A.shape[0])
+    vectors, products = [], []
+    for _ in range(2):
+        vector = rng.random(n) - 0.5 + (1j * (rng.random(n) - 0.5) if dtype.kind == "c" else 0)
+        x, y = (devices.find(device).asarray(numbers, device, dtype) for numbers in (vector, np.zeros(n)))
+        operator.multiply(x, y)
+        vectors.append(to_host(x))
+        products.append(to_host(y))
+    ahead, back = vectors[0].conj() * products[1], vectors[1] * products[0].conj()
+    size = np.hypot(np.linalg.norm(ahead), np.linalg.norm(back))
+    with np.errstate(invalid="ignore"):
+        return bool(abs(ahead.sum() - back.sum()) <= ROUNDING * np.finfo(dtype).eps * size)
+
+
+def _find_diagonal(A: Matrix) -> Vector | None:
+    """Return the diagonal of a matrix on the host, or None of an operator that has none to be read."""
+    diagonal = getattr(A, "diagonal", None)
+    return to_host(diagonal()) if callable(diagonal) else None
+
+
+def _find_divisor(A: Matrix, method: str, diagonal: Callable[[], Vector | None]) -> tuple[Vector | None, str]:
     """Return the diagonal of A if Jacobi's preconditioner may make a method faster, else None; and why."""
     if method in WITHOUT_M:
         return None, f"{method} takes no preconditioner"

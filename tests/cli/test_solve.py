@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 from dasp.cli import solve, systems
 from dasp.cli.systems import SHARED
 from dasp.models import generate
-from dasp.solvers.choose import METHODS
+from dasp.preconditioners.automatic import METHODS
 from tests.support.command import CPU, error, run
 
 

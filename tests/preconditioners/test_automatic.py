@@ -9,7 +9,7 @@ from scipy.sparse.linalg import aslinearoperator
 
 import dasp
 from dasp.models import generate
-from dasp.solvers.choose import METHODS, choose_method, is_hermitian
+from dasp.preconditioners.automatic import METHODS, choose_method, is_hermitian
 
 PHASES = sp.diags_array(np.exp(1j * np.arange(100)))
 HERMITIAN = sp.csr_array(PHASES @ generate("poisson2d:10") @ PHASES.conj())
