@@ -48,6 +48,10 @@ SERIAL_ENTRIES = 100_000
 """Entries for which another thread pays."""
 
 _MOST = os.cpu_count() or 1  # asking takes 10 microseconds
+
+
+# ---- how many threads --------------------------------------------------------------------------------
+
 _threads: int | None = None
 
 
@@ -64,48 +68,6 @@ def get_num_threads() -> int:
         At least 1.
     """
     return _default() if _threads is None else _threads
-
-
-@functools.cache
-def _default() -> int:
-    """Ask the environment and the system; once, because each takes a microsecond."""
-    requested = os.environ.get("OMP_NUM_THREADS", "")
-    if requested.isdecimal() and int(requested) > 0:
-        return int(requested)
-    return processors()
-
-
-def processors() -> int:
-    """Return how many processors this process may use now."""
-    if hasattr(os, "sched_getaffinity"):
-        return min(len(os.sched_getaffinity(0)), _quota())
-    return _MOST
-
-
-@functools.cache
-def _quota() -> int:
-    """Return how many processors' worth of time the container may use, rounded up: at most all there are."""
-    try:
-        quota, period = Path(CPU_QUOTA).read_text(encoding="ascii").split()
-        return _MOST if quota == "max" else max(1, min(_MOST, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError, ZeroDivisionError):  # another system, or another version of this one
-        return _MOST
-
-
-def count_preemptions() -> int:
-    """Return how often the system gave the calling thread's processor to others; 0 where it does not say.
-
-    Threads that give it away while they wait for each other count too, if somebody took it.
-    """
-    if resource is None:
-        return 0
-    whose = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
-    return int(resource.getrusage(whose).ru_nivcsw)
-
-
-def running(threads: int) -> int:
-    """Return how many of so many threads to run now: no more than processors, unless the user set them."""
-    return threads if _threads is not None else min(threads, processors())
 
 
 def set_num_threads(threads: int | None) -> None:
@@ -173,6 +135,181 @@ def register_with_threadpoolctl() -> None:
         threadpoolctl.register(Controller)
 
 
+@functools.cache
+def _default() -> int:
+    """Ask the environment and the system; once, because each takes a microsecond."""
+    requested = os.environ.get("OMP_NUM_THREADS", "")
+    if requested.isdecimal() and int(requested) > 0:
+        return int(requested)
+    return processors()
+
+
+def running(threads: int) -> int:
+    """Return how many of so many threads to run now: no more than processors, unless the user set them."""
+    return threads if _threads is not None else min(threads, processors())
+
+
+def processors() -> int:
+    """Return how many processors this process may use now."""
+    if hasattr(os, "sched_getaffinity"):
+        return min(len(os.sched_getaffinity(0)), _quota())
+    return _MOST
+
+
+@functools.cache
+def _quota() -> int:
+    """Return how many processors' worth of time the container may use, rounded up: at most all there are."""
+    try:
+        quota, period = Path(CPU_QUOTA).read_text(encoding="ascii").split()
+        return _MOST if quota == "max" else max(1, min(_MOST, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError, ZeroDivisionError):  # another system, or another version of this one
+        return _MOST
+
+
+def count_preemptions() -> int:
+    """Return how often the system gave the calling thread's processor to others; 0 where it does not say.
+
+    Threads that give it away while they wait for each other count too, if somebody took it.
+    """
+    if resource is None:
+        return 0
+    whose = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
+    return int(resource.getrusage(whose).ru_nivcsw)
+
+
+# ---- tasks -------------------------------------------------------------------------------------------
+
+_helpers: list[Worker] = []
+_offered: deque[_Share] = deque()
+
+
+def over_ranges(items: int, entries: int, work: Callable[[int, int], T]) -> list[T]:
+    """Do work on ranges of items that together hold so many entries, by as many threads as that pays for.
+
+    Parameters
+    ----------
+    items, entries : int
+    work : callable
+        (begin, end) -> whatever; it must let go of Python's lock for more than one thread to pay.
+
+    Returns
+    -------
+    list
+        The results of the ranges, in their order.
+    """
+    parts = min(get_num_threads(), max(entries // SERIAL_ENTRIES, 1))
+    if parts == 1:
+        return [work(0, items)]
+    cuts = [items * part // parts for part in range(parts + 1)]
+    found: dict[int, T] = {}
+
+    def do(part: int) -> None:
+        found[part] = work(cuts[part], cuts[part + 1])
+
+    run([functools.partial(do, part) for part in range(parts)])
+    return [found[part] for part in range(parts)]
+
+
+def run(tasks: Sequence[Callable[[], None]], threads: int | None = None) -> None:
+    """Run every task, in the calling thread and others: as many in all as products use, or `threads`.
+
+    Returns when all have ended; the first exception of a task is raised then, and so is what the handler of a
+    signal raises. Tasks may call `run`. A task that no worker has begun is run by the caller.
+    """
+    if len(tasks) == 1:
+        tasks[0]()
+        return
+    with Deferred():
+        Offer(tasks, running(min(threads or get_num_threads(), len(tasks))) - 1).finish()
+
+
+class Offer:
+    """Tasks that so many helpers do, if they can, while the caller does something else."""
+
+    def __init__(self, tasks: Sequence[Callable[[], None]], helpers: int) -> None:
+        self._shares = [_Share(task) for task in tasks]
+        with Deferred():
+            _offered.extend(self._shares)
+            _wake_helpers(helpers)
+
+    def finish(self, *, drop: bool = False) -> None:
+        """Do the tasks that no helper has begun, or `drop` them, and wait for the others.
+
+        The first exception of a task is raised then, and so is what the handler of a signal raises.
+        """
+        begun = []
+        with Deferred():
+            for share in reversed(self._shares):  # while helpers come from the beginning
+                try:
+                    _offered.remove(share)
+                except ValueError:  # a helper has begun it
+                    begun.append(share)
+                else:
+                    if not drop:
+                        share.work()
+            for share in begun:
+                with share.ended:
+                    pass
+        for share in self._shares:
+            if share.failure is not None:
+                raise share.failure
+
+
+class _Share:
+    """A task of a call of `run` that a helper may do."""
+
+    __slots__ = ("ended", "failure", "task")
+
+    def __init__(self, task: Callable[[], None]) -> None:
+        self.task = task
+        self.failure: BaseException | None = None
+        self.ended = Lock()
+        self.ended.acquire()
+
+    def work(self) -> None:
+        try:
+            self.task()
+        except BaseException as error:
+            self.failure = error
+
+
+def _wake_helpers(count: int) -> None:
+    for number in range(_MOST):
+        if count == 0:
+            return
+        if number == len(_helpers):
+            _helpers.append(Worker(f"dasp-helper-{number}", _help))
+        helper = _helpers[number]
+        if not helper.busy:
+            if not helper.wake():
+                return
+            count -= 1
+
+
+def _help() -> None:
+    share = _next()
+    while share is not None:
+        share.work()
+        # The end is told last of all: the caller, once awake, needs the GIL, which this thread keeps until it
+        # sleeps.
+        ended, share = share.ended, _next()
+        ended.release()
+
+
+def _next() -> _Share | None:
+    try:
+        return _offered.popleft()
+    except IndexError:
+        return None
+
+
+# ---- threads, until the process ends or forks --------------------------------------------------------
+
+_workers: list[Worker] = []
+_retry_at = 0.0
+_ending = False
+
+
 class Worker:
     """A thread that sleeps, calls a function whenever it is woken, and ends with the process.
 
@@ -229,141 +366,6 @@ class Worker:
             self.busy = True
             self._function()
             self.busy = False
-
-
-_workers: list[Worker] = []
-_helpers: list[Worker] = []
-_retry_at = 0.0
-_ending = False
-
-
-class _Share:
-    """A task of a call of `run` that a helper may do."""
-
-    __slots__ = ("ended", "failure", "task")
-
-    def __init__(self, task: Callable[[], None]) -> None:
-        self.task = task
-        self.failure: BaseException | None = None
-        self.ended = Lock()
-        self.ended.acquire()
-
-    def work(self) -> None:
-        try:
-            self.task()
-        except BaseException as error:
-            self.failure = error
-
-
-_offered: deque[_Share] = deque()
-
-
-class Offer:
-    """Tasks that so many helpers do, if they can, while the caller does something else."""
-
-    def __init__(self, tasks: Sequence[Callable[[], None]], helpers: int) -> None:
-        self._shares = [_Share(task) for task in tasks]
-        with Deferred():
-            _offered.extend(self._shares)
-            _wake_helpers(helpers)
-
-    def finish(self, *, drop: bool = False) -> None:
-        """Do the tasks that no helper has begun, or `drop` them, and wait for the others.
-
-        The first exception of a task is raised then, and so is what the handler of a signal raises.
-        """
-        begun = []
-        with Deferred():
-            for share in reversed(self._shares):  # while helpers come from the beginning
-                if not _take_back(share):
-                    begun.append(share)
-                elif not drop:
-                    share.work()
-            for share in begun:
-                with share.ended:
-                    pass
-        for share in self._shares:
-            if share.failure is not None:
-                raise share.failure
-
-
-def run(tasks: Sequence[Callable[[], None]], threads: int | None = None) -> None:
-    """Run every task, in the calling thread and others: as many in all as products use, or `threads`.
-
-    Returns when all have ended; the first exception of a task is raised then, and so is what the handler of a
-    signal raises. Tasks may call `run`. A task that no worker has begun is run by the caller.
-    """
-    if len(tasks) == 1:
-        tasks[0]()
-        return
-    with Deferred():
-        Offer(tasks, running(min(threads or get_num_threads(), len(tasks))) - 1).finish()
-
-
-def over_ranges(items: int, entries: int, work: Callable[[int, int], T]) -> list[T]:
-    """Do work on ranges of items that together hold so many entries, by as many threads as that pays for.
-
-    Parameters
-    ----------
-    items, entries : int
-    work : callable
-        (begin, end) -> whatever; it must let go of Python's lock for more than one thread to pay.
-
-    Returns
-    -------
-    list
-        The results of the ranges, in their order.
-    """
-    parts = min(get_num_threads(), max(entries // SERIAL_ENTRIES, 1))
-    if parts == 1:
-        return [work(0, items)]
-    cuts = [items * part // parts for part in range(parts + 1)]
-    found: dict[int, T] = {}
-
-    def do(part: int) -> None:
-        found[part] = work(cuts[part], cuts[part + 1])
-
-    run([functools.partial(do, part) for part in range(parts)])
-    return [found[part] for part in range(parts)]
-
-
-def _take_back(share: _Share) -> bool:
-    """Take a share back; return True if nobody has begun it, so that now nobody will."""
-    try:
-        _offered.remove(share)
-    except ValueError:
-        return False
-    return True
-
-
-def _wake_helpers(count: int) -> None:
-    for number in range(_MOST):
-        if count == 0:
-            return
-        if number == len(_helpers):
-            _helpers.append(Worker(f"dasp-helper-{number}", _help))
-        helper = _helpers[number]
-        if not helper.busy:
-            if not helper.wake():
-                return
-            count -= 1
-
-
-def _help() -> None:
-    share = _next()
-    while share is not None:
-        share.work()
-        # The end is told last of all: the caller, once awake, needs the GIL, which this thread keeps until it
-        # sleeps.
-        ended, share = share.ended, _next()
-        ended.release()
-
-
-def _next() -> _Share | None:
-    try:
-        return _offered.popleft()
-    except IndexError:
-        return None
 
 
 at_end: list[Callable[[], None]] = []

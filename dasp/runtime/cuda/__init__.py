@@ -1,1 +1,1 @@
-"""A GPU: memory, launches, the sources of kernels, timing."""
+"""A GPU: memory, streams, the sources of kernels, launches and graphs."""

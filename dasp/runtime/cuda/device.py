@@ -254,7 +254,14 @@ class CudaDevice:
         """
         if not (captured and self._loops):
             many = self.record(in_turn([function], TURNS_BLIND)) if captured else function
-            return lambda: _repeat_from_host(many, numbers)
+
+            def repeat_from_host() -> None:
+                going = True
+                while going:
+                    many()
+                    going = float(numbers[0].get()) == 0
+
+            return repeat_from_host
         ends: list[Callable[..., None]] = []
 
         def body(handle: int) -> None:
@@ -300,14 +307,6 @@ class KernelLauncher:
             kernel = self.device.kernel(signature, kinds.constants, kinds.types)
             self._kernels[signature, kinds] = kernel
         kernel(blocks, threads, arguments)
-
-
-def _repeat_from_host(function: Callable[[], None], numbers: DeviceArray) -> None:
-    """Call a function until the first of some numbers is not 0."""
-    going = True
-    while going:
-        function()
-        going = float(numbers[0].get()) == 0
 
 
 def in_turn(functions: Sequence[Callable[[], None]], times: int | None = None) -> Callable[[], None]:

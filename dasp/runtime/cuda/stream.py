@@ -19,7 +19,6 @@ HIGHEST = -5
 """Priority of a stream beside others: its few blocks run before those of a large kernel that wait. Lower is
 earlier; CUDA clamps it."""
 
-
 PER_THREAD_STREAM = 2
 """CUDA's handle of the default stream that every host thread has of its own."""
 
@@ -98,6 +97,8 @@ class Branch:
         """Let the current stream wait for the launches on it before the last `end`."""
         self._current().wait_event(self._ended)
 
+
+# ---- uploads -----------------------------------------------------------------------------------------
 
 PIECE, WORKERS = 4 << 20, 4
 """Bytes that are staged at a time, and threads that do: each fills a buffer while another is sent."""
