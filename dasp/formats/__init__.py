@@ -2,6 +2,10 @@
 
 A format is a folder with its pattern and values, its choices, how it is packed, unpacked and checked, and for
 each kind of device what multiplies it. Nothing else names it but its row at the end of this file.
+
+`format` says what a format owes, `plan` what it makes, and `cost` by which numbers it chooses. `devices` says
+what a device owes; `device_cpu` and `device_cuda` are the two. `product_cpu` and `product_cuda` hold what the
+products of all formats share there, and `kernel_cuda` how their kernels are described and compiled.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from dasp.formats.format import Format
 from dasp.formats.plan import Plan
 from dasp.formats.sell import SELL
 
-__all__ = ["Format", "find", "find_product", "first_that_takes", "names", "refuse_type", "register", "shares"]
+__all__ = ["Format", "find", "first_that_takes", "names", "register"]
 
 _formats: dict[str, Format] = {}
 

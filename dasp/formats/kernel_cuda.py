@@ -47,7 +47,7 @@ class Scratch(NamedTuple):
 
 
 class VectorKernel(Protocol):
-    """The product of a format by a vector: a module that tells how its kernel is compiled and launched."""
+    """How the kernel of a format's product by a vector is compiled and launched: a module or an object."""
 
     SIGNATURE: Signature
     """Source, entry point and parameters; the last are those of `VARYING`."""

@@ -74,6 +74,7 @@ class CudaProduct:
     MADE_LATER: ClassVar[tuple[str, ...]] = ()
     """Attributes that depend on the values and are made when they are first used."""
 
+    # Alike for all products of a type on a GPU: see `_shared`.
     _cupy: Any
     _number: int
     _device: CupyDevice
@@ -132,11 +133,6 @@ class CudaProduct:
         """Return True if this product's kernel, as it is compiled, multiplies another plan of the pattern."""
         return plan.dtype == self.plan.dtype
 
-    def wait(self) -> None:
-        """Wait for the work of the current stream on the matrix's device."""
-        with self._here():
-            self._current_stream().synchronize()
-
     def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> DeviceArray | None:
         """Return A x, in `out` if that is given, if nothing has to be converted or refused; else None.
 
@@ -172,14 +168,14 @@ class CudaProduct:
             self._quick(stream, start, result)
         elif self._blocks:
             plain = self._plain if scale is None else numbers(self._kinds.sum, *scale)
-            self._find(stream)(stream, start, result, *plain)
+            self._find_launch(stream)(stream, start, result, *plain)
         return out
 
-    def take_values(self, data: Any, slots: Any) -> bool:
-        """Return False: leave values to the slower way, which checks that their coding holds them."""
-        return False
+    def _is_here(self, vector: DeviceArray) -> bool:
+        """Return True if a vector lies on the matrix's device and that is the current one."""
+        return bool(vector.data.device_id == self._number == self._current_device())
 
-    def _find(self, stream: int) -> Launch:
+    def _find_launch(self, stream: int) -> Launch:
         """Return the launch of a product by vectors of the plan's own type on a stream."""
         launch = self._own.get(stream if self._segments else 0)
         if launch is None or (self._segments and self._is_capturing(stream)):
@@ -187,10 +183,6 @@ class CudaProduct:
         if self._quick is None and not self._segments:  # the launch belongs to no stream
             self._quick = self._new_launch(self._kinds, Scratch(None, None), plain=True)
         return launch
-
-    def _is_here(self, vector: DeviceArray) -> bool:
-        """Return True if a vector lies on the matrix's device and that is the current one."""
-        return bool(vector.data.device_id == self._number == self._current_device())
 
     def multiply(self, x: DeviceArray, y: DeviceArray, alpha: complex, beta: complex) -> None:
         """Set y = alpha A x + beta y on CuPy's current stream; y is not read if beta is 0.
@@ -218,46 +210,17 @@ class CudaProduct:
             if captured and (vector is not x or result is not y):
                 keep((vector, result), captured_in(stream)[1])
 
+    def _multiply_columns(self, x: DeviceArray, y: DeviceArray, alpha: complex, beta: complex) -> None:
+        """Multiply by one column after the other."""
+        for j in range(x.shape[1]):
+            self.multiply(x[:, j], y[:, j], alpha, beta)
+
     def _plain_vector(self, vector: DeviceArray, dtype: np.dtype[Any]) -> DeviceArray:
         """Return a vector of a type, contiguous and aligned as kernels load it: itself or a copy."""
         plain = self._cupy.ascontiguousarray(vector, dtype)
         if plain.data.ptr % dtype.itemsize == 0:
             return plain
         return plain.view(real_type(dtype)).copy().view(dtype)  # CuPy's kernels load whole numbers, too
-
-    def _multiply_columns(self, x: DeviceArray, y: DeviceArray, alpha: complex, beta: complex) -> None:
-        """Multiply by one column after the other."""
-        for j in range(x.shape[1]):
-            self.multiply(x[:, j], y[:, j], alpha, beta)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that products have stored beside the plan."""
-        return 0
-
-    def follow(self) -> None:
-        """Take over values that were written into the plan, on CuPy's current stream."""
-        with self._here():
-            self._settle(self._current_stream().ptr)
-
-    def _here(self) -> AbstractContextManager[Any]:
-        """Return a context in which the matrix's device is the current one."""
-        return _HERE if self._current_device() == self._number else self._device
-
-    def _settle(self, stream: int) -> None:
-        """Let no later product on a stream read the plan before all that writes it has ended.
-
-        A product may start before the kernel in front of it has ended, and reads the plan at once. So an
-        empty kernel that waits for all before it comes between.
-        """
-        if self._overlaps:
-            if self._settled is None:
-                self._settled = Launch(compile_settling(), SETTLE, {}, {}, blocks=1, threads=1, overlaps=True)
-            self._settled(stream)
-
-    def diagonal(self, k: int) -> DeviceArray | None:
-        """Return None: the matrix must be unpacked for a diagonal, unless the format knows better."""
-        return None
 
     def _launch(self, x: int, y: int, kinds: Arithmetic, alpha: complex, beta: complex) -> None:
         """Launch on CuPy's current stream of the current device, which is the matrix's."""
@@ -280,6 +243,48 @@ class CudaProduct:
                         self._hold(stream)
                     launches[place] = self._new_launch(kinds, self._scratch(kinds))
         return launches[place]
+
+    def _new_launch(self, kinds: Arithmetic, scratch: Scratch, *, plain: bool = False) -> Launch:
+        """Return a launch for the types of a product; if `plain`, with alpha 1 and beta 0."""
+        kernel = self.kernel
+        scale = {"alpha": kinds.sum.type(1), "beta": kinds.sum.type(0)} if plain else {}
+        return Launch(
+            self._kernel if kinds == self._kinds else compile_product(kernel, self.plan, kinds),
+            kernel.SIGNATURE,
+            types(kernel, self.plan, kinds),
+            kernel.arguments(self.plan, scratch) | scale,
+            BETWEEN if plain else VARYING,
+            blocks=self._blocks,
+            threads=self._threads,
+            overlaps=self._overlaps,
+        )
+
+    def _scratch(self, kinds: Arithmetic) -> Scratch:
+        """Return new scratch, filled on the current stream, or, if that is captured, before this returns.
+
+        Without segments there is none.
+        """
+        if not self._segments:
+            return Scratch(None, None)
+        if not self._is_capturing(self._current_stream().ptr):
+            return new_scratch(self._segments, kinds.sum, self._cupy)
+        with on_stream(self._cupy.cuda.Stream(non_blocking=True)) as stream:
+            scratch = new_scratch(self._segments, kinds.sum, self._cupy)
+            stream.synchronize()
+        return scratch
+
+    def _captured_launch(self, stream: int, kinds: Arithmetic) -> Launch:
+        """Return a launch with scratch that ends with the graph; products captured on one stream share it."""
+        capture, graph = captured_in(stream)
+        key = capture, stream, threading.get_ident(), kinds
+        latest = self._captured
+        if latest is not None and latest[0] == key:
+            return latest[1]
+        scratch = self._scratch(kinds)
+        keep(scratch, graph)
+        launch = self._new_launch(kinds, scratch)
+        self._captured = key, launch
+        return launch
 
     def _hold(self, stream: int) -> None:
         """Keep CuPy's object of the current stream; forget those, and their scratch, that are done.
@@ -305,46 +310,43 @@ class CudaProduct:
             and bool(held[stream].done)
         )
 
-    def _captured_launch(self, stream: int, kinds: Arithmetic) -> Launch:
-        """Return a launch with scratch that ends with the graph; products captured on one stream share it."""
-        number, graph = captured_in(stream)
-        key = number, stream, threading.get_ident(), kinds
-        latest = self._captured
-        if latest is not None and latest[0] == key:
-            return latest[1]
-        scratch = self._scratch(kinds)
-        keep(scratch, graph)
-        launch = self._new_launch(kinds, scratch)
-        self._captured = key, launch
-        return launch
+    def take_values(self, data: Any, slots: Any) -> bool:
+        """Return False: leave values to the slower way, which checks that their coding holds them."""
+        return False
 
-    def _scratch(self, kinds: Arithmetic) -> Scratch:
-        """Return new scratch, filled on the current stream, or, if that is captured, before this returns.
+    def diagonal(self, k: int) -> DeviceArray | None:
+        """Return None: the matrix must be unpacked for a diagonal, unless the format knows better."""
+        return None
 
-        Without segments there is none.
+    @property
+    def nbytes(self) -> int:
+        """Bytes that products have stored beside the plan."""
+        return 0
+
+    def follow(self) -> None:
+        """Take over values that were written into the plan, on CuPy's current stream."""
+        with self._here():
+            self._settle(self._current_stream().ptr)
+
+    def _settle(self, stream: int) -> None:
+        """Let no later product on a stream read the plan before all that writes it has ended.
+
+        A product may start before the kernel in front of it has ended, and reads the plan at once. So an
+        empty kernel that waits for all before it comes between.
         """
-        if not self._segments:
-            return Scratch(None, None)
-        if not self._is_capturing(self._current_stream().ptr):
-            return new_scratch(self._segments, kinds.sum, self._cupy)
-        with on_stream(self._cupy.cuda.Stream(non_blocking=True)) as stream:
-            scratch = new_scratch(self._segments, kinds.sum, self._cupy)
-            stream.synchronize()
-        return scratch
+        if self._overlaps:
+            if self._settled is None:
+                self._settled = Launch(compile_settling(), SETTLE, {}, {}, blocks=1, threads=1, overlaps=True)
+            self._settled(stream)
 
-    def _new_launch(self, kinds: Arithmetic, scratch: Scratch, *, plain: bool = False) -> Launch:
-        kernel = self.kernel
-        scale = {"alpha": kinds.sum.type(1), "beta": kinds.sum.type(0)} if plain else {}
-        return Launch(
-            self._kernel if kinds == self._kinds else compile_product(kernel, self.plan, kinds),
-            kernel.SIGNATURE,
-            types(kernel, self.plan, kinds),
-            kernel.arguments(self.plan, scratch) | scale,
-            BETWEEN if plain else VARYING,
-            blocks=self._blocks,
-            threads=self._threads,
-            overlaps=self._overlaps,
-        )
+    def wait(self) -> None:
+        """Wait for the work of the current stream on the matrix's device."""
+        with self._here():
+            self._current_stream().synchronize()
+
+    def _here(self) -> AbstractContextManager[Any]:
+        """Return a context in which the matrix's device is the current one."""
+        return _HERE if self._current_device() == self._number else self._device
 
 
 @cache

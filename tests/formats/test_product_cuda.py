@@ -556,7 +556,7 @@ def test_memory_that_products_took_goes_to_nobody_who_would_not_wait_for_them(gp
 
 def test_a_launch_is_told_of_no_memory_that_was_given_back(gpu, matrix):
     """The stand-in sees that, as it sees where an array ends."""
-    launch = planned(matrix, "sell")._product._find(gpu.stream)
+    launch = planned(matrix, "sell")._product._find_launch(gpu.stream)
     x, y = gpu.put(np.ones(300)), gpu.put(np.ones(matrix.shape[0]))
     short, lost = gpu.put(np.ones(299)), gpu.put(np.ones(matrix.shape[0])).data.ptr
     launch(gpu.stream, x.data.ptr, y.data.ptr, 1.0, 0.0)

@@ -1,1 +1,1 @@
-"""Compressed sparse rows: sort and transpose them on either device."""
+"""Compressed sparse rows, the only format that is computed with: sort and transpose them on both devices."""

@@ -14,6 +14,7 @@ from dasp.runtime.dtypes import C_NAMES
 from dasp.runtime.sizes import ceil_div, narrowest
 
 COUNT = np.dtype(np.uint64)
+"""The type of counters in the kernels."""
 
 
 @cache
