@@ -1,4 +1,5 @@
-// Codes of values: their type, and the code of a value, which holds every bit of it where a coding can.
+// Codes of values: their type, which moves them as bits, and the code of a value, which holds every bit of it where a
+// coding can.
 // DASP_CODING: the number of a Coding in pattern.py.
 #pragma once
 
@@ -11,9 +12,7 @@ using Code = unsigned long long;
 using Code = unsigned;
 #elif DASP_CODING == CODING_REAL
 using Code = Part;
-#elif DASP_CODING == CODING_BYTE
-using Code = signed char;
-#elif DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING_EQUAL
+#elif DASP_CODING == CODING_BYTE || DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING_EQUAL
 using Code = unsigned char;
 #elif DASP_CODING == CODING_HALF
 using Code = unsigned short;

@@ -1,7 +1,7 @@
 // The columns of slices as deltas from the least one of every step, in the width of each slice.
 //
 // Arrays of slices: see cut.cu, segments.cu and slices.cuh; bases and widths: see store.cu.
-// blocks_before (thread blocks): blocks of deltas of the slices before those of each.
+// sizes (thread blocks): blocks of deltas of the slices before those of each: see store.cu.
 // indices (nnz): columns, rising inside a row. deltas: of each slice in its width, 0, 8, 16 or 32 bits, every bit set in
 // a pad. headers get the first block of each slice's deltas.
 // Launch: a warp for each slice, whose lane l takes the l-th slot of each step; blocks of 256 threads.
@@ -12,11 +12,11 @@
 constexpr int AT_ONCE = 8;  // columns of a row in a sector of memory
 
 // The first block of deltas of slice s; a warp calls it.
-__device__ __forceinline__ unsigned first_block(const uint4* headers, const long long* blocks_before, long long s)
+__device__ __forceinline__ unsigned first_block(const uint4* headers, const Count* sizes, long long s)
 {
     const long long other = blockIdx.x * (long long)BLOCK_SLICES + lane_id();
     const unsigned before = other < s ? blocks_of(headers[other].w) : 0u;
-    return unsigned(blocks_before[blockIdx.x]) + __reduce_add_sync(ALL_LANES, before);
+    return unsigned(sizes[blockIdx.x]) + __reduce_add_sync(ALL_LANES, before);
 }
 
 template <class Delta>
@@ -42,11 +42,11 @@ extern "C" __global__ void __launch_bounds__(SLICE_THREADS)
 dasp_fill_deltas(const Start* __restrict__ indptr, const Column* __restrict__ indices,
                  const Index* __restrict__ rows, long long positions, const long long* __restrict__ segment_starts,
                  const long long* __restrict__ segment_lengths, long long segments, long long slices, uint4* headers,
-                 const Index* __restrict__ bases, const long long* __restrict__ blocks_before, unsigned char* deltas)
+                 const Index* __restrict__ bases, const Count* __restrict__ sizes, unsigned char* deltas)
 {
     const long long s = (blockIdx.x * (long long)SLICE_THREADS + threadIdx.x) / WARP;
     if (s >= slices) return;
-    const unsigned block = first_block(headers, blocks_before, s);
+    const unsigned block = first_block(headers, sizes, s);
     const Slice slice(headers[s], Rows{indptr, rows, positions, segment_starts, segment_lengths, segments}, s);
     __syncwarp();  // every lane has read the header
     if (lane_id() == 0) headers[s].z = block;

@@ -3,14 +3,14 @@
 // rows (candidates - unmoved, stride) or null: the rows of each order, `positions` of them. unmoved: 1 if the first
 //     candidate is the caller's order, which has none, else 0.
 // even: whether no row in a slice has more than `steps` entries.
-// passages (candidates, tiles, 32): what each tile does to a chain of slices, by its entry.
-// before (candidates, tiles, 2): slices before each tile times 32, plus the entry of the chain; steps before it.
-// totals (candidates, NUMBERS): get slices, steps and full steps of all.
+// before (candidates, tiles, 2): slices before each tile times 32, plus the entry of the chain; steps before it. Behind
+//     them lie the passages (candidates, tiles, 32): what each tile does to a chain of slices, by its entry.
+// totals (candidates, NUMBERS), 0 before: get slices, steps and full steps of all.
 // headers (segments + slices): of each slice first step, first position, 0, and its shape without the width; those of
 //     segments, segment_headers (segments), come first.
 //
 // dasp_cut_tiles: a block of 512 threads for each tile of 2048 positions, along x, of each candidate, along y. The last
-//     block of a candidate, when `come` (candidates), 0 before, is full, follows the chain.
+//     block of a candidate, as it finds in COME of its totals, follows the chain.
 // dasp_cut_headers: the same blocks, for one candidate; `segments` slices with `steps_before` steps come first.
 //     placed (positions) or null: gets the rows in their order.
 // In both a warp cuts 128 positions, each lane on the chain that enters at its number.
@@ -112,10 +112,15 @@ __device__ __forceinline__ void add_up_tiles(const Count* passages, int tiles, C
     }
 }
 
+// The passages of all candidates, which lie behind `before`.
+__device__ __forceinline__ Count* passages_of(Count* before, long long tiles, int candidates)
+{
+    return before + 2 * tiles * candidates;
+}
+
 extern "C" __global__ void __launch_bounds__(CUT_THREADS, 4)
 dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows, long long stride,
-               int unmoved, long long positions, int steps, int even, Count* come, Count* passages, Count* before,
-               Count* totals)
+               int unmoved, long long positions, int steps, int even, Count* before, Count* totals)
 {
     __shared__ CutTile tile;
     __shared__ Count through[CUT_WARPS][WARP];
@@ -133,12 +138,12 @@ dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows,
             const Passage one = Passage::of(through[chunk][all.exit]);
             all = {one.exit, all.slices + one.slices, all.steps + one.steps, all.full + one.full};
         }
-        passages[(own + blockIdx.x) * WARP + lane_id()] = all.packed();
+        passages_of(before, tiles, gridDim.y)[(own + blockIdx.x) * WARP + lane_id()] = all.packed();
     }
-    if (!is_last_block(come + blockIdx.y, tiles)) return;
-    passages += own * WARP;
-    before += own * 2;
     totals += blockIdx.y * NUMBERS;
+    if (!is_last_block(totals + COME, tiles)) return;
+    const Count* const passages = passages_of(before, tiles, gridDim.y) + own * WARP;
+    before += own * 2;
     if (even) add_up_tiles(passages, int(tiles), before, totals, through[0]);
     else follow_chain(passages, int(tiles), before, totals, chains, chain);
 }

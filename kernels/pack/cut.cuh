@@ -146,8 +146,9 @@ struct CutTile {
     }
 };
 
-// Numbers of a candidate, and what a sample of its slices reads, as in SliceStatistics of choose.py.
-enum Number { SLICES, STEPS, FULL, SAMPLED_STEPS, BY_SLICE, BY_FEW, BY_MANY, NUMBERS };
+// Numbers of a candidate, and what a sample of its slices reads, as in SliceStatistics of choose.py; and how many of its
+// tiles are done.
+enum Number { SLICES, STEPS, FULL, SAMPLED_STEPS, BY_SLICE, BY_FEW, BY_MANY, COME, NUMBERS };
 
 // The order of the candidate of this block: the first `unmoved` ones, none or one, have the caller's; then come `rows`.
 __device__ __forceinline__ Order candidate_order(const Start* indptr, const Index* rows, long long stride, int unmoved,

@@ -19,7 +19,7 @@ __device__ __forceinline__ Bits value_of(const Code* codes, const Bits* table, l
 #elif DASP_CODING == CODING_HALF
     return of_parts(HalfBits::widen<Part>(codes[i]), 0);
 #elif DASP_CODING == CODING_BYTE
-    return of_parts(of_byte<Part>(codes[i]), 0);
+    return of_parts(of_byte<Part>((signed char)codes[i]), 0);
 #elif DASP_CODING == CODING_REAL
     return of_parts(codes[i], 0);
 #elif DASP_CODING == CODING_DICTIONARY

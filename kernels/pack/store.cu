@@ -4,9 +4,10 @@
 // data (nnz): values as bits; order (nnz) or null: where the value of the i-th entry stands. table: see coding.cuh.
 // stored (32 steps): codes by slots, 0 in a pad; not read or written where all values are equal.
 // bases (steps): the least column of every step. headers get the width of the deltas from it.
-// sizes (thread blocks): blocks of deltas of the slices of each.
+// sizes (thread blocks + 2), 0 before: blocks of deltas of the slices before those of each, then of all; and, of use to
+//     the launch alone, how many thread blocks are done.
 // Launch: a warp for each slice, whose lane l takes the l-th slot of each step; blocks of 256 threads.
-// Deterministic: each code, base and header is written once; sizes are sums of integers.
+// Deterministic: each code, base and header is written once; sizes are sums of integers, which the last block adds up.
 
 #include "pack/coding.cuh"
 #include "pack/slices.cuh"
@@ -96,9 +97,10 @@ dasp_store_slices(const Start* __restrict__ indptr, const Column* __restrict__ i
                   const Place* __restrict__ order, const Bits* __restrict__ table, int distinct,
                   const Index* __restrict__ rows, long long positions,
                   const long long* __restrict__ segment_starts, const long long* __restrict__ segment_lengths,
-                  long long segments, long long slices, uint4* headers, Index* bases, Code* stored, long long* sizes)
+                  long long segments, long long slices, uint4* headers, Index* bases, Code* stored, Count* sizes)
 {
     __shared__ unsigned blocks[BLOCK_SLICES];
+    __shared__ Count sums[SLICE_THREADS / WARP + 1];
     __shared__ Coder coder;
     coder.make(table, distinct);
     if (threadIdx.x < BLOCK_SLICES) blocks[threadIdx.x] = 0;
@@ -116,7 +118,9 @@ dasp_store_slices(const Start* __restrict__ indptr, const Column* __restrict__ i
         }
     }
     __syncthreads();
-    if (warp_id() > 0) return;
-    const unsigned all = __reduce_add_sync(ALL_LANES, lane_id() < BLOCK_SLICES ? blocks[lane_id()] : 0u);
-    if (lane_id() == 0) sizes[blockIdx.x] = all;
+    if (warp_id() == 0) {
+        const unsigned all = __reduce_add_sync(ALL_LANES, lane_id() < BLOCK_SLICES ? blocks[lane_id()] : 0u);
+        if (lane_id() == 0) sizes[blockIdx.x] = all;
+    }
+    if (is_last_block(sizes + gridDim.x + 1, gridDim.x)) block_scan(sizes, gridDim.x, sums);
 }

@@ -1,16 +1,18 @@
-// Rows in the order in which slices take them: longest first inside each window, for a window that fits a tile.
+// Rows in the order in which slices take them: longest first inside each window, for windows that fit a tile.
 //
-// Launch: a block of 1024 threads for each tile, which is as many whole windows as fit.
-// window: rows of each, at most a tile; 0 leaves the rows in their order, and tiles are full.
+// Launch: a block of 1024 threads for each tile, along x, of each of up to four orders, along y. A tile is as many whole
+//     windows as fit; blocks behind the last one do nothing.
+// windows: for each order, in 16 bits, the rows of a window, at most a tile; 0 leaves the rows in their order, and tiles
+//     are full.
 // indptr (m + 1). count: rows that are sorted, see `Drawn`; in a sample, windows divide a tile.
 // longest: entries of the longest row in a slice; bits: of longest + 1. Rows of more than `most` entries are left out or,
 //     in a sample, taken to be empty. left_out: whether rows are left out; long_tiles: how many, see survey.cu.
-// rows (count): the order, the rows that are left out at no place.
+// rows (orders, count): the orders, the rows that are left out at no place.
 // Deterministic: the sort is stable.
 
 #include "pack/order.cuh"
 
-constexpr int PLACE_BITS = 13;  // of a place in a window
+constexpr int WINDOW_BITS = 16, PLACE_BITS = 13;  // of a window, and of a place in it
 constexpr unsigned PLACE = (1u << PLACE_BITS) - 1;
 
 // How many long rows come before a tile, and inside of it before each chunk.
@@ -53,7 +55,7 @@ struct Gone {
 
 extern "C" __global__ void __launch_bounds__(SORT_THREADS, 1)
 dasp_sort_windows(const Start* __restrict__ indptr, long long m, long long count, long long longest, long long most,
-                  int bits, long long window, int left_out, const Count* __restrict__ long_tiles,
+                  int bits, long long windows, int left_out, const Count* __restrict__ long_tiles,
                   Index* __restrict__ rows)
 {
     __shared__ unsigned words[TILE], sums[SORT_THREADS / WARP + 1];
@@ -61,9 +63,12 @@ dasp_sort_windows(const Start* __restrict__ indptr, long long m, long long count
     __shared__ Gone gone;
     const Drawn drawn{m, count};
     const LengthKeys keys{indptr, longest, most, drawn.is_sample()};
+    const long long window = windows >> WINDOW_BITS * blockIdx.y & ((1 << WINDOW_BITS) - 1);
     const int size = int(min(window ? window : (long long)TILE, count));
     const int per_window = (size + CHUNK - 1) / CHUNK, fit = CHUNKS / per_window;
-    const long long first = blockIdx.x * ((long long)fit * size), first_row = drawn.row(first);
+    const long long first = blockIdx.x * ((long long)fit * size);
+    if (first >= count) return;
+    const long long first_row = drawn.row(first);
     const int here = int(min(count - first, (long long)fit * size)), whole = here / size;
     const DigitSort sort{counters, sums, per_window, whole * per_window + (here - whole * size + CHUNK - 1) / CHUNK};
 
@@ -95,7 +100,7 @@ dasp_sort_windows(const Start* __restrict__ indptr, long long m, long long count
         for (int q = 0; q < MINE; ++q)
             if (sort.has(slot_of(q))) word[q] = words[slot_of(q)];
     }
-    Index* const to = rows + first - before;
+    Index* const to = rows + blockIdx.y * count + first - before;
 #pragma unroll
     for (int q = 0; q < MINE; ++q) {
         if (!sort.has(slot_of(q)) || word[q] >> PLACE_BITS == keys.none()) continue;

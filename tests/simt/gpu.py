@@ -27,6 +27,7 @@ from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.runtime.cuda import driver as _driver
 from dasp.runtime.cuda import gpus
 from dasp.runtime.cuda import launch as _launch
+from dasp.runtime.dtypes import bits_type
 from tests.simt import compile_kernels
 
 ALIGNMENT = 256
@@ -300,7 +301,13 @@ class _Packing:
 
         def launch(blocks: tuple[int, int], threads: int, arguments: Any) -> None:
             declared = {p.name: self._array(arguments[p.name]) for p in signature.parameters}
-            module.launch(signature.entry, blocks, threads, signature.ordered(types, declared))
+            ordered = [
+                value.view(bits_type(value.dtype))  # values and codes: kernels move bits
+                if isinstance(value, np.ndarray) and (value.dtype.kind not in "iu" or value.dtype == np.int8)
+                else value
+                for value in signature.ordered(types, declared)
+            ]
+            module.launch(signature.entry, blocks, threads, ordered)
 
         return launch
 

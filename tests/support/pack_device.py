@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp.runtime.dtypes import bits_type
 from tests.simt import compile_kernels, poisoned
 
 
@@ -100,11 +101,13 @@ class PackingDevice:
         """An array of which the emulator knows what was written; all of it once it was given out in views."""
         if not isinstance(value, np.ndarray):
             return value
-        owner = _owner(value)
+        owner, as_it_is = _owner(value), value
+        if value.dtype.kind not in "iu" or value.dtype == np.int8:  # values and codes: kernels move bits
+            value = value.view(bits_type(value.dtype))
         written = self._written.get(id(owner))
         if written is None:
             return value
-        if owner is not value:
+        if owner is not as_it_is:
             del self._written[id(owner)]
             return value
         marker = poisoned(value)

@@ -1,4 +1,4 @@
-"""Launches of the kernels in kernels/pack/ on arrays of one GPU."""
+"""Launches of the kernels in kernels/pack/, and the types and constants that each is compiled for."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from dasp.formats.csr.cuda import CudaOperations
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import Array, narrowest
-from dasp.formats.sell.pattern import Coding, Pattern, code_type
+from dasp.formats.plan import narrowest
+from dasp.formats.sell.pattern import Coding, code_type
 from dasp.runtime.cuda.device import CudaDevice, KernelLauncher
 from dasp.runtime.cuda.launch import Kinds
-from dasp.runtime.dtypes import BFLOAT16, C_NAMES, bits_type
+from dasp.runtime.dtypes import BFLOAT16, C_NAMES
 from dasp.runtime.sizes import ceil_div
 
 Dtype = np.dtype[Any]
@@ -21,87 +21,14 @@ Dtype = np.dtype[Any]
 COUNT, INT64 = np.dtype(np.uint64), np.dtype(np.int64)
 UINT8, UINT32 = np.dtype(np.uint8), np.dtype(np.uint32)
 
-_VALUE_KINDS = {"f": 1, "V": 1, "c": 2}
-"""Kinds of values, by those of NumPy's types: `DASP_KIND` in kernels/pack/values.cuh. bfloat16 is V."""
-
-
-@cache
-def _kinds(integers: tuple[tuple[str, Dtype], ...], dtype: Dtype | None, coding: Coding) -> Kinds:
-    """Return the kinds for integers of some types and, unless None, for values of a type in a coding."""
-    constants = {f"DASP_{name.upper()}": C_NAMES[kind] for name, kind in integers}
-    types = dict(integers) | {"Count": COUNT}
-    if dtype is not None:
-        constants |= {
-            "DASP_VALUE_BYTES": str(dtype.itemsize),
-            "DASP_KIND": str(_VALUE_KINDS[dtype.kind]),
-            "DASP_BFLOAT16": str(int(dtype == BFLOAT16)),
-            "DASP_CODING": str(int(coding)),
-        }
-        types |= {"Bits": bits_type(dtype), "Code": code_bits(coding, dtype)}
-    return Kinds(types, constants)
-
-
-def kinds_of_matrix(csr: Csr, coding: Coding | None = None) -> Kinds:
-    """Return the kinds of a matrix: its integers and, if a coding is named, its values in it."""
-    index, place = narrowest(max(csr.shape)), narrowest(len(csr.indices))
-    integers = ("Start", csr.indptr.dtype), ("Column", csr.indices.dtype), ("Index", index), ("Place", place)
-    return _kinds(integers, None if coding is None else csr.data.dtype, coding or Coding.PLAIN)
-
-
-def kinds_of_values(
-    dtype: Dtype | None, count: int, coding: Coding = Coding.PLAIN, slot: Dtype | None = None
-) -> Kinds:
-    """Return the kinds for kernels that know so many values alone, and perhaps the slots of each."""
-    return _of_values(dtype, narrowest(count), coding, slot)
-
-
-@cache
-def _of_values(dtype: Dtype | None, place: Dtype, coding: Coding, slot: Dtype | None) -> Kinds:
-    integers = [(name, np.dtype(np.int32)) for name in ("Start", "Column", "Index")]
-    more = [] if slot is None else [("Slot", slot)]
-    return _kinds((*integers, ("Place", place), *more), dtype, coding)
-
-
-@cache
-def kinds_of_entries(index: Dtype, place: Dtype, dtype: Dtype, coding: Coding) -> Kinds:
-    """Return the kinds for kernels that go through a pattern, and through values of a type at such places."""
-    integers = ("Start", INT64), ("Column", index), ("Index", index), ("Place", place)
-    return _kinds(integers, dtype, coding)
-
-
-def kinds_of_codes(pattern: Pattern, codes: Array) -> Kinds:
-    """Return the kinds for kernels that go through a pattern, and through codes as bits."""
-    return _of_codes(pattern.index_dtype, bits_type(codes.dtype))
-
-
-@cache
-def _of_codes(index: Dtype, code: Dtype) -> Kinds:
-    found = _kinds((("Start", INT64), ("Column", index), ("Index", index)), None, Coding.PLAIN)
-    return Kinds(found.types | {"Code": code}, found.constants | {"DASP_CODE_BYTES": str(code.itemsize)})
-
-
-def as_bits(numbers: Array) -> Array:
-    """Return numbers as their bits."""
-    return numbers.view(bits_type(numbers.dtype))
-
-
-@cache
-def code_bits(coding: Coding, dtype: Dtype) -> Dtype:
-    """Return the type in which kernels/pack/coding.cuh makes a code."""
-    kind = code_type(coding, dtype)
-    return kind if coding == Coding.BYTE else bits_type(kind)
-
-
-def as_codes(codes: Array, coding: Coding) -> Array:
-    """Return stored values as the codes that kernels see."""
-    return codes.view(code_bits(coding, codes.dtype))
-
-
 BLOCKS = 528
 """Most blocks of a launch whose threads go through an array a grid apart: four to a multiprocessor."""
 
 BLOCK_SLICES = 8
 """Slices of a block of 256 threads that takes a warp for each."""
+
+_VALUE_KINDS = {"f": 1, "V": 1, "c": 2}
+"""Kinds of values, by those of NumPy's types: `DASP_KIND` in kernels/pack/values.cuh. bfloat16 is V."""
 
 
 class Launcher(KernelLauncher):
@@ -125,3 +52,50 @@ class Launcher(KernelLauncher):
 def count_blocks(count: int, each: int, most: int = BLOCKS) -> int:
     """Return the blocks of a launch whose threads go through an array a grid apart."""
     return max(min(ceil_div(count, each), most), 1)
+
+
+def kinds_of_matrix(csr: Csr, coding: Coding | None = None) -> Kinds:
+    """Return the kinds of a matrix: its integers and, if a coding is named, its values in it."""
+    index, place = narrowest(max(csr.shape)), narrowest(len(csr.indices))
+    integers = ("Start", csr.indptr.dtype), ("Column", csr.indices.dtype), ("Index", index), ("Place", place)
+    return _kinds(integers, None if coding is None else csr.data.dtype, coding or Coding.PLAIN)
+
+
+def kinds_of_values(
+    dtype: Dtype | None, count: int, coding: Coding = Coding.PLAIN, slot: Dtype | None = None
+) -> Kinds:
+    """Return the kinds for kernels that know so many values alone, and perhaps the slots of each."""
+    integers = (
+        *((name, np.dtype(np.int32)) for name in ("Start", "Column", "Index")),
+        ("Place", narrowest(count)),
+    )
+    return _kinds(integers if slot is None else (*integers, ("Slot", slot)), dtype, coding)
+
+
+def kinds_of_entries(index: Dtype, place: Dtype, dtype: Dtype, coding: Coding) -> Kinds:
+    """Return the kinds for kernels that go through a pattern, and through values of a type at such places."""
+    integers = ("Start", INT64), ("Column", index), ("Index", index), ("Place", place)
+    return _kinds(integers, dtype, coding)
+
+
+@cache
+def _kinds(integers: tuple[tuple[str, Dtype], ...], dtype: Dtype | None, coding: Coding) -> Kinds:
+    """Return the kinds for integers of some types and, unless None, for values of a type in a coding."""
+    constants = {f"DASP_{name.upper()}": C_NAMES[kind] for name, kind in integers}
+    types = dict(integers) | {"Count": COUNT}
+    if dtype is not None:
+        constants |= {
+            "DASP_VALUE_BYTES": str(dtype.itemsize),
+            "DASP_KIND": str(_VALUE_KINDS[dtype.kind]),
+            "DASP_BFLOAT16": str(int(dtype == BFLOAT16)),
+            "DASP_CODING": str(int(coding)),
+        }
+        types |= {"Bits": dtype, "Code": code_type(coding, dtype)}
+    return Kinds(types, constants)
+
+
+@cache
+def kinds_of_codes(index: Dtype, code: Dtype) -> Kinds:
+    """Return the kinds for kernels that go through a pattern and move codes as they are."""
+    found = _kinds((("Start", INT64), ("Column", index), ("Index", index)), None, Coding.PLAIN)
+    return Kinds(found.types | {"Code": code}, found.constants | {"DASP_CODE_BYTES": str(code.itemsize)})

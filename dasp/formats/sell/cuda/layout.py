@@ -1,4 +1,4 @@
-"""Rows and segments in slices: the headers."""
+"""Rows and segments in slices: the order of both, and the headers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array
-from dasp.formats.sell.cuda.launcher import INT64, UINT32, Launcher, count_blocks, kinds_of_matrix
+from dasp.formats.sell.cuda.launcher import INT64, UINT32, Launcher, count_blocks
 from dasp.formats.sell.cuda.survey import LONG_TILE
-from dasp.formats.sell.cuda.windows import CUT_THREADS, TOTALS, Orders, cut_orders, steps_of
+from dasp.formats.sell.cuda.windows import CUT_THREADS, Orders, cut_orders, steps_of
 from dasp.formats.sell.primitives import Cut, Layout, Survey, Tried
 from dasp.runtime.cuda.launch import Arguments, Signature
 from dasp.runtime.sizes import ceil_div
@@ -80,6 +80,29 @@ CUT_HEADERS = Signature(
 )
 
 
+class Segments(NamedTuple):
+    """Segments in an order: how many, first entries, lengths and headers. None if there are none."""
+
+    total: int
+    starts: Array | None
+    lengths: Array | None
+    headers: Array | None
+
+    @property
+    def arguments(self) -> Arguments:
+        """The arguments of kernels that go through slices."""
+        return {"segments": self.total, "segment_starts": self.starts, "segment_lengths": self.lengths}
+
+
+class LongRows(NamedTuple):
+    """Rows that are cut into segments: the rows, the first segment of each, and the row of each segment."""
+
+    rows: Array
+    offsets: Array
+    segment_rows: Array
+    segments: Segments
+
+
 class Placed(NamedTuple):
     """The detail of a layout: segments in their order, and the order of the rows."""
 
@@ -89,26 +112,26 @@ class Placed(NamedTuple):
 
 def lay_out(on: Launcher, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None) -> Layout:
     """See `Primitives`."""
-    device, of, facts = on.device, kinds_of_matrix(csr), survey.detail.facts
+    device, kinds, facts = on.device, survey.detail.kinds, survey.detail.facts
     window = min(window, csr.shape[0])
     if tried and tried.detail and window in tried.detail.windows:
         orders = tried.detail.pick(window)
-        slices, steps, full = tried.statistics[window][:TOTALS]
+        slices, steps, full, *_ = tried.statistics[window]
     else:
         orders = cut_orders(on, csr, survey, cut, (window,))
-        slices, steps, full = device.read(orders.totals[0])[:TOTALS]
-    long = list_long_rows(on, csr, survey, cut)
+        slices, steps, full, *_ = device.read(orders.totals)
+    long = _list_long_rows(on, csr, survey, cut)
     segments = long.segments
     slices, steps = segments.total + slices, facts.segment_steps + steps
     if segments.total and slices > cut.in_order:
-        segments = sort_segments(on, csr, survey, segments)
+        segments = _sort_segments(on, csr, survey, segments)
     headers = device.empty((slices, 4), UINT32)
-    rows = device.empty(0 if orders.rows is None else orders.positions, of.types["Index"])
+    rows = device.empty(0 if orders.rows is None else orders.positions, kinds.types["Index"])
     placed = rows if len(rows) else None
     if slices:
         on.launch(
             CUT_HEADERS,
-            of,
+            kinds,
             max(orders.tiles, 1),
             CUT_THREADS,
             indptr=csr.indptr,
@@ -136,44 +159,19 @@ def lay_out(on: Launcher, csr: Csr, survey: Survey, cut: Cut, window: int, tried
     )
 
 
-class Segments(NamedTuple):
-    """Segments in an order: how many, first entries, lengths and headers. None if there are none."""
-
-    total: int
-    starts: Array | None
-    lengths: Array | None
-    headers: Array | None
-
-    @property
-    def arguments(self) -> Arguments:
-        """The arguments of kernels that go through slices."""
-        return {"segments": self.total, "segment_starts": self.starts, "segment_lengths": self.lengths}
-
-
-NO_SEGMENTS = Segments(0, None, None, None)
-
-
-class LongRows(NamedTuple):
-    """Rows that are cut into segments: the rows, the first segment of each, and the row of each segment."""
-
-    rows: Array
-    offsets: Array
-    segment_rows: Array
-    segments: Segments
-
-
-def list_long_rows(on: Launcher, csr: Csr, survey: Survey, cut: Cut) -> LongRows:
+def _list_long_rows(on: Launcher, csr: Csr, survey: Survey, cut: Cut) -> LongRows:
     """Return the rows too long for a slice, and their segments row by row."""
-    empty, index = on.device.empty, kinds_of_matrix(csr).types["Index"]
-    rows, count = survey.long_rows, survey.detail.facts.segments
+    empty, kinds = on.device.empty, survey.detail.kinds
+    index, rows, count = kinds.types["Index"], survey.long_rows, survey.detail.facts.segments
     if not rows:
-        return LongRows(empty(0, index), on.device.zeros(1, index), empty(0, index), NO_SEGMENTS)
+        none = empty(0, index)
+        return LongRows(none, on.device.zeros(1, index), none, Segments(0, None, None, None))
     found = LongRows(
         empty(rows, index), empty(rows + 1, index), empty(count, index), _new_segments(on, count)
     )
     on.launch(
         LIST_LONG,
-        kinds_of_matrix(csr),
+        kinds,
         ceil_div(csr.shape[0], LONG_TILE),
         indptr=csr.indptr,
         m=csr.shape[0],
@@ -196,17 +194,18 @@ def _new_segments(on: Launcher, count: int) -> Segments:
     return Segments(count, empty(count, INT64), empty(count, INT64), empty(4 * count, UINT32))
 
 
-def sort_segments(on: Launcher, csr: Csr, survey: Survey, segments: Segments) -> Segments:
+def _sort_segments(on: Launcher, csr: Csr, survey: Survey, segments: Segments) -> Segments:
     """Return segments in the order of their first columns, equal ones row by row."""
-    of, count, index = kinds_of_matrix(csr), segments.total, kinds_of_matrix(csr).types["Index"]
+    kinds, count = survey.detail.kinds, segments.total
+    index = kinds.types["Index"]
     keys, order = on.device.empty(count, csr.indices.dtype), on.device.empty(count, index)
     of_keys: Arguments = {"indices": csr.indices, "starts": segments.starts, "count": count, "keys": keys}
-    on.launch(COLUMN_KEYS, of, count_blocks(count, 256), **of_keys)
-    sort(on.operations.launcher, keys, survey.most_column.bit_length(), order, index)
+    on.launch(COLUMN_KEYS, kinds, count_blocks(count, 256), **of_keys)
+    sort(on, keys, survey.most_column.bit_length(), order, index)
     ordered = _new_segments(on, count)
     on.launch(
         PLACE_SEGMENTS,
-        of,
+        kinds,
         1,
         PLACE_THREADS,
         starts=segments.starts,

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from functools import cache
 
-from dasp.formats.csr.cuda.sort import SUM_TILES, kinds_of
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.sell.choose import choose_coding
 from dasp.formats.sell.cuda import layout as _layout
@@ -27,7 +26,7 @@ from dasp.formats.sell.cuda import store as _store
 from dasp.formats.sell.cuda import survey as _survey
 from dasp.formats.sell.cuda import unpack as _unpack
 from dasp.formats.sell.cuda import windows as _windows
-from dasp.formats.sell.cuda.launcher import INT64, Launcher, kinds_of_matrix, kinds_of_values
+from dasp.formats.sell.cuda.launcher import Launcher, kinds_of_matrix, kinds_of_values
 from dasp.formats.sell.pattern import Coding
 from dasp.formats.sell.primitives import Cut, Survey
 from dasp.runtime.cuda.device import CudaDevice, device_of_number
@@ -57,12 +56,11 @@ class CudaPrimitives(Launcher):
         self._ready.add(stored)
         usual = {
             _survey.SURVEY: integers,
-            _survey.VALUE_FACTS: kinds_of_values(csr.data.dtype, len(csr.data)),
+            _survey.COUNT_VALUES: kinds_of_values(csr.data.dtype, len(csr.data)),
             _windows.SORT_WINDOWS: integers,
             _windows.CUT_TILES: integers,
             _windows.COUNT_SECTORS: integers,
             _store.STORE_SLICES: stored,
-            SUM_TILES: kinds_of(start=INT64),
             _store.FILL_DELTAS: integers,
         }
         self.device.begin_loading([(signature.source, of.constants) for signature, of in usual.items()])

@@ -29,7 +29,7 @@ from dasp.formats.sell.cuda.primitives import CudaPrimitives, primitives
 from dasp.runtime.cuda.device import CudaDevice, KernelLauncher
 from dasp.runtime.cuda.launch import Kinds, Signature
 from dasp.runtime.cuda.stream import on_stream
-from dasp.runtime.dtypes import C_NAMES, Arithmetic, bits_type
+from dasp.runtime.dtypes import C_NAMES, Arithmetic
 from dasp.runtime.sizes import ceil_div
 
 ROWS, COLUMNS = 8, 4
@@ -369,12 +369,11 @@ def find_grid(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
 
 def _launch(on: CudaDevice, signature: Signature, plan: Plan, entries: Entries, **more: Any) -> None:
     """Launch a kernel that makes row blocks of a plan's entries, `ROWS` threads for each."""
-    index, code = plan.pattern.index_dtype, bits_type(plan.values.codes.dtype)
+    index, code = plan.pattern.index_dtype, plan.values.codes.dtype
     row_blocks = ceil_div(plan.shape[0], ROWS)
     constants = {"DASP_INDEX": C_NAMES[index], "DASP_CODE_BYTES": str(code.itemsize)}
     kinds = Kinds({"Index": index, "Code": code, "Count": COUNT_TYPE}, constants)
     given = dict(zip(("indptr", "indices", "codes"), entries, strict=True)) | more
     given |= {"rows": plan.shape[0], "row_blocks": row_blocks}
-    given |= {name: given[name].view(code) for name in ("codes", "values") if given.get(name) is not None}
     blocks = ceil_div(row_blocks * ROWS, FILL_THREADS)
     KernelLauncher(on).launch(signature, kinds, blocks, FILL_THREADS, **given)

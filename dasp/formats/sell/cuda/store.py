@@ -1,4 +1,4 @@
-"""Entries in their slots: the codes of values, the bases and the deltas."""
+"""Entries in their slots: codes of values, bases and deltas; and other values for a pattern."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from dasp.formats.sell.cuda.launcher import (
     BLOCK_SLICES,
     BLOCKS,
     COUNT,
-    INT64,
     UINT8,
     Launcher,
-    as_bits,
-    as_codes,
     count_blocks,
     kinds_of_entries,
     kinds_of_matrix,
@@ -55,7 +52,7 @@ STORE_SLICES = Signature(
     uint4*                 headers          [slices]
     Index*                 bases
     Code*                  stored
-    long long*             sizes
+    Count*                 sizes
     """,
 )
 
@@ -73,7 +70,7 @@ FILL_DELTAS = Signature(
     long long         slices
     uint4*            headers          [slices]
     const Index*      bases
-    const long long*  blocks_before
+    const Count*      sizes
     unsigned char*    deltas
     """,
 )
@@ -119,34 +116,19 @@ def store(
     on: Launcher, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
 ) -> tuple[Values, tuple[Array, Array, Array, Array]]:
     """See `Primitives`."""
-    device, of = on.device, kinds_of_matrix(csr)
-    values = _new_values(on, csr.data, order, layout.steps, coding, survey)
-    bases, deltas = device.empty(layout.steps, of.types["Index"]), device.empty(0, UINT8)
-    if layout.slices:
-        blocks = ceil_div(layout.slices, BLOCK_SLICES)
-        slices = _arguments_of(csr, layout) | {"bases": bases}
-        sizes = device.empty(blocks, INT64)
-        on.launch(
-            STORE_SLICES,
-            kinds_of_matrix(csr, coding),
-            blocks,
-            **slices,
-            data=as_bits(csr.data),
-            order=order,
-            table=as_bits(values.table) if coding == Coding.DICTIONARY else None,
-            distinct=len(values.table),
-            stored=None if coding == Coding.EQUAL else as_codes(values.codes, coding),
-            sizes=sizes,
-        )
-        before = on.operations.scan(sizes)
-        deltas = device.empty(WARP * device.read(before[-1:])[0], UINT8)
-        on.launch(FILL_DELTAS, of, blocks, **slices, blocks_before=before[:-1], deltas=deltas)
-    return values, (layout.rows, layout.headers, bases, deltas)
-
-
-def _arguments_of(csr: Csr, layout: Layout) -> Arguments:
-    """Return the arguments of kernels that go through the slices of a layout."""
-    return {
+    device, kinds, counted = on.device, survey.detail.kinds, None
+    if coding == Coding.DICTIONARY:
+        # In another order values first appear elsewhere.
+        distinct = survey.detail.distinct if order is None else count_distinct(on, csr.data, order)
+        assert survey.values
+        counted = survey.values, distinct
+    values = _new_values(on, csr.data, WARP * layout.steps if len(csr.data) else 0, coding, counted)
+    bases = device.empty(layout.steps, kinds.types["Index"])
+    if not layout.slices:
+        return values, (layout.rows, layout.headers, bases, device.empty(0, UINT8))
+    blocks = ceil_div(layout.slices, BLOCK_SLICES)
+    sizes = device.zeros(blocks + 2, COUNT)
+    slices: Arguments = {
         "indptr": csr.indptr,
         "indices": csr.indices,
         "rows": layout.rows if len(layout.rows) else None,
@@ -154,25 +136,44 @@ def _arguments_of(csr: Csr, layout: Layout) -> Arguments:
         **layout.detail.segments.arguments,
         "slices": layout.slices,
         "headers": layout.headers,
+        "bases": bases,
+        "sizes": sizes,
     }
+    on.launch(
+        STORE_SLICES,
+        kinds_of_matrix(csr, coding),
+        blocks,
+        **slices,
+        data=csr.data,
+        order=order,
+        table=values.table if counted else None,
+        distinct=len(values.table),
+        stored=None if coding == Coding.EQUAL else values.codes,
+    )
+    deltas = device.empty(WARP * device.read(sizes[blocks : blocks + 1])[0], UINT8)
+    on.launch(FILL_DELTAS, kinds, blocks, **slices, deltas=deltas)
+    return values, (layout.rows, layout.headers, bases, deltas)
 
 
 def _new_values(
-    on: Launcher, data: Array, order: Array | None, steps: int, coding: Coding, survey: Survey
+    on: Launcher,
+    data: Array,
+    slots: int,
+    coding: Coding,
+    counted: tuple[ValueStatistics, Distinct] | None,
 ) -> Values:
     """Return values whose codes are still to be written, and whose table is complete."""
-    device, count, dtype = on.device, WARP * steps if len(data) else 0, data.dtype
+    device, dtype = on.device, data.dtype
     if coding == Coding.EQUAL:
         first = device.empty(1, dtype)
         device.copy(first, data)
         return Values(coding, device.empty(0, UINT8), first)
-    table = device.empty(0, dtype)
-    if coding == Coding.DICTIONARY:
-        # In another order values first appear elsewhere.
-        distinct = survey.detail.distinct if order is None else count_distinct(on, data, order)
-        assert survey.values
-        table = distinct.table[: survey.values.distinct]
-    return Values(coding, device.empty(count, code_type(coding, dtype)), table)
+    if coding == Coding.DICTIONARY and counted:
+        statistics, distinct = counted
+        table = distinct.table[: statistics.distinct]
+    else:
+        table = device.empty(0, dtype)
+    return Values(coding, device.empty(slots, code_type(coding, dtype)), table)
 
 
 _CAPTURED = (
@@ -241,18 +242,10 @@ def code_values(
     counted: tuple[ValueStatistics, Distinct] | None,
 ) -> Values:
     """See `Primitives`."""
-    device = on.device
-    if coding == Coding.EQUAL:
-        first = device.empty(1, data.dtype)
-        device.copy(first, data)
-        return Values(coding, device.empty(0, UINT8), first)
-    stored = device.empty(total, code_type(coding, data.dtype))
-    table = device.empty(0, data.dtype)
-    if coding == Coding.DICTIONARY and counted:
-        statistics, distinct = counted
-        table = distinct.table[: statistics.distinct]
-    _refill(on, data, slots, coding, stored, table)
-    return Values(coding, stored, table)
+    values = _new_values(on, data, total, coding, counted)
+    if coding != Coding.EQUAL:
+        _refill(on, data, slots, coding, values.codes, values.table)
+    return values
 
 
 def recode_values(on: Launcher, data: Array, places: Places, values: Values) -> bool:
@@ -288,7 +281,7 @@ def _holds(on: Launcher, data: Array, coding: Coding) -> bool:
     """Return True if a coding without a dictionary keeps every bit of every value."""
     misfit, count = on.device.zeros(1, COUNT), len(data)
     of, blocks = kinds_of_values(data.dtype, count, coding), count_blocks(count, 2048, 2 * BLOCKS)
-    on.launch(HOLDS, of, blocks, count=count, data=as_bits(data), misfit=misfit)
+    on.launch(HOLDS, of, blocks, count=count, data=data, misfit=misfit)
     return on.device.read(misfit) == [0]
 
 
@@ -301,10 +294,10 @@ def _refill(on: Launcher, data: Array, places: Places, coding: Coding, stored: A
         places.kinds(data.dtype, coding),
         places.blocks,
         **places.arguments,
-        table=as_bits(table) if len(table) else None,
+        table=table if len(table) else None,
         distinct=len(table),
-        stored=as_codes(stored, coding),
-        data=as_bits(data),
+        stored=stored,
+        data=data,
     )
 
 
@@ -316,10 +309,10 @@ def scatter(on: Launcher, numbers: Array, slots: Array | None, stored: Array) ->
             SCATTER,
             kinds_of_values(numbers.dtype, count, slot=slot),
             count_blocks(count, 1024, 2 * BLOCKS),
-            data=as_bits(numbers),
+            data=numbers,
             count=count,
             slots=slots,
-            to=as_bits(stored),
+            to=stored,
         )
 
 

@@ -1,4 +1,4 @@
-"""The facts of a matrix before its rows are ordered: kernels/pack/survey.cu."""
+"""The facts of a matrix before its rows are ordered: of its integers, and of its values."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ from dasp.formats.sell.cuda.launcher import (
     BLOCKS,
     COUNT,
     Launcher,
-    as_bits,
     count_blocks,
     kinds_of_matrix,
     kinds_of_values,
 )
 from dasp.formats.sell.pattern import MOST_CODES
 from dasp.formats.sell.primitives import Cut, Survey
-from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.cuda.launch import Kinds, Signature
 from dasp.runtime.sizes import ceil_div
+
+LONG_TILE, LONG_COUNTS = 2048, 3
+"""Rows of a tile whose long ones are counted, and what is counted of these: kernels/pack/segments.cuh."""
 
 BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1
 """Added to a signed number so that it compares as an unsigned one; and all bits, to flip them."""
 
-
 SLOTS, VALUE_THREADS, VALUES_AT_ONCE = 2048, 1024, 4096
 """Most slots of the table of distinct values, threads of a block that counts them, and its values."""
 
-LONG_TILE, LONG_COUNTS = 2048, 3
-"""Rows of a tile whose long ones are counted, and what is counted of these: kernels/pack/segments.cuh."""
+VALUE_WORDS, VALUE_FACTS = 2 * SLOTS + 4, 2
+"""Words in which values are counted, and those of them that are facts, which come first."""
+
+NOT_BYTES, NOT_DICTIONARY, NOT_HALVES, NOT_SINGLES, NOT_REAL = (1 << bit for bit in range(5))
+"""Bits that say into what values do not go: `Dead` in kernels/pack/values.cu."""
 
 SURVEY = Signature(
     "pack/survey.cu",
@@ -42,12 +46,12 @@ SURVEY = Signature(
     int            steps
     int            segment_steps
     int            most_segments
-    Count*         facts          [13]
+    Count*         facts
     Count*         long_tiles
     """,
 )
 
-VALUE_FACTS = Signature(
+COUNT_VALUES = Signature(
     "pack/values.cu",
     "dasp_value_facts",
     """
@@ -81,12 +85,25 @@ class Facts(NamedTuple):
 FACTS = len(Facts._fields)
 
 
+class Distinct(NamedTuple):
+    """The counts of values, facts first, and a table.
+
+    Facts are bits of what the values are not, and how many are distinct. The table begins with the distinct
+    values in the order of their first appearance, if they are few.
+    """
+
+    words: Array
+    table: Array
+
+
 class Found(NamedTuple):
     """The detail of a survey, with arrays on the device.
 
     Attributes
     ----------
     facts : Facts
+    kinds : Kinds
+        Of the matrix's integers.
     long_tiles : Array
         Numbers of the long rows in each tile of rows: kernels/pack/survey.cu.
     distinct : Distinct or None
@@ -94,21 +111,23 @@ class Found(NamedTuple):
     """
 
     facts: Facts
+    kinds: Kinds
     long_tiles: Array
     distinct: Distinct | None
 
 
 def survey(on: Launcher, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     """See `Primitives`; also holds that the arrays are a matrix, as `check_compressed` does."""
-    m, nnz = csr.shape[0], len(csr.indices)
+    m, nnz, kinds = csr.shape[0], len(csr.indices), kinds_of_matrix(csr)
     if csr.indptr.shape != (m + 1,):
         check_facts("CSR", csr.shape, False, 0, (nnz, len(csr.data)), None)
     narrows = bool(narrow and nnz and len(csr.data))
-    words = on.device.zeros(FACTS + VALUE_WORDS * narrows, COUNT)
-    long_tiles = on.device.zeros(LONG_COUNTS * ceil_div(m, LONG_TILE), COUNT)
+    ends = FACTS + VALUE_WORDS * narrows  # of the facts, and of the counts of values behind them
+    words = on.device.zeros(ends + LONG_COUNTS * ceil_div(m, LONG_TILE), COUNT)
+    long_tiles = words[ends:]
     on.launch(
         SURVEY,
-        kinds_of_matrix(csr),
+        kinds,
         count_blocks(max(m, nnz), 256),
         indptr=csr.indptr,
         indices=csr.indices,
@@ -117,22 +136,21 @@ def survey(on: Launcher, csr: Csr, cut: Cut, narrow: bool) -> Survey:
         steps=cut.steps,
         segment_steps=cut.segment_steps,
         most_segments=cut.most_segments,
-        facts=words[:FACTS],
+        facts=words,
         long_tiles=long_tiles,
     )
-    distinct = count_distinct(on, csr.data, words=words[FACTS:]) if narrows else None
-    numbers = on.device.read(words[: FACTS + FACT_WORDS * narrows])
+    distinct = count_distinct(on, csr.data, words=words[FACTS:ends]) if narrows else None
+    numbers = on.device.read(words[: FACTS + VALUE_FACTS * narrows])
     facts = Facts._make(numbers[:FACTS])
     _hold(csr, facts)
-    values = value_statistics(len(csr.data), *numbers[FACTS:]) if narrows else None
     return Survey(
         columns_rise=facts.descents == facts.row_descents,
         most_column=facts.most_column - BIAS if nnz else -1,
-        values=values,
+        values=_value_statistics(len(csr.data), *numbers[FACTS:]) if narrows else None,
         long_rows=facts.long_rows,
         longest=facts.longest_whole,
         rises=facts.rises > 0,
-        detail=Found(facts, long_tiles, distinct),
+        detail=Found(facts, kinds, long_tiles, distinct),
     )
 
 
@@ -144,21 +162,10 @@ def _hold(csr: Csr, facts: Facts) -> None:
     check_facts("CSR", csr.shape, not facts.falls, facts.end - BIAS, given, columns)
 
 
-NOT_BYTES, NOT_DICTIONARY, NOT_HALVES, NOT_SINGLES, NOT_REAL = (1 << bit for bit in range(5))
-"""Bits that say into what values do not go: `Dead` in kernels/pack/values.cu."""
-
-FACT_WORDS, VALUE_WORDS = 2, 2 * SLOTS + 4
-"""Words of facts, and all words in which values are counted: facts come first."""
-
-
-class Distinct(NamedTuple):
-    """Facts of values, two words (bits of what the values are not, and how many are distinct), and a table.
-
-    The table begins with the distinct values in the order of their first appearance, if they are few.
-    """
-
-    facts: Array
-    table: Array
+def count_values(on: Launcher, data: Array) -> tuple[ValueStatistics, Distinct]:
+    """See `Primitives`; it keeps the table of distinct values."""
+    distinct = count_distinct(on, data)
+    return _value_statistics(len(data), *read_facts(on, distinct)), distinct
 
 
 def count_distinct(
@@ -179,32 +186,26 @@ def count_distinct(
         words = on.device.zeros(VALUE_WORDS, COUNT)
     table = on.device.empty(MOST_CODES, data.dtype)
     on.launch(
-        VALUE_FACTS,
+        COUNT_VALUES,
         kinds_of_values(data.dtype, len(data)),
         count_blocks(len(data), VALUES_AT_ONCE, BLOCKS // 4),
         VALUE_THREADS,
         order=order,
         count=len(data),
         words=words,
-        table=as_bits(table),
-        data=as_bits(data),
+        table=table,
+        data=data,
     )
-    return Distinct(words[:FACT_WORDS], table)
+    return Distinct(words, table)
 
 
 def read_facts(on: Launcher, distinct: Distinct) -> tuple[int, int]:
     """Wait, and return bits of what values are not, and how many are distinct."""
-    dead, count = on.device.read(distinct.facts)
+    dead, count = on.device.read(distinct.words[:VALUE_FACTS])
     return dead, count
 
 
-def count_values(on: Launcher, data: Array) -> tuple[ValueStatistics, Distinct]:
-    """See `Primitives`; it keeps the table of distinct values."""
-    distinct = count_distinct(on, data)
-    return value_statistics(len(data), *read_facts(on, distinct)), distinct
-
-
-def value_statistics(count: int, dead: int, distinct: int) -> ValueStatistics:
+def _value_statistics(count: int, dead: int, distinct: int) -> ValueStatistics:
     """Return statistics of values; nothing is said that a narrower coding makes needless."""
     few = not dead & NOT_DICTIONARY
     if few and distinct == 1:

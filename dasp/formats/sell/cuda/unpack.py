@@ -12,8 +12,6 @@ from dasp.formats.sell.cuda.launcher import (
     COUNT,
     INT64,
     Launcher,
-    as_bits,
-    as_codes,
     count_blocks,
     kinds_of_codes,
     kinds_of_values,
@@ -104,16 +102,16 @@ def unpack_codes(on: Launcher, plan: Plan) -> tuple[Array, Array, Array | None]:
     if pattern.entries:
         on.launch(
             FILL_ENTRIES,
-            kinds_of_codes(pattern, values.codes),
+            kinds_of_codes(pattern.index_dtype, values.codes.dtype),
             ceil_div(len(pattern.headers), BLOCK_SLICES),
             **slots_of_rows(pattern),
             segment_offsets=pattern.segment_offsets,
             bases=pattern.bases,
-            codes=None if codes is None else as_bits(values.codes),
+            codes=None if codes is None else values.codes,
             starts=starts,
             pieces=pieces,
             to_indices=indices,
-            to_codes=None if codes is None else as_bits(codes),
+            to_codes=None if codes is None else codes,
         )
     return starts.view(np.int64), indices, codes
 
@@ -125,7 +123,7 @@ def count_entries(on: Launcher, plan: Plan) -> tuple[Array, Array]:
     if pattern.entries:
         on.launch(
             COUNT_ENTRIES,
-            kinds_of_codes(pattern, plan.values.codes),
+            kinds_of_codes(pattern.index_dtype, plan.values.codes.dtype),
             ceil_div(len(pattern.headers), BLOCK_SLICES),
             **slots_of_rows(pattern),
             lengths=lengths.view(COUNT),
@@ -144,10 +142,10 @@ def decode(on: Launcher, values: Values, codes: Array | None, count: int, dtype:
             DECODE,
             kinds_of_values(dtype, count, values.coding),
             count_blocks(count, 256),
-            codes=None if codes is None or not len(codes) else as_codes(codes, values.coding),
-            table=as_bits(values.table),
+            codes=None if codes is None or not len(codes) else codes,
+            table=values.table,
             count=count,
-            data=as_bits(data),
+            data=data,
         )
     return data
 
@@ -157,12 +155,12 @@ def clear_pads(on: Launcher, pattern: Pattern, codes: Array) -> None:
     if len(codes):
         on.launch(
             CLEAR_PADS,
-            kinds_of_codes(pattern, codes),
+            kinds_of_codes(pattern.index_dtype, codes.dtype),
             ceil_div(len(pattern.headers), BLOCK_SLICES),
             slices=len(pattern.headers),
             headers=pattern.headers.reshape(-1),
             deltas=pattern.deltas,
-            codes=as_bits(codes),
+            codes=codes,
         )
 
 

@@ -1,4 +1,4 @@
-"""Rows in the order of each sort window, and where these are cut into slices."""
+"""Rows in the order of each sort window, cut into slices, and counts of these."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Array, nbytes
 from dasp.formats.sell.choose import TILE_ROWS, SliceStatistics
-from dasp.formats.sell.cuda.launcher import COUNT, INT64, UINT32, Launcher, count_blocks, kinds_of_matrix
+from dasp.formats.sell.cuda.launcher import COUNT, INT64, UINT32, Launcher, count_blocks
 from dasp.formats.sell.primitives import Cut, Layout, Survey, Tried
 from dasp.runtime.cuda.launch import Arguments, Signature
 from dasp.runtime.sizes import ceil_div
@@ -16,16 +16,22 @@ from dasp.runtime.sizes import ceil_div
 SORT_THREADS, SORT_TILE, CHUNK, CHUNKS = 1024, TILE_ROWS, 128, 64
 """Threads of a block that sorts, its elements, and elements that it counts at once: kernels/csr/sort.cuh."""
 
-CUT_THREADS, CUT_TILE, ENTRIES = 512, 2048, 32
-"""Threads of a block that cuts, its positions, and those at which a chain of slices can enter them:
-kernels/pack/cut.cuh."""
+AT_ONCE, WINDOW_BITS = 4, 16
+"""Windows in which one launch sorts, and bits in which it is told of each: kernels/pack/windows.cu."""
 
-TOTALS, NUMBERS = 3, 7
-"""Numbers of a candidate, those of all its slices first: kernels/pack/cut.cuh."""
+CUT_THREADS, CUT_TILE, TILE_WORDS = 512, 2048, 2 + WARP
+"""Threads of a block that cuts, its positions, and words that say what a chain of slices does there:
+kernels/pack/cut.cu."""
+
+NUMBERS, SAMPLED = 8, slice(3, 7)
+"""Numbers of a candidate, and those of a sample of its slices among them: kernels/pack/cut.cuh."""
 
 PLACES, SHARED_SLOTS = 24, 20_480
 """Places in a sample, and most words of a table in shared memory, of which a multiprocessor has two:
 kernels/pack/sectors.cu."""
+
+SHARE, FLOOR = 0.6, 8 << 20
+"""Share of the bytes of a matrix, or bytes if more, in which windows are tried side by side."""
 
 SORT_WINDOWS = Signature(
     "pack/windows.cu",
@@ -37,10 +43,10 @@ SORT_WINDOWS = Signature(
     long long     longest
     long long     most
     int           bits
-    long long     window
+    long long     windows
     int           left_out
     const Count*  long_tiles
-    Index*        rows         [count]
+    Index*        rows
     """,
 )
 
@@ -70,8 +76,6 @@ CUT_TILES = Signature(
     long long         positions
     int               steps
     int               even
-    Count*            come
-    Count*            passages
     Count*            before
     Count*            totals
     """,
@@ -124,9 +128,9 @@ class Orders(NamedTuple):
     stride : int
     positions : int
         Rows of an order.
-    before : Array, shape (candidates, 2 * tiles), uint64
+    before : Array, shape (candidates * TILE_WORDS * tiles,), uint64
         How the chain of slices comes to each tile of positions: kernels/pack/cut.cu.
-    totals : Array, shape (candidates, NUMBERS), uint64
+    totals : Array, shape (candidates * NUMBERS,), uint64
         Slices, steps and full steps of each candidate, and room for numbers of a sample of them.
     """
 
@@ -146,112 +150,26 @@ class Orders(NamedTuple):
     @property
     def arguments(self) -> Arguments:
         """The arguments of kernels that go through them."""
-        return {name: getattr(self, name) for name in _ARGUMENTS}
+        return {
+            "unmoved": self.unmoved,
+            "rows": self.rows,
+            "stride": self.stride,
+            "positions": self.positions,
+            "before": self.before,
+            "totals": self.totals,
+        }
 
     def pick(self, window: int) -> Orders:
         """Return the order of one of the windows."""
         nth = self.windows.index(window)
         unmoved = int(nth < self.unmoved)
-        rows = None if unmoved or self.rows is None else self.rows[nth - self.unmoved :][:1]
-        one = slice(nth, nth + 1)
         return self._replace(
-            windows=(window,), unmoved=unmoved, rows=rows, before=self.before[one], totals=self.totals[one]
+            windows=(window,),
+            unmoved=unmoved,
+            rows=None if unmoved or self.rows is None else self.rows[nth - self.unmoved],
+            before=self.before[2 * self.tiles * nth :],
+            totals=self.totals[NUMBERS * nth :],
         )
-
-
-_ARGUMENTS = "unmoved", "rows", "stride", "positions", "before", "totals"
-
-
-def is_unmoved(windows: tuple[int, ...], leaves_out: bool) -> int:
-    """Return 1 if the first window leaves all rows where they are, else 0."""
-    return int(bool(windows) and not windows[0] and not leaves_out)
-
-
-def cut_orders(
-    on: Launcher, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...], tiles: int = 0
-) -> Orders:
-    """Sort rows in each of the windows, and cut them into slices; nothing is read.
-
-    If `tiles` is not 0, only the rows of so many tiles, among which long rows are empty ones.
-    """
-    device, count, m = on.device, len(windows), csr.shape[0]
-    stride = tiles * SORT_TILE or m
-    positions = stride if tiles else m - survey.long_rows
-    unmoved = is_unmoved(windows, bool(tiles or survey.long_rows))
-    index = kinds_of_matrix(csr).types["Index"]
-    rows = device.empty((count - unmoved, stride), index) if count > unmoved else None
-    orders = Orders(
-        windows=windows,
-        unmoved=unmoved,
-        rows=rows,
-        stride=stride,
-        positions=positions,
-        before=device.empty((count, 2 * ceil_div(positions, CUT_TILE)), COUNT),
-        totals=device.zeros(count * NUMBERS, COUNT).reshape(count, NUMBERS),
-    )
-    for window, to in zip(windows[unmoved:], () if rows is None else rows, strict=True):
-        _sort_rows(on, csr, survey, cut, orders, window, to)
-    if orders.tiles:
-        on.launch(
-            CUT_TILES,
-            kinds_of_matrix(csr),
-            (orders.tiles, count),
-            CUT_THREADS,
-            indptr=csr.indptr,
-            **orders.arguments,
-            **steps_of(survey, cut),
-            come=device.zeros(count, COUNT),
-            passages=device.empty(count * orders.tiles * ENTRIES, COUNT),
-        )
-    return orders
-
-
-def steps_of(survey: Survey, cut: Cut) -> dict[str, int]:
-    """Return the arguments that say how many steps slices have: `even` is 1 if every row fits one lane."""
-    return {"steps": cut.steps, "even": int(survey.longest <= cut.steps)}
-
-
-def _sort_rows(
-    on: Launcher, csr: Csr, survey: Survey, cut: Cut, orders: Orders, window: int, to: Array
-) -> None:
-    """Write the rows in slices in the order of a window."""
-    if not orders.stride:
-        return
-    of, count, width = kinds_of_matrix(csr), orders.stride, min(window, orders.stride)
-    arguments: Arguments = {
-        "indptr": csr.indptr,
-        "m": csr.shape[0],
-        "count": count,
-        "longest": survey.longest,
-        "most": WARP * cut.steps,
-    }
-    if width <= SORT_TILE:
-        tile = CHUNKS // ceil_div(width, CHUNK) * width if width else SORT_TILE  # whole windows
-        on.launch(
-            SORT_WINDOWS,
-            of,
-            ceil_div(count, tile),
-            SORT_THREADS,
-            **arguments,
-            bits=(survey.longest + 1).bit_length(),
-            window=width,
-            left_out=int(orders.positions < count),
-            long_tiles=survey.detail.long_tiles,
-            rows=to,
-        )
-        return
-    keys, elements = on.device.empty(csr.shape[0], INT64), on.device.empty(count, to.dtype)
-    blocks = count_blocks(count, 256)
-    on.launch(ROW_KEYS, of, blocks, **arguments, width=width, keys=keys, elements=elements)
-    most_key = ceil_div(count, width) * (survey.longest + 1)
-    sort(on.operations.launcher, keys, most_key.bit_length(), to, to.dtype, elements)
-
-
-NO_SEGMENTS: Arguments = {"segments": 0, "segment_starts": None, "segment_lengths": None}
-"""Arguments of kernels that go through rows alone."""
-
-SHARE, FLOOR = 0.6, 8 << 20
-"""Share of the bytes of a matrix, or bytes if more, in which windows are tried side by side."""
 
 
 def try_windows(
@@ -267,25 +185,104 @@ def try_windows(
     """See `Primitives`; as many windows side by side as their share of the matrix's memory holds."""
     m = csr.shape[0]
     rows = tiles * SORT_TILE or m
-    each = rows * (kinds_of_matrix(csr).types["Index"].itemsize + 1)
+    each = rows * (survey.detail.kinds.types["Index"].itemsize + 1)
     at_once = max(max(int(SHARE * nbytes(*csr[1:])), FLOOR) // each, 1)
     found: dict[int, SliceStatistics] = {}
     orders = None
     while windows:
         orders = None  # gives its memory back before more is taken
         # As many that are stored, and the caller's order with them.
-        some = windows[: at_once + is_unmoved(windows, bool(tiles or survey.long_rows))]
+        some = windows[: at_once + _is_unmoved(windows, bool(tiles or survey.long_rows))]
         windows = windows[len(some) :]
         widths = tuple([min(window, rows) for window in some]) if tiles else some
         orders = cut_orders(on, csr, survey, cut, widths, tiles)
         if any(blocks):
             _count_sectors(on, csr, survey, cut, orders, NO_SEGMENTS, sector_columns, blocks, orders.totals)
-        numbers = iter(on.device.read(orders.totals.reshape(-1)))
-        counted = [SliceStatistics._make(each) for each in zip(*[numbers] * NUMBERS, strict=True)]
-        found |= zip(some, counted, strict=True)
+        numbers = iter(on.device.read(orders.totals))
+        for window, (*counted, _) in zip(some, zip(*[numbers] * NUMBERS, strict=True), strict=True):
+            found[window] = SliceStatistics(*counted)
     if tiles:
         return Tried({window: slices.scaled(m, rows) for window, slices in found.items()}, None)
     return Tried(found, orders)
+
+
+def cut_orders(
+    on: Launcher, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...], tiles: int = 0
+) -> Orders:
+    """Sort rows in each of the windows, and cut them into slices; nothing is read.
+
+    If `tiles` is not 0, only the rows of so many tiles, among which long rows are empty ones.
+    """
+    device, count, m = on.device, len(windows), csr.shape[0]
+    stride = tiles * SORT_TILE or m
+    positions = stride if tiles else m - survey.long_rows
+    unmoved = _is_unmoved(windows, bool(tiles or survey.long_rows))
+    kinds, rows = survey.detail.kinds, None
+    if count > unmoved:
+        rows = device.empty((count - unmoved, stride), kinds.types["Index"])
+        if stride:
+            _sort_rows(on, csr, survey, cut, windows[unmoved:], positions < stride, rows)
+    in_tiles = ceil_div(positions, CUT_TILE)
+    before = device.empty(count * TILE_WORDS * in_tiles, COUNT)
+    orders = Orders(windows, unmoved, rows, stride, positions, before, device.zeros(count * NUMBERS, COUNT))
+    if in_tiles:
+        on.launch(
+            CUT_TILES,
+            kinds,
+            (in_tiles, count),
+            CUT_THREADS,
+            indptr=csr.indptr,
+            **orders.arguments,
+            **steps_of(survey, cut),
+        )
+    return orders
+
+
+def _is_unmoved(windows: tuple[int, ...], leaves_out: bool) -> int:
+    """Return 1 if the first window leaves all rows where they are, else 0."""
+    return int(bool(windows) and not windows[0] and not leaves_out)
+
+
+def _sort_rows(
+    on: Launcher, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...], left_out: bool, rows: Array
+) -> None:
+    """Write the rows in slices in the order of each window: narrow ones at once, wider ones in turn."""
+    m, (_, count) = csr.shape[0], rows.shape
+    kinds, widths = survey.detail.kinds, [min(window, count) for window in windows]
+    arguments: Arguments = {
+        "indptr": csr.indptr,
+        "m": m,
+        "count": count,
+        "longest": survey.longest,
+        "most": WARP * cut.steps,
+    }
+    narrow = sum(width <= SORT_TILE for width in widths)
+    for first in range(0, narrow, AT_ONCE):
+        some = widths[first : min(first + AT_ONCE, narrow)]
+        whole = [CHUNKS // ceil_div(width, CHUNK) * width if width else SORT_TILE for width in some]
+        on.launch(
+            SORT_WINDOWS,
+            kinds,
+            (ceil_div(count, min(whole)), len(some)),
+            SORT_THREADS,
+            **arguments,
+            bits=(survey.longest + 1).bit_length(),
+            windows=sum(width << nth * WINDOW_BITS for nth, width in enumerate(some)),
+            left_out=int(left_out),
+            long_tiles=survey.detail.long_tiles,
+            rows=rows[first:] if first else rows,
+        )
+    for nth, width in enumerate(widths[narrow:], narrow):
+        keys, elements = on.device.empty(m, INT64), on.device.empty(count, rows.dtype)
+        blocks = count_blocks(count, 256)
+        on.launch(ROW_KEYS, kinds, blocks, **arguments, width=width, keys=keys, elements=elements)
+        most_key = ceil_div(count, width) * (survey.longest + 1)
+        sort(on, keys, most_key.bit_length(), rows[nth], rows.dtype, elements)
+
+
+def steps_of(survey: Survey, cut: Cut) -> dict[str, int]:
+    """Return the arguments that say how many steps slices have: `even` is 1 if every row fits one lane."""
+    return {"steps": cut.steps, "even": int(survey.longest <= cut.steps)}
 
 
 def slice_statistics(
@@ -304,7 +301,11 @@ def slice_statistics(
     placed, sampled = layout.detail, on.device.zeros(NUMBERS, COUNT)
     of = placed.orders, placed.segments.arguments
     _count_sectors(on, csr, survey, cut, *of, sector_columns, blocks, sampled)
-    return SliceStatistics(*counted, *on.device.read(sampled)[TOTALS:])
+    return SliceStatistics(*counted, *on.device.read(sampled)[SAMPLED])
+
+
+NO_SEGMENTS: Arguments = {"segments": 0, "segment_starts": None, "segment_lengths": None}
+"""Arguments of kernels that go through rows alone."""
 
 
 def _count_sectors(
@@ -322,25 +323,21 @@ def _count_sectors(
 
     Parameters
     ----------
-    sampled : Array, shape (candidates, NUMBERS), uint64
-        The last four numbers of each are 0 and become what a sample of its slices reads.
+    sampled : Array, shape (candidates * NUMBERS,), uint64
+        `SAMPLED` of each are 0 and become what a sample of its slices reads.
     """
     longest = max(cut.steps, cut.segment_steps) if segments["segments"] else cut.steps
     most = [min(size * WARP * longest, len(csr.indices)) for size in blocks]
     slots = [max(1 << (2 * count - 1).bit_length(), 64) if count else 0 for count in most]
-    units, count, tables, shared = (
-        PLACES,
-        len(orders.windows),
-        None,
-        min(on.device.shared_words, SHARED_SLOTS),
-    )
+    shared = min(on.device.shared_words, SHARED_SLOTS)
+    units, count, tables = PLACES, len(orders.windows), None
     if max(slots) > shared and csr.shape[1] // sector_columns >= WARP * shared:
         room = max(nbytes(*csr[1:]) // 3, FLOOR) // (4 * max(slots) * count)
         units = max(min(units, room), 1)
         tables = on.device.empty(units * max(slots) * count, UINT32)
     on.launch(
         COUNT_SECTORS,
-        kinds_of_matrix(csr),
+        survey.detail.kinds,
         (units, count),
         CUT_THREADS,
         indptr=csr.indptr,
