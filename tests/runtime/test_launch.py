@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import dasp
-from dasp.formats.sell.cuda import dotted
+from dasp.formats.sell.cuda.vector import DOT_SIGNATURE
 from dasp.runtime.cuda import driver as cuda_driver
 from dasp.runtime.cuda import launch as cuda_launch
 from dasp.runtime.cuda import source as _source
@@ -68,14 +68,14 @@ def test_a_signature_is_found_for_both_formats():
     assert {"dasp_slices", "dasp_spmv"} <= SIGNATURES.keys()
 
 
-@pytest.mark.parametrize("signature", [*SIGNATURES.values(), dotted.SIGNATURE], ids=lambda each: each.entry)
+@pytest.mark.parametrize("signature", [*SIGNATURES.values(), DOT_SIGNATURE], ids=lambda each: each.entry)
 def test_a_signature_is_what_the_source_declares(signature):
     text = _source.read(signature.source)
     text += "".join(map(_source.read, re.findall(r'#include "(.+\.cuh)"', text)))
     text = re.sub(r"//.*", "", text)
     (inside,) = re.findall(rf"\b{signature.entry}\(([^)]*)\)", text)
     for macro, parameters in re.findall(r"#define (DOT_\w+) (,.*)", text):
-        inside = inside.replace(macro, parameters if signature is dotted.SIGNATURE else "")
+        inside = inside.replace(macro, parameters if signature is DOT_SIGNATURE else "")
     declared = [" ".join(part.replace("__restrict__", "").split()) for part in inside.split(",") if part]
     assert declared == [f"{p.type} {p.name}" for p in signature.parameters]
 

@@ -21,7 +21,7 @@ import numpy as np
 from dasp.formats import kernel_cuda
 from dasp.formats import product_cuda as product
 from dasp.formats.plan import arrays_of
-from dasp.formats.sell.cuda import columns, diagonal, row_blocks
+from dasp.formats.sell.cuda import columns, row_blocks
 from dasp.formats.sell.cuda import product as sell
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.runtime.cuda import driver as _driver
@@ -125,7 +125,7 @@ class Gpu:
         monkeypatch.setattr(product, "compile_settling", settling)
         monkeypatch.setattr(product, "_shared", product._shared.__wrapped__)  # of this stand-in alone
         monkeypatch.setattr(columns, "compile_block", self._compile_block)
-        monkeypatch.setattr(diagonal, "compile_diagonal", self._compile_diagonal)
+        monkeypatch.setattr(sell, "compile_diagonal", self._compile_diagonal)
         monkeypatch.setattr(columns, "compile_transpose", self._compile_transposing)
         monkeypatch.setattr(columns, "on_host", self.get)
         monkeypatch.setattr(columns, "zero_row", cache(columns.zero_row.__wrapped__))
@@ -182,7 +182,9 @@ class Gpu:
         return self._kernel(signature or kernel.SIGNATURE, constants, kernel_cuda.types(kernel, plan, kinds))
 
     def _compile_diagonal(self, plan: Any, kinds: Any) -> Any:
-        return self._kernel(diagonal.SIGNATURE, diagonal.defines(plan, kinds), diagonal.types(plan, kinds))
+        return self._kernel(
+            sell.DIAGONAL, sell.diagonal_defines(plan, kinds), sell.diagonal_types(plan, kinds)
+        )
 
     def _compile_block(self, signature: Any, plan: Any, kinds: Any, block: Any) -> Any:
         types = row_blocks.types if signature is row_blocks.SIGNATURE else columns.types

@@ -27,9 +27,9 @@ from dasp.formats.sell.cuda.column_blocks import (
     choose_parts,
     find_strides,
     gathering_of,
+    read_sectors,
 )
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
-from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.models import generate
 from dasp.runtime.cpu import threads
 from dasp.runtime.cpu.operands import transpose

@@ -1,4 +1,4 @@
-"""The column blocks into which a product on a GPU cuts X: two tables, and the choice.
+"""The column blocks into which a product on a GPU cuts X: the rules, the choice, and what it asks of a plan.
 
 A column block is as many columns as a warp has registers for, so that the plan is read once for all of them.
 The blocks were measured on an H200, among rows of 16 to 256 bytes (benchmarks/lab_book.md).
@@ -6,14 +6,27 @@ The blocks were measured on an H200, among rows of 16 to 256 bytes (benchmarks/l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from dasp.formats.cost import CostModel
 from dasp.formats.plan import WARP, Plan
-from dasp.formats.sell.cuda.sectors import FAR, SECTOR
+from dasp.formats.sell.pattern import shape_fields
 from dasp.runtime.dtypes import Arithmetic
 from dasp.runtime.sizes import ceil_div, round_up
+from dasp.runtime.types import DeviceArray, Vector
+
+SAMPLE = 32
+"""Slices in which `read_sectors` looks."""
+
+SECTOR = 4
+"""Numbers of float64 in the 32 bytes that a GPU reads at least."""
+
+FAR = 1.0
+"""Sectors for each entry where every entry reads its own; 1 / SECTOR where a step reads a run of columns."""
 
 WIDEST_LOAD = 16
 """Bytes of the widest load of one lane."""
@@ -399,3 +412,39 @@ def pays_to_transpose(plan: Plan, sectors: float, row_bytes: int) -> bool:
     """
     saved = plan.nnz * (max(SECTOR_BYTES * sectors, COLUMN_BYTES) / NUMBER_BYTES - 1)
     return bool(row_bytes * (saved - COPY_PASSES * sum(plan.shape)) >= COPY_BYTES)
+
+
+def read_sectors(plan: Plan, on_host: Callable[[DeviceArray], Vector] = np.asarray) -> float:
+    """Return the sectors of a vector of float64 that a step reads for each of its entries, 1 / 32 to 1.
+
+    Parameters
+    ----------
+    plan : Plan
+        In slices; segments of long rows are not looked at.
+    on_host : callable
+        Copies an array of the plan to the host.
+    """
+    first, count = int(plan.pattern.segments), len(plan.pattern.headers)
+    if first == count:
+        return FAR
+    headers = on_host(plan.pattern.headers[first :: -(-(count - first) // SAMPLE)])
+    steps = [
+        columns[columns >= 0]
+        for header in headers.astype(np.int64)
+        for columns in _columns(plan, header, on_host)
+    ]
+    entries = sum(map(len, steps))
+    return sum(len(np.unique(columns // SECTOR)) for columns in steps) / entries if entries else FAR
+
+
+def _columns(plan: Plan, header: Vector, on_host: Callable[[DeviceArray], Vector]) -> Vector:
+    """Return the columns of a slice, of shape (steps, 32); those of pads are negative."""
+    first, _, block, word = (int(number) for number in header)
+    steps, _, _, width = shape_fields(word)
+    bases = on_host(plan.pattern.bases[first : first + steps]).astype(np.int64)
+    if not width:
+        return bases[:, None] + np.arange(WARP)
+    stored, start = np.dtype(f"u{1 << width >> 1}"), WARP * block
+    there = on_host(plan.pattern.deltas[start : start + steps * WARP * stored.itemsize])
+    deltas = there.view(stored).reshape(steps, WARP).astype(np.int64)
+    return np.where(deltas == np.iinfo(stored).max, -1, bases[:, None] + deltas)

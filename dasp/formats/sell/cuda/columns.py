@@ -31,8 +31,8 @@ from dasp.formats.sell.cuda.column_blocks import (
     find_strides,
     gathering_of,
     pays_to_transpose,
+    read_sectors,
 )
-from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.runtime.cuda.driver import captured_in, in_pool, keep
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.stream import on_stream

@@ -11,16 +11,19 @@ import numpy as np
 
 from dasp.formats import product_cuda
 from dasp.formats.kernel_cuda import TENSOR_CORES, compile_product, numbers, types
-from dasp.formats.plan import Plan, diagonal_rows
-from dasp.formats.sell.cuda import columns, diagonal, dotted, row_blocks, vector
+from dasp.formats.plan import WARP, Plan, diagonal_rows
+from dasp.formats.sell.cuda import columns, row_blocks, vector
 from dasp.formats.sell.cuda.primitives import primitives
 from dasp.runtime.cuda.driver import count_resident_blocks
-from dasp.runtime.cuda.launch import Launch
-from dasp.runtime.dtypes import Arithmetic, into
+from dasp.runtime.cuda.launch import Launch, Signature
+from dasp.runtime.dtypes import C_NAMES, Arithmetic, into
 from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import DeviceArray, KernelFunction
 
 T = TypeVar("T")
+
+PROCESSORS = 16
+"""cudaDevAttrMultiProcessorCount."""
 
 
 class SellCudaProduct(product_cuda.CudaProduct):
@@ -109,7 +112,16 @@ class SellCudaProduct(product_cuda.CudaProduct):
     @cached_property
     def _diagonal(self) -> Launch:
         """The launch that finds a diagonal."""
-        return diagonal.prepare(self.plan, self._kinds)
+        plan, kinds = self.plan, self._kinds
+        return Launch(
+            compile_diagonal(plan, kinds),
+            DIAGONAL,
+            diagonal_types(plan, kinds),
+            diagonal_arguments(plan),
+            ("claims", "further", "first_row", "length", "y"),
+            blocks=diagonal_blocks(plan),
+            threads=DIAGONAL_THREADS,
+        )
 
     def diagonal(self, k: int) -> DeviceArray | None:
         """Return the k-th diagonal in the type of sums, on CuPy's current stream of the matrix's device.
@@ -152,11 +164,11 @@ class SellCudaProduct(product_cuda.CudaProduct):
             Those of w'y, then as many of y'y.
         """
         plan, given = self.plan, (x, y, w)
-        if x.dtype not in dotted.TYPES:
+        if x.dtype not in vector.DOT_TYPES:
             return None
         if square and not run:
             return None  # whoever needs so many sums adds them up in each block: no faster than a pass
-        if not self._blocks or not (not self._segments if run else dotted.pays(plan, self._blocks)):
+        if not self._blocks or not (not self._segments if run else vector.pays_to_dot(plan, self._blocks)):
             return None
         if any(one.dtype != x.dtype or not one.flags.c_contiguous for one in given):
             return None
@@ -168,7 +180,7 @@ class SellCudaProduct(product_cuda.CudaProduct):
             blocks = self._blocks
             if run:
                 blocks = ceil_div(blocks, run)
-            elif blocks > dotted.MOST_BLOCKS:
+            elif blocks > vector.MOST_DOT_BLOCKS:
                 blocks = min(blocks, at_once)
             sums = self._cupy.zeros((1 + square) * blocks, np.float64)
             arguments = vector.arguments(plan, self._scratch(kinds))
@@ -176,7 +188,7 @@ class SellCudaProduct(product_cuda.CudaProduct):
             arguments |= {"w": w, "sums": sums, "run": run}
             launch = Launch(
                 kernel,
-                dotted.SIGNATURE,
+                vector.DOT_SIGNATURE,
                 types(vector, plan, kinds),
                 arguments,
                 blocks=blocks,
@@ -189,9 +201,66 @@ class SellCudaProduct(product_cuda.CudaProduct):
     def _with_dot(self, kinds: Arithmetic, square: bool) -> tuple[KernelFunction, int]:
         """Return the kernel that leaves dot products too, and how many blocks of it run at the same time."""
         if (kinds, square) not in self._dotted:
-            more = dotted.defines(self.plan, square=square)
-            kernel = compile_product(vector, self.plan, kinds, dotted.SIGNATURE, more)
-            processors = self._cupy.cuda.runtime.deviceGetAttribute(dotted.PROCESSORS, self._number)
+            more = vector.dot_defines(self.plan, square=square)
+            kernel = compile_product(vector, self.plan, kinds, vector.DOT_SIGNATURE, more)
+            processors = self._cupy.cuda.runtime.deviceGetAttribute(PROCESSORS, self._number)
             at_once = processors * count_resident_blocks(kernel, self._threads)
             self._dotted[kinds, square] = kernel, max(1, at_once)
         return self._dotted[kinds, square]
+
+
+# ---- a diagonal, in one launch -------------------------------------------------------------------------
+
+DIAGONAL_THREADS = 256
+"""Threads of a block of the kernel that finds a diagonal."""
+
+DIAGONAL = Signature(
+    "spmv/diagonal.cu",
+    "dasp_diagonal",
+    f"""{vector.ARRAYS.rstrip()}
+    const Index*          long_rows     [cut]
+    const Index*          segment_rows  [segments]
+    long long             count
+    long long             segments
+    long long             positions
+    long long             cut
+    int                   identity
+    unsigned long long*   claims
+    long long             further
+    long long             first_row
+    long long             length
+    Sum*                  y
+    """,
+)
+
+
+def diagonal_blocks(plan: Plan) -> int:
+    """Return the blocks of the launch."""
+    return ceil_div(len(plan.pattern.headers), DIAGONAL_THREADS // WARP)
+
+
+def diagonal_defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
+    """Return the compile-time constants; `kinds` are the types of a product by the plan's own."""
+    return kinds.defines | {
+        "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
+        "DASP_OFFSET": "int",
+        "DASP_CODING": str(int(plan.values.coding)),
+        "DASP_THREADS": str(DIAGONAL_THREADS),
+    }
+
+
+def diagonal_types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
+    """Return the types that the source names."""
+    return vector.types(plan) | kinds.types
+
+
+def diagonal_arguments(plan: Plan) -> dict[str, Any]:
+    """Return the kernel's arguments but those that come with each diagonal."""
+    given = vector.plan_arguments(plan)
+    del given["segment_offsets"]
+    return given | {"cut": len(plan.pattern.long_rows)}
+
+
+def compile_diagonal(plan: Plan, kinds: Arithmetic) -> KernelFunction:
+    """Return the kernel for the current GPU."""
+    return DIAGONAL.load(diagonal_defines(plan, kinds))

@@ -213,3 +213,44 @@ def plan_arguments(plan: Plan) -> dict[str, Any]:
         "positions": pattern.positions,
         "identity": int(len(pattern.rows) == 0),
     }
+
+
+# ---- with a dot product of y -------------------------------------------------------------------------
+
+DOT_SIGNATURE = SIGNATURE.extended("const X* w\n double* sums\n int run")
+"""The other parameters of a product that leaves w'y, or that and y'y."""
+
+DOT_TYPES = np.dtype(np.float32), np.dtype(np.float64)
+"""Of x and y there."""
+
+MOST_DOT_BLOCKS, MOST_DOT_STEPS = 2048, 32
+"""Blocks at most of such a product, and steps of a slice, on average, up to which it pays.
+
+Who needs the dot product adds up a sum of each block. Of more blocks, where slices are short, as many are
+launched as run at the same time, and their warps take slices by turns. Long slices lose more by that than the
+pass that is saved. Measured on an H200.
+"""
+
+IN_TURNS = 4
+"""Steps in flight where slices take turns."""
+
+
+def pays_to_dot(plan: Plan, blocks: int) -> bool:
+    """Return True if a product by so many blocks is to leave a dot product by itself, without a pass.
+
+    Every block waits for its slowest warp, the longer the longer slices are: on an H200 minres takes 24.2
+    microseconds an iteration for fem3:30 in slices of 39 steps, and 20.7 with a pass.
+    """
+    pattern = plan.pattern
+    if len(pattern.bases) > MOST_DOT_STEPS * len(pattern.headers):
+        return False
+    return blocks <= MOST_DOT_BLOCKS or (not pattern.segments and take_turns(plan))
+
+
+def dot_defines(plan: Plan, *, square: bool) -> dict[str, str]:
+    """Return the compile-time constants for w'y, or for that and y'y, of a plan in slices.
+
+    Dot products take registers too, so fewer steps are in flight wherever slices take turns.
+    """
+    steps = IN_TURNS if take_turns(plan) else IN_FLIGHT
+    return {"DASP_DOT": "2" if square else "1", "DASP_IN_FLIGHT": str(steps)}
