@@ -18,3 +18,13 @@ __device__ __forceinline__ int steps_of(const uint4& header) { return steps_of(h
 __device__ __forceinline__ int full_of(const uint4& header) { return full_of(header.w); }
 __device__ __forceinline__ int shift_of(const uint4& header) { return shift_of(header.w); }
 __device__ __forceinline__ int width_of(const uint4& header) { return width_of(header.w); }
+
+// The numbers of a Coding in pattern.py: how the values of slices are stored, as DASP_CODING says.
+#define CODING_PLAIN 0
+#define CODING_SINGLE 1
+#define CODING_BYTE 2
+#define CODING_DICTIONARY 3
+#define CODING_EQUAL 4
+#define CODING_HALF 5
+#define CODING_REAL 6
+#define CODING_REAL_SINGLE 7

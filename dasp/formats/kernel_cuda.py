@@ -28,7 +28,7 @@ TENSOR_CORES = 80
 
 
 ABSENT = {4: np.uint32(0x7FA0DA5F), 8: np.uint64(0x7FF4DA5F00000000)}
-"""Bits of a partial sum, or of a part of one, that is not there yet, by its bytes: kernels/scalar.cuh."""
+"""Bits of a partial sum, or of a part of one, that is not there yet, by its bytes: kernels/spmv/tile.cuh."""
 
 
 class Scratch(NamedTuple):

@@ -9,8 +9,10 @@
 // dasp_merge_columns: the same blocks. Sorted runs of `width` entries, columns (nnz) and order (nnz), merge by two.
 // Deterministic: the rank of an entry among those of its run is its place, whichever thread finds it.
 
-#include "csr/csr.cuh"
+#include "csr/scan.cuh"
 
+using Start = DASP_START;
+using Column = DASP_COLUMN;
 using Place = DASP_PLACE;
 
 constexpr int THREADS = 256, RUN = 1024, FEW = WARP, WARPS = THREADS / WARP;

@@ -6,8 +6,10 @@
 // Launch: any number of blocks of 256 threads, each of which searches for an entry, or for a column, at a time.
 // Deterministic: every number has one writer.
 
-#include "csr/csr.cuh"
+#include "csr/scan.cuh"
 
+using Start = DASP_START;
+using Column = DASP_COLUMN;
 using Place = DASP_PLACE;
 
 constexpr int THREADS = 256;

@@ -3,8 +3,12 @@
 // DASP_CODING: the number of a Coding in pattern.py.
 #pragma once
 
-#include "codings.cuh"
+#include "header.cuh"
 #include "pack/values.cuh"
+
+#ifndef DASP_CODING
+#error "define DASP_CODING: how values are stored, the number of a Coding in pattern.py"
+#endif
 
 #if DASP_CODING == CODING_SINGLE && DASP_KIND == KIND_COMPLEX
 using Code = unsigned long long;

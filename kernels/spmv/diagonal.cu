@@ -7,7 +7,6 @@
 //     segments of a row have some: then y does not hold.
 // Deterministic: entries of a row at one place are added up in their order, and no two segments of a row write y.
 
-#include "spmv/in_order.cuh"
 #include "spmv/slices.cuh"
 
 constexpr int AT_ONCE = 4;
@@ -27,6 +26,24 @@ __device__ __forceinline__ bool is_further(int width, const unsigned char* delta
     if (width == 1) return is_further<unsigned char>(deltas, slot, further);
     if (width == 2) return is_further<unsigned short>(deltas, slot, further);
     return is_further<unsigned>(deltas, slot, further);
+}
+
+template <class T> __device__ __forceinline__ T from_lane(T value, int lane) { return __shfl_sync(ALL_LANES, value, lane); }
+template <class T> __device__ __forceinline__ Complex<T> from_lane(Complex<T> value, int lane)
+{
+    return {from_lane(value.real, lane), from_lane(value.imag, lane)};
+}
+
+// Adds the values that lanes with a hit have, one after the other, to the sum of their row, in each of its `lanes`. A
+// warp calls it.
+__device__ __forceinline__ void add_in_order(Sum& sum, bool hit, Sum value, int lanes)
+{
+    const int first = lane_id() & ~(lanes - 1);
+    for (unsigned hits = __ballot_sync(ALL_LANES, hit); hits; hits &= hits - 1) {
+        const int lane = __ffs(int(hits)) - 1;
+        const Sum other = from_lane(value, lane);
+        if ((lane & ~(lanes - 1)) == first) sum += other;
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)

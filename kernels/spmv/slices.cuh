@@ -2,9 +2,12 @@
 // arrays hold them, and how.
 #pragma once
 
-#include "codings.cuh"
 #include "header.cuh"
 #include "spmv/tile.cuh"
+
+#ifndef DASP_CODING
+#error "define DASP_CODING: how values are stored, the number of a Coding in pattern.py"
+#endif
 
 #if DASP_CODING == CODING_SINGLE
 using Code = Choose<Parts<Value>::are_two, Complex<float>, float>::type;

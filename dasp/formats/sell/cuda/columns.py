@@ -82,7 +82,7 @@ FINISH = Signature(
     "dasp_segments_columns",
     """
     const Index*          long_rows        [count]
-    const SegmentOffset*  segment_offsets  [count + 1]
+    const Index*          segment_offsets  [count + 1]
     long long             count
     Y*                    y
     const Sum*            partials
@@ -169,8 +169,7 @@ def defines(plan: Plan, kinds: Arithmetic, block: ColumnBlock) -> dict[str, str]
 
 def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
     """Return the types that the source names."""
-    known = vector.types(plan) | {"SegmentOffset": plan.pattern.index_dtype}
-    return known | kinds.types
+    return vector.types(plan) | kinds.types
 
 
 def arguments(plan: Plan, zeros: DeviceArray, parts: int) -> dict[str, Any]:
