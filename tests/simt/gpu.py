@@ -187,10 +187,9 @@ class Gpu:
         )
 
     def _compile_block(self, signature: Any, plan: Any, kinds: Any, block: Any) -> Any:
-        types = row_blocks.types if signature is row_blocks.SIGNATURE else columns.types
         if signature is not row_blocks.SIGNATURE and block.share == 1:
             block = block._replace(steps=4)  # any number of steps gives the same bits
-        return self._kernel(signature, columns.defines(plan, kinds, block), types(plan, kinds))
+        return self._kernel(signature, columns.defines(plan, kinds, block), columns.types(plan, kinds))
 
     def _compile_transposing(self, item: int, width: int, to_rows: bool) -> Any:
         constants = {"DASP_BYTES": str(item), "DASP_COLUMNS": str(width), "DASP_TO_ROWS": str(int(to_rows))}

@@ -711,11 +711,11 @@ def test_a_grid_is_found_whatever_its_size_and_elements(model):
     """Rows at equal distances would all begin a line of 16; tetrahedra reach to one side."""
     matrix = generate(model)
     made_of, plan = CudaPrimitives(PackingDevice()), plan_of(matrix, Policy(format="sell"))
-    sample, n = row_blocks.sample_offsets(made_of.device, plan, made_of.unpack_codes(plan)), int(model[-2:])
+    sample, n = row_blocks.sample_offsets(made_of, plan, made_of.unpack_codes(plan)), int(model[-2:])
     assert row_blocks.find_grid(sample, n**3) == (n, n * n)
 
 
 def test_several_unknowns_of_a_point_are_no_points_of_a_grid():
     made_of, plan = CudaPrimitives(PackingDevice()), plan_of(generate("fem3:6"), Policy(format="sell"))
-    sample = row_blocks.sample_offsets(made_of.device, plan, made_of.unpack_codes(plan))
+    sample = row_blocks.sample_offsets(made_of, plan, made_of.unpack_codes(plan))
     assert row_blocks.find_grid(sample, 3 * 6**3) == (0, 0)

@@ -18,8 +18,12 @@ is a GPU with CuPy or, in the tests, the emulator with NumPy.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
+
+import numpy as np
 
 from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import Array
 from dasp.formats.sell.choose import choose_coding
 from dasp.formats.sell.cuda import layout as _layout
 from dasp.formats.sell.cuda import store as _store
@@ -34,7 +38,7 @@ from dasp.runtime.cuda.launch import Kinds
 
 
 class CudaPrimitives(Launcher):
-    """The primitives of packing on one device; all but the first two are functions of the launcher.
+    """The primitives of packing on one device; most are functions of the launcher.
 
     Parameters
     ----------
@@ -72,6 +76,11 @@ class CudaPrimitives(Launcher):
             self.begin_loading(csr, choose_coding(found.values, csr.data.dtype))
         return found
 
+    def zeros(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """See `Primitives`."""
+        numbers: Array = self.device.zeros(count, dtype)
+        return numbers
+
     try_windows = _windows.try_windows
     slice_statistics = _windows.slice_statistics
     lay_out = _layout.lay_out
@@ -81,7 +90,6 @@ class CudaPrimitives(Launcher):
     count_values = _survey.count_values
     code_values = _store.code_values
     recode_values = _store.recode_values
-    zeros = _store.zeros
     scatter = _store.scatter
     overwrite = _store.overwrite
 

@@ -25,11 +25,11 @@ from dasp.formats.sell.cuda.column_blocks import (
     choose_rule,
 )
 from dasp.formats.sell.cuda.columns import Kernels
+from dasp.formats.sell.cuda.launcher import kinds_of_codes
 from dasp.formats.sell.cuda.primitives import CudaPrimitives, primitives
-from dasp.runtime.cuda.device import CudaDevice, KernelLauncher
-from dasp.runtime.cuda.launch import Kinds, Signature
+from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.cuda.stream import on_stream
-from dasp.runtime.dtypes import C_NAMES, Arithmetic
+from dasp.runtime.dtypes import Arithmetic
 from dasp.runtime.sizes import ceil_div
 
 ROWS, COLUMNS = 8, 4
@@ -178,7 +178,7 @@ class LazyRowBlocks:
         """Take over values that were written into the plan, on the current stream, which may be captured."""
         if self._found is not None:
             made_of = primitives(self._cupy.cuda.Device().id)
-            fill(made_of.device, self._plan, made_of.unpack_codes(self._plan), self._found)
+            fill(made_of, self._plan, made_of.unpack_codes(self._plan), self._found)
         elif captured:
             self._tiles = NEVER  # the graph would leave what is made later behind
 
@@ -216,7 +216,6 @@ class RowBlocks(NamedTuple):
         """Return the kernels that multiply them."""
         return columns.SLICES._replace(
             signature=SIGNATURE,
-            types=types,
             passes=lambda table, plan, k, kinds, x, y, sectors: choose_passes(table, k, kinds, x, y),
             warps=lambda plan, block: len(self.starts) - 1,
             arguments=self.arguments,
@@ -228,11 +227,6 @@ class RowBlocks(NamedTuple):
         own = {"starts": starts, "columns_of": columns_of, "masks": masks, "values": values, "rows": rows}
         sizes = {"count": len(starts) - 1, "parts": parts}
         return own | sizes | {"table": plan.values.table, "zeros": zeros}
-
-
-def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
-    """Return the types that the source names."""
-    return columns.types(plan, kinds) | {"Count": COUNT_TYPE}
 
 
 def serve(plan: Plan, kinds: Arithmetic, x: Strides) -> bool:
@@ -270,21 +264,21 @@ def build(made_of: CudaPrimitives, plan: Plan, most: float) -> tuple[int, RowBlo
         Of slices, for which `serve` is true.
     most : float
     """
-    on, entries = made_of.device, made_of.unpack_codes(plan)
+    device, entries = made_of.device, made_of.unpack_codes(plan)
     row_blocks = ceil_div(plan.shape[0], ROWS)
-    starts, totals = on.empty(row_blocks + 1, COUNT_TYPE), on.zeros(2, COUNT_TYPE)
-    rows = on.empty(ROWS * row_blocks, plan.pattern.index_dtype)
-    line, plane = find_grid(sample_offsets(on, plan, entries), plan.shape[0])
+    starts, totals = device.empty(row_blocks + 1, COUNT_TYPE), device.zeros(2, COUNT_TYPE)
+    rows = device.empty(ROWS * row_blocks, plan.pattern.index_dtype)
+    line, plane = find_grid(sample_offsets(made_of, plan, entries), plan.shape[0])
     grid = {"line": line, "plane": plane, "places": rows}
-    _launch(on, COUNT, plan, entries, **grid, starts=starts, totals=totals)
-    count = on.read(totals)[1]
+    _launch(made_of, COUNT, plan, entries, **grid, starts=starts, totals=totals)
+    count = device.read(totals)[1]
     if count > most:
         return count, None
     there = count + BEHIND
     stored = 0 if entries[2] is None else WARP * there
-    columns, masks = on.zeros(COLUMNS * there, plan.pattern.index_dtype), on.zeros(there, np.uint32)
-    made = RowBlocks(starts, columns, masks, on.zeros(stored, plan.values.codes.dtype), rows)
-    fill(on, plan, entries, made)
+    columns, masks = device.zeros(COLUMNS * there, plan.pattern.index_dtype), device.zeros(there, np.uint32)
+    made = RowBlocks(starts, columns, masks, device.zeros(stored, plan.values.codes.dtype), rows)
+    fill(made_of, plan, entries, made)
     return count, made
 
 
@@ -317,20 +311,20 @@ def _make_block(rule: Rule, width: int, columns: int, x: Strides, y: Strides) ->
     )
 
 
-def fill(on: CudaDevice, plan: Plan, entries: Entries, to: RowBlocks) -> None:
+def fill(made_of: CudaPrimitives, plan: Plan, entries: Entries, to: RowBlocks) -> None:
     """Write the entries of a plan into its row blocks."""
     values = None if entries[2] is None else to.values
     made = {"starts": to.starts, "columns": to.columns, "masks": to.masks, "values": values}
-    _launch(on, FILL, plan, entries, places=to.rows, **made)
+    _launch(made_of, FILL, plan, entries, places=to.rows, **made)
 
 
-def sample_offsets(on: CudaDevice, plan: Plan, entries: Entries) -> list[frozenset[int]]:
+def sample_offsets(made_of: CudaPrimitives, plan: Plan, entries: Entries) -> list[frozenset[int]]:
     """Return the distances behind the diagonal at which the entries of some rows lie, one set a row."""
     count = min(SAMPLED_ROWS, plan.shape[0])
-    offsets = on.zeros(count * SAMPLED_ENTRIES, COUNT_TYPE)
+    offsets = made_of.device.zeros(count * SAMPLED_ENTRIES, COUNT_TYPE)
     given = {"count": count, "most": SAMPLED_ENTRIES}
-    _launch(on, SAMPLE, plan, entries, **given, offsets=offsets)
-    found = np.reshape(on.read(offsets), (count, SAMPLED_ENTRIES))
+    _launch(made_of, SAMPLE, plan, entries, **given, offsets=offsets)
+    found = np.reshape(made_of.device.read(offsets), (count, SAMPLED_ENTRIES))
     return [frozenset(map(int, row[row > 0])) for row in found]
 
 
@@ -367,13 +361,10 @@ def find_grid(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
     return 0, 0
 
 
-def _launch(on: CudaDevice, signature: Signature, plan: Plan, entries: Entries, **more: Any) -> None:
+def _launch(made_of: CudaPrimitives, signature: Signature, plan: Plan, entries: Entries, **more: Any) -> None:
     """Launch a kernel that makes row blocks of a plan's entries, `ROWS` threads for each."""
-    index, code = plan.pattern.index_dtype, plan.values.codes.dtype
+    kinds = kinds_of_codes(plan.pattern.index_dtype, plan.values.codes.dtype)
     row_blocks = ceil_div(plan.shape[0], ROWS)
-    constants = {"DASP_INDEX": C_NAMES[index], "DASP_CODE_BYTES": str(code.itemsize)}
-    kinds = Kinds({"Index": index, "Code": code, "Count": COUNT_TYPE}, constants)
     given = dict(zip(("indptr", "indices", "codes"), entries, strict=True)) | more
     given |= {"rows": plan.shape[0], "row_blocks": row_blocks}
-    blocks = ceil_div(row_blocks * ROWS, FILL_THREADS)
-    KernelLauncher(on).launch(signature, kinds, blocks, FILL_THREADS, **given)
+    made_of.launch(signature, kinds, ceil_div(row_blocks * ROWS, FILL_THREADS), FILL_THREADS, **given)

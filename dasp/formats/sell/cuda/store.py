@@ -225,7 +225,6 @@ def find_places(on: Launcher, plan: Plan) -> Places:
     starts, pieces = count_entries(on, plan)
     arguments: Arguments = {
         **slots_of_rows(plan.pattern),
-        "segment_offsets": plan.pattern.segment_offsets,
         "starts": starts,
         "pieces": pieces,
         "order": plan.order,
@@ -319,9 +318,3 @@ def scatter(on: Launcher, numbers: Array, slots: Array | None, stored: Array) ->
 def overwrite(on: Launcher, array: Array, numbers: Array) -> None:
     """See `Primitives`."""
     scatter(on, numbers, None, array)
-
-
-def zeros(on: Launcher, count: int, dtype: np.dtype[Any]) -> Array:
-    """See `Primitives`."""
-    numbers: Array = on.device.zeros(count, dtype)
-    return numbers

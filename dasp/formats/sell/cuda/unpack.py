@@ -89,7 +89,7 @@ DECODE = Signature(
 def unpack(on: Launcher, plan: Plan) -> tuple[Array, Array, Array]:
     """See `Primitives`."""
     indptr, indices, codes = unpack_codes(on, plan)
-    return indptr, indices, decode(on, plan.values, codes, plan.pattern.entries, plan.dtype)
+    return indptr, indices, _decode(on, plan.values, codes, plan.pattern.entries, plan.dtype)
 
 
 def unpack_codes(on: Launcher, plan: Plan) -> tuple[Array, Array, Array | None]:
@@ -105,13 +105,12 @@ def unpack_codes(on: Launcher, plan: Plan) -> tuple[Array, Array, Array | None]:
             kinds_of_codes(pattern.index_dtype, values.codes.dtype),
             ceil_div(len(pattern.headers), BLOCK_SLICES),
             **slots_of_rows(pattern),
-            segment_offsets=pattern.segment_offsets,
             bases=pattern.bases,
             codes=None if codes is None else values.codes,
             starts=starts,
             pieces=pieces,
             to_indices=indices,
-            to_codes=None if codes is None else codes,
+            to_codes=codes,
         )
     return starts.view(np.int64), indices, codes
 
@@ -132,8 +131,8 @@ def count_entries(on: Launcher, plan: Plan) -> tuple[Array, Array]:
     return on.operations.scan(lengths).view(COUNT), pieces
 
 
-def decode(on: Launcher, values: Values, codes: Array | None, count: int, dtype: np.dtype[Any]) -> Array:
-    """See `Primitives`."""
+def _decode(on: Launcher, values: Values, codes: Array | None, count: int, dtype: np.dtype[Any]) -> Array:
+    """Return the values of the entries for which codes stand, without any if all are equal."""
     if codes is not None and values.coding == Coding.PLAIN:
         return codes
     data: Array = on.device.empty(count, dtype)
@@ -142,7 +141,7 @@ def decode(on: Launcher, values: Values, codes: Array | None, count: int, dtype:
             DECODE,
             kinds_of_values(dtype, count, values.coding),
             count_blocks(count, 256),
-            codes=None if codes is None or not len(codes) else codes,
+            codes=codes,
             table=values.table,
             count=count,
             data=data,
@@ -158,7 +157,7 @@ def clear_pads(on: Launcher, pattern: Pattern, codes: Array) -> None:
             kinds_of_codes(pattern.index_dtype, codes.dtype),
             ceil_div(len(pattern.headers), BLOCK_SLICES),
             slices=len(pattern.headers),
-            headers=pattern.headers.reshape(-1),
+            headers=pattern.headers,
             deltas=pattern.deltas,
             codes=codes,
         )
@@ -170,9 +169,10 @@ def slots_of_rows(pattern: Pattern) -> Arguments:
         "rows": pattern.rows if len(pattern.rows) else None,
         "positions": pattern.positions,
         "long_rows": pattern.long_rows,
+        "segment_offsets": pattern.segment_offsets,
         "segment_rows": pattern.segment_rows,
         "segments": pattern.segments,
         "slices": len(pattern.headers),
-        "headers": pattern.headers.reshape(-1),
+        "headers": pattern.headers,
         "deltas": pattern.deltas,
     }
