@@ -28,7 +28,7 @@ from dasp.solvers.blocks import (
     squared_lengths,
 )
 from dasp.solvers.cg import SKEW
-from dasp.solvers.driver import BEYOND, HIDDEN, drive, hand_back
+from dasp.solvers.driver import BEYOND, HIDDEN, answer
 from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
 from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats
@@ -106,9 +106,7 @@ def block_cg(
     operator, preconditioner = as_operator(A, device), None if M is None else as_operator(M, device, "M")
     with np.errstate(all="ignore"):
         solve = BlockConjugateGradients(space_for(device, dtype), operator, preconditioner, B, X0)
-        stats = drive(solve, limits)
-        X = hand_back(solve.copy_x(), B, solve.space)
-    return X, stats
+        return answer(solve, limits, B)
 
 
 class BlockConjugateGradients(BlockSolve):

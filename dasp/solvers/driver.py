@@ -8,18 +8,15 @@ yet, the method starts again from the x that it has; where starting again no lon
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import Limits
-from dasp.solvers.operator import Matrix
 from dasp.solvers.scalars import CLAIMED, LIMIT, NOT_FINITE, NOTHING, RUNNING
 from dasp.solvers.space import Loop, Report, Space
 from dasp.solvers.stats import Stats
-from dasp.solvers.workspace import Workspace, workspace_for
 
 GAIN = 0.5
 """The norm of the residual must fall to this times its value at a start for another start to be worth it."""
@@ -125,6 +122,16 @@ class Solve:
         return gained and (code == CLAIMED or code in self.restarts)
 
 
+def answer(solve: Solve, limits: Limits, b: ArrayLike) -> tuple[Array, Stats]:
+    """Drive a solve to its end; return x where b is, on the host for NumPy arrays and lists, and a report."""
+    stats = drive(solve, limits)
+    x = solve.copy_x()
+    if limits.bar is not None:
+        limits.bar.close()
+    there = hasattr(b, "dtype") and not isinstance(b, np.ndarray)
+    return x if there else solve.space.download(x), stats
+
+
 @np.errstate(all="ignore")
 def drive(solve: Solve, limits: Limits) -> Stats:
     """Iterate, start again where that helps, and say how it ended."""
@@ -187,29 +194,6 @@ def iterate(solve: Solve, limits: Limits, made: int, residuals: list[float]) -> 
             limits.bar.set_postfix_str(f"residual {residuals[-1]:.2e}", refresh=False)
             limits.bar.update(len(report.residuals))
     return solve.loop.advance(0, finish=True), count
-
-
-def solve_in(
-    workspace: Workspace | None,
-    A: Matrix,
-    M: Matrix | None,
-    b: ArrayLike,
-    limits: Limits,
-    prepare: Callable[[Workspace, tuple[Any, Any]], Solve],
-) -> tuple[Array, Stats]:
-    """Drive the solve that `prepare` makes in a workspace for A and M; return x where b is, and a report."""
-    with workspace_for(A, M, workspace) as (made, own), np.errstate(all="ignore"):
-        one = prepare(made, own)
-        stats = drive(one, limits)
-        x = one.copy_x()
-    if limits.bar is not None:
-        limits.bar.close()
-    return hand_back(x, b, one.space), stats
-
-
-def hand_back(x: Array, b: ArrayLike, space: Space) -> Array:
-    """Return x where b is: on the host for NumPy arrays and lists."""
-    return space.download(x) if isinstance(b, np.ndarray) or not hasattr(b, "dtype") else x
 
 
 def _explain_not_finite(solve: Solve, made: int, residuals: list[float]) -> str:

@@ -20,7 +20,7 @@ from dasp.runtime import check as _check
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import Limits, place_and_type, space_for, together, vector
-from dasp.solvers.driver import BEYOND, HIDDEN, Solve, solve_in
+from dasp.solvers.driver import BEYOND, HIDDEN, Solve, answer
 from dasp.solvers.operator import (
     DeviceOperator,
     Matrix,
@@ -34,7 +34,7 @@ from dasp.solvers.scalars import NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt
 from dasp.solvers.space import Loop, State, Vectors
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import collect_alike, load
-from dasp.solvers.workspace import Workspace
+from dasp.solvers.workspace import Workspace, workspace_for
 
 LEAST = OWN
 """Why a method stopped: as it carries them along, the residual is orthogonal to the columns of A."""
@@ -303,7 +303,8 @@ def solve_least_squares(
 
     device, dtype, right, start = together(A, take, lambda taken: collect_alike(method.__name__, taken, x0))
 
-    def prepare(made: Workspace, own: tuple[Any, Any]) -> LeastSquaresSolve:
+    with workspace_for(A, kept_adjoint(A), workspace) as (made, own), np.errstate(all="ignore"):
+
         def problem_of(unit: int, scale: int) -> Problem:
             key = method, dtype, device, unit, float(damp)
             make = partial(Problem, *own, dtype, device, method, names, unit, float(damp))
@@ -311,9 +312,7 @@ def solve_least_squares(
             problem.take(right, start, scale)
             return problem
 
-        return LeastSquaresSolve(problem_of, from_zero=start is None)
-
-    return solve_in(workspace, A, kept_adjoint(A), b, limits, prepare)
+        return answer(LeastSquaresSolve(problem_of, from_zero=start is None), limits, b)
 
 
 def multiply_by_power(vector: Array, power: int) -> None:

@@ -26,7 +26,7 @@ from dasp.solvers.blocks import (
     squares_of,
 )
 from dasp.solvers.cg import SKEW
-from dasp.solvers.driver import drive, hand_back
+from dasp.solvers.driver import answer
 from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
 from dasp.solvers.scalars import CLAIMED
 from dasp.solvers.space import Space
@@ -118,8 +118,7 @@ def lobpcg(
     operator, preconditioner = as_operator(A, device), None if M is None else as_operator(M, device, "M")
     with np.errstate(all="ignore"):
         solve = Lobpcg(space_for(device, dtype), operator, preconditioner, X, Y, largest=largest)
-        stats = drive(solve, limits)
-        vectors = hand_back(solve.copy_x(), X, solve.space)
+        vectors, stats = answer(solve, limits, X)
     return solve.values, vectors, stats
 
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import Limits, check_square, place_and_type, space_for, together, vector
-from dasp.solvers.driver import BEYOND, HIDDEN, Solve, solve_in
+from dasp.solvers.driver import BEYOND, HIDDEN, Solve, answer
 from dasp.solvers.operator import Matrix, as_operator
 from dasp.solvers.scalars import NOT_FINITE, NOTHING, RUNNING, Scalar, where
 from dasp.solvers.space import Loop, Space, State
 from dasp.solvers.stats import Stats
-from dasp.solvers.workspace import Workspace
+from dasp.solvers.workspace import Workspace, workspace_for
 
 SQUARES = (1e-200, 1e200)
 """Between these the square of a norm loses nothing; a b beyond them is scaled by a power of two."""
@@ -240,13 +240,11 @@ def solve(
 
     device, dtype, right, start = together(A, take, lambda taken: collect_alike(name, taken, x0, M))
 
-    def prepare(made: Workspace, own: tuple[Any, Any]) -> LinearSolve:
-        kind = key or (method,), dtype, device
+    kind = key or (method,), dtype, device
+    with workspace_for(A, M, workspace) as (made, own), np.errstate(all="ignore"):
         system = made.get(kind, own, lambda: System(*own, dtype, device, method, names, loop=loop))
         system.take(right, start)
-        return LinearSolve(system, from_zero=start is None)
-
-    x, stats = solve_in(workspace, A, M, b, limits, prepare)
+        x, stats = answer(LinearSolve(system, from_zero=start is None), limits, b)
     return x.reshape(getattr(b, "shape", x.shape)), stats
 
 
