@@ -1,7 +1,7 @@
 """Model matrices: generated stand-ins for the real classes, named by ``family:parameters``.
 
 `generate` builds one, `families` lists what there is. Each family is a row of a table in the module that
-builds it: `lattice` for regular grids, `irregular` for all else.
+builds it: `lattice` for regular grids, `unstructured` for all else.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from dasp.models import irregular, lattice
+from dasp.models import lattice, unstructured
 from dasp.models.family import Family
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["families", "generate", "is_model"]
 
-_FAMILIES = {family.name: family for family in (*lattice.FAMILIES, *irregular.FAMILIES)}
+_FAMILIES = {family.name: family for family in (*lattice.FAMILIES, *unstructured.FAMILIES)}
 
 
 def families() -> dict[str, str]:

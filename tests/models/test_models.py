@@ -167,7 +167,7 @@ def test_a_graph_has_the_neighbours_it_promises() -> None:
 
 
 def test_kronecker_edges_fall_by_their_chances() -> None:
-    from dasp.models.irregular import _kronecker_pairs
+    from dasp.models.unstructured import _kronecker_pairs
 
     rows, columns = _kronecker_pairs(np.random.default_rng(1), 3, 200_000)
     assert rows.min() == columns.min() == 0

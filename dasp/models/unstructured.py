@@ -1,4 +1,4 @@
-"""Matrices without a grid: of meshes and networks, of engineered systems, and patterns without a story."""
+"""Unstructured matrices: of meshes and networks, of engineered systems, and patterns without a story."""
 
 from __future__ import annotations
 
