@@ -97,7 +97,7 @@ def product_of_columns(
     return SharedFunction(_function_of(columns), arguments, total, x)
 
 
-_shape_fields = jit()(shape_fields)
+_shape_fields = jit(inline="always")(shape_fields)
 
 
 def _function_of(columns: int) -> Callable[..., None]:
@@ -120,7 +120,8 @@ def _function_of(columns: int) -> Callable[..., None]:
             steps, full, shift, width = _shape_fields(np.int64(headers[4 * s + 3]))
             block = WARP * np.int64(headers[4 * s + 2])
             position = np.int64(headers[4 * s + 1])
-            count = 1 if s < segments else min(WARP >> shift, positions - position)
+            count = WARP >> shift if position + (WARP >> shift) < positions else positions - position
+            count = 1 if s < segments else count
             lanes = count << shift
             groups = (lanes + WORD_LANES - 1) // WORD_LANES
             _sum_lanes(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.base import BaseContext
 from numba.extending import intrinsic
+from numpy import uint64
 
 from dasp.formats.plan import WARP
 from dasp.formats.sell.pattern import BITS_8, BITS_16, BITS_32
@@ -26,6 +26,8 @@ from dasp.runtime.cpu.operands import transpose_block
 
 SIDE = 8
 """Rows, and numbers of each, that are transposed at once."""
+
+_ZERO, _ONE, _SIDE, _WARP = uint64(0), uint64(1), uint64(SIDE), uint64(WARP)
 
 
 @intrinsic
@@ -175,30 +177,30 @@ def copy_rows(numbers, starts, lengths, rows, shift, full, slots):
         without pads.
     slots : pointer to numbers of the type of `numbers`, or to narrower integers
     """
-    done, log = np.uint64(full), np.uint64(shift)
-    lanes = np.uint64(1) << log
+    done, log = uint64(full), uint64(shift)
+    lanes = _ONE << log
     if shift == 0 and full:
         # Blocks reach beyond the last full step; where no number follows, one by one is left.
-        last = np.uint64(0)
+        last = _ZERO
         for row in range(rows):
-            last = max(last, np.uint64(starts[row]))
-        if last + done + np.uint64(SIDE) > np.uint64(len(numbers)):
-            done &= ~np.uint64(SIDE - 1)
-        for after in range(np.uint64(0), done, np.uint64(SIDE)):
-            for lane in range(np.uint64(0), np.uint64(WARP), np.uint64(SIDE)):
-                slot = np.uint64(WARP) * after + lane
+            last = uint64(starts[row]) if uint64(starts[row]) > last else last
+        if last + done + _SIDE > uint64(len(numbers)):
+            done &= ~(_SIDE - _ONE)
+        for after in range(_ZERO, done, _SIDE):
+            for lane in range(_ZERO, _WARP, _SIDE):
+                slot = _WARP * after + lane
                 transpose_rows(numbers, starts, lane, after, done - after, slots, slot)
-    elif lanes >= np.uint64(SIDE):
-        for row in range(np.uint64(rows if full else 0)):
-            first, slot = np.uint64(starts[row]), row * lanes
+    elif lanes >= _SIDE:
+        for row in range(uint64(rows if full else 0)):
+            first, slot = uint64(starts[row]), row * lanes
             for _ in range(full):
-                for k in range(np.uint64(0), lanes, np.uint64(SIDE)):
+                for k in range(_ZERO, lanes, _SIDE):
                     copy_some(numbers, first + k, slots, slot + k)
-                first, slot = first + lanes, slot + np.uint64(WARP)
+                first, slot = first + lanes, slot + _WARP
     else:
-        done = np.uint64(0)
-    for row in range(np.uint64(rows)):
-        first, own = np.uint64(starts[row]), row * lanes
-        for entry in range(done << log, np.uint64(lengths[row])):
-            place = np.uint64(WARP) * (entry >> log) + own + (entry & (lanes - np.uint64(1)))
+        done = _ZERO
+    for row in range(uint64(rows)):
+        first, own = uint64(starts[row]), row * lanes
+        for entry in range(done << log, uint64(lengths[row])):
+            place = _WARP * (entry >> log) + own + (entry & (lanes - _ONE))
             slots[place] = numbers[first + entry]

@@ -292,6 +292,7 @@ _ALL = np.zeros(1, np.int64), np.full(1, np.iinfo(np.int64).max)
 """The range of all windows."""
 
 _compile = jit(nogil=True)
+# `a if a < b else b`, not `min(a, b)`: Numba compiles `min`, `max` and `int` as functions for each type.
 
 
 @_compile
@@ -304,31 +305,32 @@ def _survey_rows(indptr, indices, longest, lengths, begin, end):
     falls = long_rows = rises = 0
     most, last = indices.dtype.type(-1), np.int64((1 << 63) - 1)  # no row is as long
     for first in range(begin, end, SURVEYED_ROWS):
-        stop = min(first + SURVEYED_ROWS, end)
-        between = 0  # falls from row to row
+        stop = first + SURVEYED_ROWS if first + SURVEYED_ROWS < end else end
+        between = np.int64(0)  # falls from row to row
         for row in range(first, stop):
             start, length = np.int64(indptr[row]), np.int64(indptr[row + 1]) - np.int64(indptr[row])
             if length > 0 and start > indptr[first]:
-                between += int(indices[start] < indices[start - 1])
+                between += indices[start] < indices[start - 1]
             if length > longest:
                 long_rows += 1
                 length = np.int64(PAD)
             else:
-                rises |= int(length > last)
+                rises = 1 if length > last else rises
                 last = length
             lengths[row] = length
         for some in range(indptr[first], indptr[stop], SURVEYED_ENTRIES):
             down = np.uint32(0)
-            most = max(most, indices[some])
+            after_some = some + SURVEYED_ENTRIES if some + SURVEYED_ENTRIES < indptr[stop] else indptr[stop]
+            most = indices[some] if indices[some] > most else most
             # Neighbours by numbers without a sign are compared many at a time.
-            for entry in range(np.uint64(some), np.uint64(min(some + SURVEYED_ENTRIES, indptr[stop]) - 1)):
+            for entry in range(np.uint64(some), np.uint64(after_some - 1)):
                 after = indices[entry + np.uint64(1)]
                 down = np.uint32(down + np.uint32(after < indices[entry]))
-                most = max(most, after)
-            between -= int(down)
+                most = after if after > most else most
+            between -= np.int64(down)
             if some > indptr[first]:
-                between -= int(indices[some] < indices[some - 1])
-        falls |= int(between != 0)
+                between -= indices[some] < indices[some - 1]
+        falls = 1 if between != 0 else falls
     return falls > 0, most, long_rows, rises > 0
 
 
@@ -377,8 +379,10 @@ def _cut_runs(lengths, steps, cuts):
         while shift < 0 or most > steps << shift:
             shift += 1
             most = least = np.int64(lengths[run])
-            for i in range(np.uint64(run), np.uint64(min(run + (WARP >> shift), len(lengths)))):
-                most, least = max(most, np.int64(lengths[i])), min(least, np.int64(lengths[i]))
+            end = run + (WARP >> shift)
+            for i in range(np.uint64(run), np.uint64(end if end < len(lengths) else len(lengths))):
+                length = np.int64(lengths[i])
+                most, least = length if length > most else most, length if length < least else least
         cuts[0, slices], cuts[1, slices] = run, shift
         cuts[2, slices] = (most + (1 << shift) - 1) >> shift
         run += WARP >> shift

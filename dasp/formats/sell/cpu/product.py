@@ -192,7 +192,7 @@ def product_of_slices(
     return SharedFunction(_multiply_slices, arguments, total, x)
 
 
-_shape_fields = jit()(shape_fields)
+_shape_fields = jit(inline="always")(shape_fields)
 
 
 def _multiply_slices(
@@ -218,7 +218,7 @@ def _multiply_slices(
             _sum_slice(32, sums, scale, step, steps, full, block >> 2, deltas, bases, values, table, x)
         _fold(sums, scale, shift)
         position = np.int64(headers[4 * s + 1])
-        count = min(WARP >> shift, positions - position)
+        count = WARP >> shift if position + (WARP >> shift) < positions else positions - position
         if s < segments:
             partials[position] = _total(sums, scale, 0)
         elif count == WARP and beta == 0:

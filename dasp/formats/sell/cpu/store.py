@@ -190,12 +190,20 @@ def _pack_columns(
     size, done, s = 0, 0, begin
     while s < end and done <= STEPS_AT_ONCE:
         first, slots = first_run[s], WARP * steps[s]
-        rows = min(WARP >> shifts[s], len(lengths) - first)
+        rows = WARP >> shifts[s] if first + (WARP >> shifts[s]) < len(lengths) else len(lengths) - first
         for slot in range(WARP * full[s], slots):
             block[slot] = PAD_32
         copy_rows(indices, at(starts, first), at(lengths, first), rows, shifts[s], full[s], at(block, 0))
         least = at(bases, first_steps[s])
-        width = _measure(block, least, steps[s], shifts[s] == 0 and full[s] == steps[s])
+        span = lanes = np.uint32(0)
+        for k in range(steps[s]):
+            low, high, apart = measure_step(block, np.uint64(WARP * k))
+            least[k] = low
+            span = high - low if high - low > span else span
+            lanes |= apart
+        width = BITS_8 if span < PAD_8 else BITS_16 if span < PAD_16 else BITS_32
+        if lanes == 0 and shifts[s] == 0 and full[s] == steps[s]:
+            width = NONE
         widths[s] = width
         bytes_of_step = WARP * (1 << width >> 1)
         for k in range(steps[s]):
@@ -205,21 +213,6 @@ def _pack_columns(
         done += steps[s]
         s += 1
     return s, size
-
-
-@_inline
-def _measure(block, least, steps, may_be_lanes):
-    """Set the least column of every step. Return the `Width` that the deltas need."""
-    span, lanes = np.uint32(0), np.uint32(0)
-    for k in range(steps):
-        low, high, apart = measure_step(block, np.uint64(WARP * k))
-        least[k] = low
-        span, lanes = max(span, np.uint32(high - low)), lanes | apart
-    if may_be_lanes and lanes == 0:
-        return NONE
-    if span < PAD_8:
-        return BITS_8
-    return BITS_16 if span < PAD_16 else BITS_32
 
 
 @_compile
@@ -247,7 +240,8 @@ def _fill_values(
         slots, first = at(values, WARP * first_steps[s]), first_run[s]
         for slot in range(WARP * full[s], WARP * steps[s]):
             slots[slot] = 0
-        rows, of = min(WARP >> shifts[s], len(lengths) - first), at(lengths, first)
+        rows, of = WARP >> shifts[s], at(lengths, first)
+        rows = rows if rows < len(lengths) - first else len(lengths) - first
         if order is None:
             copy_rows(codes, at(starts, first), of, rows, shifts[s], full[s], slots)
         else:

@@ -18,7 +18,7 @@ CODE_BITS = 13
 """Bits of a slot's number in the table of codes: with so many slots values rarely meet in one."""
 
 FEW = 64
-"""Values that are compared before all are."""
+"""Values that are looked at before all are: they answer most questions, and nothing is compiled then."""
 
 
 class Coded(NamedTuple):
@@ -59,9 +59,11 @@ def encode(
         return np.zeros(0, np.uint8), data[:1].copy()
     if coding == Coding.DICTIONARY:
         codes, table = coded or find_dictionary(data)
-        numbers = _number_as_seen(codes, order, len(table)) if order is not None else np.zeros(0, np.uint8)
+        numbers = np.full(len(table) if order is not None else 0, -1, np.int16)
+        if len(numbers):
+            _number_as_seen(codes, order, numbers)
         if (numbers[1:] < numbers[:-1]).any():
-            _renumber(codes, numbers)
+            _renumber(codes, numbers.astype(np.uint8))
             table = table[np.argsort(numbers)]
         return codes, table
     with np.errstate(under="ignore"):
@@ -114,6 +116,10 @@ def _are_real(data: Vector) -> bool:
 
 def _are_bytes(data: Vector) -> bool:
     """Return True if every real part is an integer from -128 to 127 and no zero is negative."""
+    few = _wide(data.real[:FEW])
+    with np.errstate(invalid="ignore"):
+        if (np.rint(few) != few).any():
+            return False
     numbers = _wide(data.real)
     bits = numbers.view(f"u{numbers.itemsize}")
     minus_zero = bits.dtype.type(1 << 8 * numbers.itemsize - 1)
@@ -133,9 +139,11 @@ def find_dictionary(data: Vector) -> Coded:
     """
 
     def find(begin: int, end: int) -> tuple[Vector, Vector]:
-        return _find_codes(bits, codes, begin, end), codes[begin:end]
+        return _find_distinct(bits[begin:end], codes[begin:end]), codes[begin:end]
 
     bits, codes = _bits(data), np.empty(len(data), np.uint8)
+    if bits.ndim == 1 and len(np.unique(bits[: 10 * FEW])) > MOST_CODES:
+        return Coded(codes, data[:0])
     found = over_ranges(len(data), len(data), find)
     if not all(len(own) for own, _ in found):
         return Coded(codes, data[:0])
@@ -143,13 +151,21 @@ def find_dictionary(data: Vector) -> Coded:
     if len(found) > 1:
         every = np.concatenate([own for own, _ in found])
         numbers = np.empty(len(every), np.uint8)
-        distinct = _find_codes(every, numbers, 0, len(every))
+        distinct = _find_distinct(every, numbers)
         begin = len(found[0][0])
         for own, some in found[1:]:
             _renumber(some, numbers[begin : begin + len(own)])
             begin += len(own)
     table: Vector = distinct.ravel().view(data.dtype)
     return Coded(codes, table)
+
+
+def _find_distinct(bits: Vector, codes: Vector) -> Vector:
+    """Write each value's code. Return the distinct bit patterns as they first appear, none if too many."""
+    code_of = np.full(1 << CODE_BITS, -1, np.int16)
+    distinct = np.zeros((MOST_CODES, *bits.shape[1:]), bits.dtype)
+    found: Vector = distinct[: _find_codes(bits, codes, code_of, distinct)]
+    return found
 
 
 def _wide(data: Vector) -> Vector:
@@ -176,6 +192,9 @@ def _survives(data: Vector, coding: Coding) -> bool:
     parts = data.view(bits_type(real))
     if data.dtype.kind == "c" and coding in REAL_PARTS:
         parts = parts[::2]
+    lost = parts.dtype.type((1 << wide.nmant - narrow.nmant) - 1)
+    if (parts[:FEW] & lost).any():
+        return False
     return all(over_ranges(len(parts), len(parts), partial(_keeps_bits, parts, *sizes)))
 
 
@@ -216,7 +235,7 @@ def _keeps_bits(bits, fraction_bits, bias, narrow_bits, narrow_bias, quiets, beg
         elif exponent > narrow_bias or exponent < least - narrow_bits:
             return False
         else:
-            lost += max(least - exponent, 0)  # bits below the last one of a subnormal number
+            lost += least - exponent if exponent < least else 0  # bits below a subnormal number's last one
         if fraction & ((np.uint64(1) << np.uint64(lost)) - np.uint64(1)):
             return False
     return True
@@ -229,7 +248,8 @@ def _all_bytes(data, bits, minus_zero, large):
     low, high = real(-128), real(127)
     for begin in range(0, len(data), 1024):
         wrong = np.uint32(0)
-        for k in range(np.uint64(begin), np.uint64(min(begin + 1024, len(data)))):
+        end = begin + 1024 if begin + 1024 < len(data) else len(data)
+        for k in range(np.uint64(begin), np.uint64(end)):
             value = data[k]
             whole = real(real(value + large) - large)
             outside = (whole != value) | (value < low) | (value > high) | (bits[k] == minus_zero)
@@ -240,36 +260,36 @@ def _all_bytes(data, bits, minus_zero, large):
 
 
 @_compile
-def _find_codes(bits, codes, begin, end):
-    """Write each value's code. Return the distinct bit patterns as they appear, or none if too many."""
-    code_of = np.full(1 << CODE_BITS, -1, np.int16)
-    distinct = np.zeros((MOST_CODES,) + bits.shape[1:], bits.dtype)  # noqa: RUF005 (Numba has no other way)
+def _find_codes(bits, codes, code_of, distinct):
+    """Write codes and distinct bit patterns, and return how many these are; 0 if too many.
+
+    `code_of` is a table by hash, -1 before. Arrays are made by the caller: Numba takes long to compile that.
+    """
     count = 0
-    for i in range(begin, end):
+    for i in range(len(bits)):
         mixed = _folded(bits, i) * np.uint64(0x9E3779B97F4A7C15)
         slot = np.int64(mixed >> np.uint64(64 - CODE_BITS))
         while code_of[slot] >= 0 and not _same(distinct, code_of[slot], bits, i):
             slot = (slot + 1) % len(code_of)
         if code_of[slot] < 0:
             if count == MOST_CODES:
-                return distinct[:0]
+                return 0
             code_of[slot], distinct[count] = count, bits[i]
             count += 1
         codes[i] = code_of[slot]
-    return distinct[:count]
+    return count
 
 
 @_compile
-def _number_as_seen(codes, order, count):
-    """Return the number of each of so many codes, as they first appear in an order."""
-    numbers, seen = np.full(count, -1, np.int16), 0
+def _number_as_seen(codes, order, numbers):
+    """Write the number of each code, as they first appear in an order; `numbers` are -1 before."""
+    seen = 0
     for i in order:
         if numbers[codes[i]] < 0:
             numbers[codes[i]] = seen
             seen += 1
-            if seen == count:
+            if seen == len(numbers):
                 break
-    return numbers.astype(np.uint8)
 
 
 @_compile
