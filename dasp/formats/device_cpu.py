@@ -120,7 +120,7 @@ def add_scaled(y: Vector, factor: complex, x: Vector) -> None:
 
 def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike) -> Vector:
     """Return an array of any library and device as one of NumPy."""
-    if _foreign.is_one(x):
+    if _foreign.is_foreign(x):
         x = _foreign.to_host(x)
     return np.asarray(_arrays.to_host(x), dtype)
 

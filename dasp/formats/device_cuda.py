@@ -236,8 +236,8 @@ def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike) -> DeviceArray:
     import cupy
 
     with cupy.cuda.Device(number(device)):
-        if _foreign.is_one(x):
-            x = _foreign.anywhere(x)
+        if _foreign.is_foreign(x):
+            x = _foreign.take_anywhere(x)
         return cupy.asarray(x, dtype)
 
 

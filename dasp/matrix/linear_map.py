@@ -112,7 +112,7 @@ class LinearMap(ABC):
 
     def __rmatmul__(self, x: ArrayLike) -> Any:
         """Return x A by a product with the transpose, for x of shape (m,) or (k, m)."""
-        z: Any = x if _foreign.is_one(x) else devices.find(self.device).as_operand(x, self.device)
+        z: Any = x if _foreign.is_foreign(x) else devices.find(self.device).as_operand(x, self.device)
         _check.left_operand(self.shape, z.shape, -1)
         return self.T.matvec(z.T).T if len(z.shape) == 2 else self.T.matvec(z)
 
@@ -222,7 +222,7 @@ class PlannedMatrix(LinearMap):
                 f"x is a sparse {type(x).__name__}; dense vectors are needed; multiply A.tocsr() by "
                 "x.tocsr(), and plan the product if it is to be multiplied"
             )
-        if _foreign.is_one(x) or _foreign.is_one(out):
+        if _foreign.is_foreign(x) or _foreign.is_foreign(out):
             if _foreign.wants_gradients(x):
                 return self._with_gradients(x, out, alpha, beta)
             return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)
@@ -371,7 +371,7 @@ class Shifted(LinearMap):
     ) -> Any:
         """Return alpha (A + sigma I) x + beta out; see `dasp.SpMatrix.matvec`."""
         A = self.matrix
-        if _foreign.is_one(x) or _foreign.is_one(out):
+        if _foreign.is_foreign(x) or _foreign.is_foreign(out):
             if _foreign.wants_gradients(x):
                 return _foreign.by_operators(self._shifted, x, out, alpha, beta)
             return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)

@@ -77,7 +77,7 @@ class SpMatrix(ArithmeticMatrix):
         policy: Policy | None = None,
     ) -> None:
         """Plan a matrix of any kind, or take a plan to a device; see the class."""
-        A = _foreign.as_matrix(A) if _foreign.is_one(A) else A
+        A = _foreign.as_matrix(A) if _foreign.is_foreign(A) else A
         request = Request.make(device, policy, A)
         if isinstance(A, SpMatrix):
             A = A.to_device(request.device).copy().plan if policy is None else A.to_scipy()

@@ -45,7 +45,7 @@ def new_key(matrix: object) -> str:
     return key
 
 
-def is_one(array: object) -> TypeGuard[ForeignArray]:
+def is_foreign(array: object) -> TypeGuard[ForeignArray]:
     """Return True for an array of a library that is neither NumPy nor CuPy."""
     kind = type(array)
     return (
@@ -75,7 +75,7 @@ def call(
     TypeError
         For an array somewhere else than on the device, a sparse one, and an `out` that cannot be written.
     """
-    with stream_of(x if is_one(x) else out, A.device):
+    with stream_of(x if is_foreign(x) else out, A.device):
         vector, result = take("x", x, A.device), out
         if out is None and _root(x) == "torch" and not scales.get("beta"):
             kind = _dtypes.arithmetic(A.dtype, vector.dtype).y
@@ -97,7 +97,7 @@ def take(name: str, array: AnyArray, device: str) -> AnyArray:
     TypeError
         If it is not on the device, or sparse.
     """
-    if not is_one(array):
+    if not is_foreign(array):
         return array
     array = _plain(name, array)
     where = _device_of(array)
@@ -116,7 +116,7 @@ def take(name: str, array: AnyArray, device: str) -> AnyArray:
         return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
 
 
-def anywhere(array: ForeignArray) -> AnyArray:
+def take_anywhere(array: ForeignArray) -> AnyArray:
     """Return an array of another library, wherever it is, as one of NumPy or CuPy that shares its memory."""
     return take("x", array, _device_of(_plain("x", array)))
 
@@ -130,7 +130,7 @@ def as_matrix(given: ForeignArray) -> Any:
         If it is a sparse tensor that PyTorch makes no CSR of: one of blocks, or with more dimensions.
     """
     if _root(given) != "torch" or given.layout is sys.modules["torch"].strided:
-        return anywhere(given)
+        return take_anywhere(given)
     try:
         csr = given.detach().to_sparse_csr()
     except RuntimeError as error:
@@ -139,7 +139,7 @@ def as_matrix(given: ForeignArray) -> Any:
             f"{tuple(given.shape)}, of which PyTorch makes no CSR matrix; a dense one, or COO, CSR or CSC of "
             "numbers, is needed"
         ) from error
-    parts = tuple(anywhere(part) for part in (csr.values(), csr.col_indices(), csr.crow_indices()))
+    parts = tuple(take_anywhere(part) for part in (csr.values(), csr.col_indices(), csr.crow_indices()))
     if isinstance(parts[0], np.ndarray):
         from scipy.sparse import csr_array
 
@@ -151,12 +151,12 @@ def as_matrix(given: ForeignArray) -> Any:
 
 def to_host(array: ForeignArray) -> Array:
     """Return an array of another library as one of NumPy, copied if it is on a GPU."""
-    return _arrays.to_host(anywhere(array))
+    return _arrays.to_host(take_anywhere(array))
 
 
 def give_back(y: Array, like: AnyArray) -> AnyArray:
     """Return an array of NumPy or CuPy as one of the library of `like`; as it is where that takes none."""
-    if not is_one(like):
+    if not is_foreign(like):
         return y
     library = like.__array_namespace__() if hasattr(like, "__array_namespace__") else None
     library = library or sys.modules[_root(like)]
@@ -220,11 +220,11 @@ def is_transformed(x: ForeignArray) -> bool:
 
 def _take_out(out: AnyArray, device: str) -> AnyArray:
     """Return the array that a result is written to; TypeError if nobody may write there."""
-    if is_one(out) and _root(out) in ("jax", "jaxlib"):
+    if is_foreign(out) and _root(out) in ("jax", "jaxlib"):
         raise TypeError(
             f"out is {_check.kind_of(out, library=True)}, which cannot be written to; leave it out"
         )
-    if is_one(out) and _root(out) == "torch":
+    if is_foreign(out) and _root(out) == "torch":
         if out.is_conj() or out.is_neg():
             raise TypeError("out is a conjugated or negated view; a tensor with numbers of its own is needed")
         if out.requires_grad and sys.modules["torch"].is_grad_enabled():

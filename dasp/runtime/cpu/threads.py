@@ -216,8 +216,9 @@ def run(tasks: Sequence[Callable[[], None]], threads: int | None = None) -> None
     Returns when all have ended; the first exception of a task is raised then, and so is what the handler of a
     signal raises. Tasks may call `run`. A task that no worker has begun is run by the caller.
     """
-    if len(tasks) == 1:
-        tasks[0]()
+    if len(tasks) < 2:
+        for task in tasks:
+            task()
         return
     with Deferred():
         Offer(tasks, running(min(threads or get_num_threads(), len(tasks))) - 1).finish()

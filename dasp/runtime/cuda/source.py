@@ -150,8 +150,7 @@ def load_all(wanted: Iterable[Source]) -> None:
     What does not compile is left to `load` to say.
     """
     missing = _missing(wanted)
-    if missing:
-        _threads.run(missing, len(missing))
+    _threads.run(missing, len(missing))
 
 
 def begin_loading(wanted: Iterable[Source]) -> None:

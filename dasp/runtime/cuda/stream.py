@@ -155,6 +155,5 @@ def upload(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
                 event.synchronize()
 
     with staging.lock:
-        if workers:
-            _threads.run([partial(send, worker) for worker in range(workers)], workers)
+        _threads.run([partial(send, worker) for worker in range(workers)], workers)
     return targets
