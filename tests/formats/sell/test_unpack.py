@@ -16,6 +16,7 @@ from dasp.formats.plan import Plan, arrays_of, csr_of_slots, diagonal_rows, slot
 from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cpu import unpack as unpacking
+from dasp.formats.sell.cuda import columns
 from dasp.formats.sell.cuda import product as cuda
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.formats.sell.pattern import BITS_8, Choice, Coding, Pattern, Values, shape_word
@@ -105,7 +106,7 @@ def emulated_diagonal(plan, k):
     arguments = cuda.diagonal_arguments(plan) | {"claims": claims, "y": y}
     arguments |= {"further": k, "first_row": first, "length": count}
     kernel = compile_kernels(cuda.DIAGONAL.source, cuda.diagonal_defines(plan, kinds))
-    ordered = cuda.DIAGONAL.ordered(cuda.diagonal_types(plan, kinds), arguments)
+    ordered = cuda.DIAGONAL.ordered(columns.types(plan, kinds), arguments)
     kernel.launch(cuda.DIAGONAL.entry, cuda.diagonal_blocks(plan), cuda.DIAGONAL_THREADS, ordered)
     return None if claims[cut] else y
 

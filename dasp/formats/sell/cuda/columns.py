@@ -36,7 +36,7 @@ from dasp.formats.sell.cuda.column_blocks import (
 from dasp.runtime.cuda.driver import captured_in, in_pool, keep
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.stream import on_stream
-from dasp.runtime.dtypes import C_NAMES, Arithmetic
+from dasp.runtime.dtypes import Arithmetic
 from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import DeviceArray, KernelFunction
 
@@ -159,12 +159,7 @@ def even_row(columns: int, item: int) -> int:
 
 def defines(plan: Plan, kinds: Arithmetic, block: ColumnBlock) -> dict[str, str]:
     """Return the compile-time constants of the kernels for a plan, the types of a product and a block."""
-    return block.defines() | {
-        "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
-        "DASP_OFFSET": "int",
-        "DASP_CODING": str(int(plan.values.coding)),
-        **kinds.defines,
-    }
+    return block.defines() | vector.plan_defines(plan) | kinds.defines
 
 
 def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:

@@ -62,7 +62,7 @@ def kinds_of_matrix(csr: Csr, coding: Coding | None = None) -> Kinds:
 
 
 def kinds_of_values(
-    dtype: Dtype | None, count: int, coding: Coding = Coding.PLAIN, slot: Dtype | None = None
+    dtype: Dtype, count: int, coding: Coding = Coding.PLAIN, slot: Dtype | None = None
 ) -> Kinds:
     """Return the kinds for kernels that know so many values alone, and perhaps the slots of each."""
     integers = (

@@ -54,10 +54,11 @@ class CudaPrimitives(Launcher):
 
         The coding is known once the values are.
         """
-        integers, stored = kinds_of_matrix(csr), kinds_of_matrix(csr, coding)
+        stored = kinds_of_matrix(csr, coding)
         if stored in self._ready:
             return
         self._ready.add(stored)
+        integers = kinds_of_matrix(csr)
         usual = {
             _survey.SURVEY: integers,
             _survey.COUNT_VALUES: kinds_of_values(csr.data.dtype, len(csr.data)),

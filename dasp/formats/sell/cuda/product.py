@@ -16,7 +16,7 @@ from dasp.formats.sell.cuda import columns, row_blocks, vector
 from dasp.formats.sell.cuda.primitives import primitives
 from dasp.runtime.cuda.driver import count_resident_blocks
 from dasp.runtime.cuda.launch import Launch, Signature
-from dasp.runtime.dtypes import C_NAMES, Arithmetic, into
+from dasp.runtime.dtypes import Arithmetic, into
 from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import DeviceArray, KernelFunction
 
@@ -116,7 +116,7 @@ class SellCudaProduct(product_cuda.CudaProduct):
         return Launch(
             compile_diagonal(plan, kinds),
             DIAGONAL,
-            diagonal_types(plan, kinds),
+            columns.types(plan, kinds),
             diagonal_arguments(plan),
             ("claims", "further", "first_row", "length", "y"),
             blocks=diagonal_blocks(plan),
@@ -241,17 +241,7 @@ def diagonal_blocks(plan: Plan) -> int:
 
 def diagonal_defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
     """Return the compile-time constants; `kinds` are the types of a product by the plan's own."""
-    return kinds.defines | {
-        "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
-        "DASP_OFFSET": "int",
-        "DASP_CODING": str(int(plan.values.coding)),
-        "DASP_THREADS": str(DIAGONAL_THREADS),
-    }
-
-
-def diagonal_types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
-    """Return the types that the source names."""
-    return vector.types(plan) | kinds.types
+    return vector.plan_defines(plan) | kinds.defines | {"DASP_THREADS": str(DIAGONAL_THREADS)}
 
 
 def diagonal_arguments(plan: Plan) -> dict[str, Any]:

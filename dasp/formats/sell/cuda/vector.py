@@ -83,17 +83,21 @@ def defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
     """
     steps, kept = in_flight(plan), kept_share(plan)
     registers = _most_registers(plan, steps) if kinds.x == kinds.y == plan.dtype else 0
-    constants = {
-        "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
-        "DASP_OFFSET": "int",
-        "DASP_CODING": str(int(plan.values.coding)),
-        "DASP_IN_FLIGHT": str(steps),
-    }
+    constants = plan_defines(plan) | {"DASP_IN_FLIGHT": str(steps)}
     if kept:
         constants["DASP_KEEP"] = f"{kept}f"
     if registers:
         constants["DASP_REGISTERS"] = str(registers)
     return constants
+
+
+def plan_defines(plan: Plan) -> dict[str, str]:
+    """Return the compile-time constants of every product of slices."""
+    return {
+        "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
+        "DASP_OFFSET": "int",
+        "DASP_CODING": str(int(plan.values.coding)),
+    }
 
 
 def types(plan: Plan) -> dict[str, np.dtype[Any]]:
