@@ -128,8 +128,7 @@ def check(got, a, b, c, alpha, beta, dtype):
 
 @pytest.mark.parametrize(("rung", "dtype"), EACH)
 def test_each_rung_is_right_at_its_edges(rung, dtype):
-    for sizes, aligned in (((37, 45, 50), False), ((72, 40, 24), True)):
-        emulate(rung, dtype, sizes, aligned=aligned, alpha=1.5, beta=-0.5)
+    emulate(rung, dtype, (37, 45, 50), aligned=False, alpha=1.5, beta=-0.5)
 
 
 @pytest.mark.parametrize(("rung", "dtype"), EACH)
@@ -138,6 +137,7 @@ def test_each_rung_with_its_usual_tiles(rung, dtype):
     for setting in row.usual[row.dtypes.index(dtype)]:
         assert rung not in tune_gemm.SPACES or tune_gemm.find_problem(row, setting, dtype) is None
         emulate(rung, dtype, (136, 72, 40), setting=setting, alpha=-2, beta=0)
+        emulate(rung, dtype, (72, 40, 24), setting=setting, alpha=1.5, beta=-0.5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
@@ -157,7 +157,7 @@ def test_every_float64_instruction(depth):
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     which=st.sampled_from(EACH),
     sizes=st.tuples(*[st.integers(1, 80)] * 3),

@@ -90,8 +90,8 @@ def gloo(
 
 
 def test_products_solvers_and_faults_with_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one rank and by three; gloo has two and three, on the same cases."""
-    monkeypatch.setenv("DASP_RANKS_SIZES", f"1,{MOST}")
+    """By three ranks, and by one, for which the others wait busily; gloo has two and three."""
+    monkeypatch.setenv("DASP_RANKS_SIZES", f"{MOST},1")
     ((status, text),) = finish([start([*mpirun(), "-n", str(MOST), *PROGRAM, "mpi"])], 500)
     assert status == 0, text
     assert "2 sizes, 0 failed" in text
