@@ -256,9 +256,7 @@ def _solve_on_ranks(arguments: argparse.Namespace, comm: Communicator) -> int:
 
 def _check_for_ranks(arguments: argparse.Namespace) -> None:
     if arguments.compare:
-        raise ValueError(
-            "--compare was given and there are several ranks; compare on one, without a launcher"
-        )
+        raise ValueError("--compare was given to several ranks; compare on one, without a launcher")
     check(arguments)
 
 

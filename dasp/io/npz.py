@@ -57,10 +57,8 @@ def _check_names(path: Path, names: Collection[str]) -> None:
     """Check that the members are those of a matrix in one of SciPy's formats."""
     if "dasp_plan" in names:
         raise MatrixFileError(f"{path} is a saved plan; a matrix is needed; load it with dasp.load_plan")
-    if not any(set(names) - _HEADS == set(arrays) for arrays in _ARRAYS.values()) or not {
-        "format",
-        "shape",
-    } <= set(names):
+    known = any(set(names) - _HEADS == set(arrays) for arrays in _ARRAYS.values())
+    if not known or not {"format", "shape"} <= set(names):
         shown = ", ".join(sorted(f"{name:.20}" for name in names)[:6])
         raise MatrixFileError(
             f"{path} has the arrays {shown or '(none)'}; those of a sparse matrix are needed; "
