@@ -3,8 +3,8 @@
 // data (count): the values as bits. order (count) or null: where the i-th value in the order of the plan stands.
 //
 // words (2 SLOTS + 4), 0 before: facts (2), come (1), claims (SLOTS), firsts (SLOTS + 1). facts: bits of `Dead`, and the
-//     number of distinct values if NOT_DICTIONARY is not among them. In a table with open addressing a claim says which value has the slot
-//     (`Claims`), and a first where that comes first, bits flipped. come: how many blocks are done.
+//     number of distinct values if NOT_DICTIONARY is not among them. In a table with open addressing a claim says which
+//     value has the slot (`Claims`), and a first where that comes first, bits flipped. come: how many blocks are done.
 // table (MOST_CODES): the distinct values in the order of their first appearance, which is that of their codes, where
 //     they are few enough for a dictionary; the others are not written.
 // Launch: one dimension, any number of blocks of 1024 threads; each first counts its values in shared memory.
