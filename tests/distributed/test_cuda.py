@@ -37,10 +37,10 @@ from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, CudaSpace
 from dasp.solvers.driver import drive
 from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
 from dasp.solvers.system import LinearSolve, System, load
-from tests.solvers.test_complex import helmholtz, hermitian, numbers
 from tests.solvers.test_cuda import Dotted
 from tests.support.ranks import run_ranks
 from tests.support.simt_device import EmulatedDevice
+from tests.support.systems import helmholtz, hermitian, numbers
 
 pytestmark = [pytest.mark.simt, pytest.mark.ranks]
 

@@ -20,9 +20,9 @@ from dasp.distributed.launch import find_rank_device
 from dasp.distributed.partition import cut_rows, split
 from dasp.formats.csr.matrix import Csr
 from dasp.models import generate
-from tests.solvers.test_complex import numbers
 from tests.support import gallery, reference
 from tests.support.ranks import ThreadCommunicator, assert_within, everywhere, rows_of, run_ranks
+from tests.support.systems import numbers
 
 pytestmark = pytest.mark.ranks
 

@@ -20,8 +20,8 @@ from dasp.models import generate
 from dasp.multigrid.hierarchy import as_csr, coarsen
 from tests.distributed.test_solvers import complex_solved, solved
 from tests.multigrid.test_complex import in_field
-from tests.solvers.test_complex import hermitian, numbers
 from tests.support.ranks import ThreadCommunicator, everywhere, run_ranks
+from tests.support.systems import hermitian, numbers
 
 pytestmark = pytest.mark.ranks
 

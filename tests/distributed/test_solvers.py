@@ -13,8 +13,8 @@ import dasp
 from dasp import solvers
 from dasp.distributed import SpMatrix, preconditioners
 from dasp.models import generate
-from tests.solvers.test_complex import helmholtz, hermitian, numbers
 from tests.support.ranks import everywhere, run_ranks
+from tests.support.systems import helmholtz, hermitian, numbers
 
 pytestmark = pytest.mark.ranks
 

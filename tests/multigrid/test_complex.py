@@ -13,9 +13,8 @@ import dasp
 from dasp.multigrid import hierarchy
 from dasp.preconditioners import multigrid
 from dasp.solvers import Workspace, bicgstab, cg, gmres
-from tests.solvers.test_complex import TYPES, hermitian, numbers
-from tests.solvers.test_solvers import check, poisson
 from tests.support.simt_device import hold_emulated
+from tests.support.systems import TYPES, check, hermitian, numbers, poisson
 
 pyamg = pytest.importorskip("pyamg")
 

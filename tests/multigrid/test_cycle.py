@@ -17,7 +17,7 @@ from dasp.multigrid import hierarchy
 from dasp.preconditioners import multigrid
 from dasp.solvers import cg
 from tests.preconditioners.test_preconditioners import levels, rescaled
-from tests.solvers.test_solvers import check, poisson
+from tests.support.systems import check, poisson
 
 pyamg = pytest.importorskip("pyamg")
 

@@ -13,9 +13,8 @@ from dasp import preconditioners
 from dasp.preconditioners import base
 from dasp.solvers import bicgstab, cg, gmres, minres
 from dasp.solvers.cuda.space import CudaSpace
-from tests.solvers.test_complex import TYPES, helmholtz, hermitian, numbers, tolerance
-from tests.solvers.test_solvers import check, poisson
 from tests.support.simt_device import EmulatedDevice
+from tests.support.systems import TYPES, check, helmholtz, hermitian, numbers, poisson, tolerance
 
 pytestmark = pytest.mark.simt
 

@@ -19,8 +19,8 @@ from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
 from dasp.solvers import chebyshev as chebyshev_iteration
 from dasp.solvers import system as system_module
 from dasp.solvers.cuda.space import TURN, CudaSpace
-from tests.solvers.test_solvers import check, poisson
 from tests.support.simt_device import EmulatedDevice, hold_emulated
+from tests.support.systems import check, poisson
 
 pytestmark = pytest.mark.simt
 

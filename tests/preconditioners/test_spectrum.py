@@ -12,8 +12,8 @@ from dasp.preconditioners.spectrum import NAMES, STEPS, UPPER, spectral_radius
 from dasp.solvers.arguments import space_for
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.operator import as_operator
-from tests.solvers.test_solvers import poisson
 from tests.support.simt_device import EmulatedDevice
+from tests.support.systems import poisson
 
 
 def estimate(A: Any, inverse: np.ndarray | None = None) -> float:

@@ -17,8 +17,8 @@ import dasp
 from dasp.solvers import Workspace, block_cg, cg, chebyshev, lobpcg
 from dasp.solvers import system as system_module
 from dasp.solvers.cuda.space import CudaSpace
-from tests.solvers.test_solvers import check, poisson, residual_bound, system, true_residual
 from tests.support.simt_device import EmulatedDevice
+from tests.support.systems import check, poisson, residual_bound, system, true_residual
 
 pytestmark = pytest.mark.simt
 

@@ -3,7 +3,6 @@ GPU."""
 
 from __future__ import annotations
 
-import gc
 import importlib
 import weakref
 from types import SimpleNamespace
@@ -17,23 +16,22 @@ import scipy.sparse.linalg as sla
 from dasp import SpMatrix
 from dasp.preconditioners import base, jacobi
 from dasp.preconditioners.base import BOUND
-from dasp.solvers import Workspace, bicgstab, cg, gmres, lsqr, minres
+from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
 from dasp.solvers import system as system_module
 from dasp.solvers.arguments import make_limits
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cg import ConjugateGradients, PipelinedConjugateGradients
 from dasp.solvers.cuda import loop as cuda_loop
 from dasp.solvers.cuda import space as cuda_space
-from dasp.solvers.cuda.passes import THREADS, PassText
 from dasp.solvers.cuda.space import CudaSpace
-from dasp.solvers.cuda.trace import Slots, Trace
-from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.operator import device_of
-from dasp.solvers.scalars import where
 from dasp.solvers.system import solve
-from tests.solvers.test_solvers import PASSES, check, poisson, updated
 from tests.support.simt_device import EmulatedDevice
+from tests.support.systems import (
+    check,
+    poisson,
+)
 
 pytestmark = pytest.mark.simt
 
@@ -51,77 +49,6 @@ def emulated(monkeypatch):
 
 def operator(A: Any) -> Any:
     return sla.aslinearoperator(A)
-
-
-# ---- a pass -----------------------------------------------------------------------------------------
-
-
-def made(space: CudaSpace, trace: Trace, blocks_in: int = 0, sums_in: Any = None) -> tuple[Any, Any]:
-    """Run the passes of a trace once; return the scalars and the sums of the last."""
-    scalars, sums = np.zeros(256), np.zeros(1) if sums_in is None else sums_in
-    for given in trace.passes:
-        text = PassText(given, space.dtype, guard=0, carried=0)
-        blocks = max(1, min(-(-given.vectors.n * space.dtype.itemsize // (16 * THREADS)), 3))
-        left = np.full(max(1, len(given.dots) * blocks), np.nan)
-        arguments = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}
-        arguments |= {"n": given.vectors.n, "in": np.zeros(256), "out": scalars, "history": np.zeros(4)}
-        arguments |= {"sums_in": sums, "blocks_in": blocks_in, "sums_out": left}
-        arguments |= {"sums_more": None, "blocks_more": 0}
-        signature = text.signature()
-        launch = space.on.launch(signature, text.defines, arguments, blocks, THREADS, {"Scalar": space.dtype})
-        launch()
-        sums, blocks_in = left, blocks
-    return scalars, sums
-
-
-@pytest.mark.parametrize("updates", PASSES, ids="; ".join)
-@pytest.mark.parametrize(("n", "dtype"), [(0, "f8"), (1, "f8"), (7, "f4"), (3077, "f4"), (3077, "f8")])
-def test_a_pass_does_what_it_says(updates, n, dtype):
-    space = CudaSpace("cuda:0", np.dtype(dtype), EmulatedDevice())
-    vectors = space.vectors(n, "x", "y", "z", "w")
-    rng = np.random.default_rng(n)
-    want = {}
-    for name in "xyzw":
-        vectors[name][...] = rng.integers(-8, 8, n)
-        want[name] = vectors[name].copy()
-    space.trace = trace = Trace(Slots())
-    vectors.fuse(*updates, dots=("x y", "z z"))(a=0.5, b=2.0)
-    trace.finish({}, None, CudaVectors(space, 0, ()))
-    _, sums = made(space, trace)
-    want = updated(want, updates, a=0.5, b=2.0)
-    for name in "xyzw":
-        np.testing.assert_array_equal(vectors[name], want[name])
-    totals = sums.reshape(2, -1).sum(axis=1)
-    np.testing.assert_array_equal(
-        totals, [want["x"].astype(float) @ want["y"], want["z"].astype(float) @ want["z"]]
-    )
-
-
-def test_scalars_travel_from_pass_to_pass():
-    space = CudaSpace("cuda:0", np.dtype(float), EmulatedDevice())
-    vectors = space.vectors(2000, "x", "y")
-    vectors["x"][...], vectors["y"][...] = 2.0, 3.0
-    space.trace = trace = Trace(Slots())
-    xx, xy = vectors.fuse(dots=("x x", "x y"))()
-    ratio = xx / xy
-    (yy,) = vectors.fuse("x = ratio x", dots=("y y",))(ratio=ratio)
-    vectors.fuse("y = both y")(both=ratio * (yy / 18000.0))
-    root = where(yy > xx, (yy + 0.25).sqrt() if hasattr(yy, "sqrt") else yy, -xx)
-    late = vectors.fuse(dots=("x y",))()[0]
-    trace.finish(
-        {"ratio": ratio, "root": root, "late": 1.0 - late, "one": 1.0}, None, CudaVectors(space, 0, ())
-    )
-    scalars, _ = made(space, trace)
-    names = trace.slots.names
-    got = dict(zip(names, scalars, strict=False))
-    assert got["ratio"] == 2 / 3
-    assert got["root"] == np.sqrt(18000.25)
-    assert got["one"] == 1.0
-    x, y = 2.0 * (2 / 3), 3.0 * (2 / 3)
-    assert got["late"] == pytest.approx(1.0 - 2000 * x * y, rel=1e-15)
-    np.testing.assert_array_equal(vectors["y"], y)
-    with pytest.raises(TypeError, match="no value on the host"):
-        bool(ratio)
 
 
 # ---- methods ----------------------------------------------------------------------------------------
@@ -539,29 +466,6 @@ def test_a_preconditioner_keeps_few_programs_of_its_callers(monkeypatch):
     apart = SimpleNamespace(data=arrays[-2].data, strides=(16,), **shape)  # begins where another does
     M.matvec(apart, out=arrays[-1])
     assert len(made) == BOUND + 3
-
-
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
-@pytest.mark.parametrize("method", [*METHODS, lsqr])
-def test_a_workspace_gives_its_memory_back_without_the_collector(method, device, request):
-    """When it goes, and when it is asked for another matrix; after a trace, and after a trace repeated."""
-    if device == "gpu":
-        request.getfixturevalue("emulated")
-    A, b = operator(poisson(5)), np.ones(25)
-    gc.disable()
-    try:
-        for _ in range(2):
-            workspace, watched = Workspace(), []
-            for matrix in (A, operator(poisson(5) * 2.0)):
-                assert method(matrix, b, workspace=workspace)[1].converged
-                (made,) = workspace._made.values()
-                watched += [weakref.ref(made.vectors), weakref.ref(made.loop)]
-                del made
-                assert [one() is None for one in watched] == [True] * (len(watched) - 2) + [False] * 2
-            del workspace
-            assert not any(one() for one in watched)
-    finally:
-        gc.enable()
 
 
 @pytest.mark.cuda

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import dasp
 from dasp.solvers import Workspace, leastsquares, lsmr, lsqr
 from dasp.solvers.cuda.space import CudaSpace
-from tests.solvers.test_solvers import residual_bound, true_residual
 from tests.support.simt_device import EmulatedDevice
+from tests.support.systems import residual_bound, true_residual
 
 METHODS: list[Any] = [lsqr, lsmr]
 

@@ -19,8 +19,8 @@ from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.driver import BREAKDOWN
 from dasp.solvers.persistent import Chip, PersistentLoop, find_recipe, make_recipe
 from dasp.solvers.system import solve
-from tests.solvers.test_solvers import check, poisson
 from tests.support.simt_device import EmulatedDevice
+from tests.support.systems import check, poisson
 
 pytestmark = pytest.mark.simt
 

@@ -1,9 +1,10 @@
-"""The workspace that a matrix keeps between two solves."""
+"""Workspaces: what they hold, and the one that a matrix keeps between two solves."""
 
 from __future__ import annotations
 
 import gc
 import threading
+import tracemalloc
 import weakref
 from functools import partial
 from typing import Any
@@ -11,15 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import scipy.sparse.linalg as sla
 
+import dasp
 from dasp import Policy, SpMatrix
 from dasp.preconditioners import base, block_jacobi, chebyshev, jacobi
 from dasp.solvers import Workspace, bicgstab, cg, gmres, leastsquares, lsmr, lsqr, minres, workspace
 from dasp.solvers import chebyshev as chebyshev_method
 from dasp.solvers import system as system_module
 from dasp.solvers.cuda.space import CudaSpace
-from tests.solvers.test_solvers import poisson
 from tests.support.simt_device import EmulatedDevice
+from tests.support.systems import (
+    SQUARE,
+    STORAGE,
+    check,
+    poisson,
+)
 
 pytestmark = pytest.mark.simt
 
@@ -225,3 +233,106 @@ def test_on_a_gpu(method, make):
     del A, M
     gc.collect()
     assert pool.used_bytes() < used[0]
+
+
+@pytest.mark.parametrize("method", SQUARE)
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_storage_is_as_said(method, preconditioned):
+    A = dasp.SpMatrix.from_scipy(poisson(150), device="cpu")
+    M = dasp.SpMatrix.from_scipy(sp.eye_array(22500, format="csr"), device="cpu") if preconditioned else None
+    b, workspace = np.ones(22500), Workspace()
+    limits = {"maxiter": 30, "M": M, "workspace": workspace}
+    method(A, b, **{**limits, "workspace": Workspace()})
+    tracemalloc.start()
+    try:
+        method(A, b, **limits)
+        first, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        method(A, b, **limits)
+        second, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    count, passes = STORAGE[method][preconditioned], 700_000 if method is gmres else 60_000
+    assert workspace.vectors == count
+    assert count * b.nbytes <= workspace.nbytes <= first <= count * b.nbytes + passes
+    assert second - first < 20_000
+    # x is returned twice over: a copy of the workspace's, which becomes the caller's.
+    assert peak - first <= 2 * b.nbytes + 20_000
+
+
+@pytest.mark.parametrize("method", [cg, lsqr])
+def test_a_workspace_serves_one_solve_at_a_time(method):
+    """A callback that solved in it would leave its own x to the solve that called it."""
+    A, workspace = poisson(6), Workspace()
+    b = np.random.default_rng(0).standard_normal(36)
+    want = method(A, b)[0]
+    for inner in (cg, method):
+        with pytest.raises(ValueError, match="workspace is in use"):
+            method(
+                A, b, workspace=workspace, callback=lambda x, inner=inner: inner(A, -b, workspace=workspace)
+            )
+        np.testing.assert_array_equal(method(A, b, workspace=workspace)[0], want)
+
+
+def test_a_workspace_serves_whatever_comes():
+    workspace = Workspace()
+    A, B = poisson(6), poisson(7)
+    for _ in range(2):
+        for matrix in (A, B):
+            for method in SQUARE:
+                b = np.ones(matrix.shape[0])
+                x, stats = method(matrix, b, workspace=workspace, rtol=1e-9)
+                assert stats.converged
+                check(matrix, x, b, stats, 1e-9)
+    kept = cg(A, np.ones(36), workspace=workspace)[0]
+    before = kept.copy()
+    cg(A, np.arange(36.0), workspace=workspace)
+    np.testing.assert_array_equal(kept, before)
+
+
+@pytest.mark.parametrize("method", SQUARE)
+def test_a_workspace_serves_after_an_error(method):
+    """One that a callback raised, or the matrix."""
+    A, b, workspace = poisson(8), np.random.default_rng(0).standard_normal(64), Workspace()
+    calls = [0]
+
+    def multiply(x: np.ndarray) -> np.ndarray:
+        calls[0] += 1
+        if calls[0] == 4:
+            raise OSError("the matrix is gone")
+        return A @ x
+
+    def look(x: np.ndarray) -> None:
+        raise OSError("enough")
+
+    operator: Any = sla.LinearOperator(A.shape, matvec=multiply, dtype=float)
+    for more in ({}, {"callback": look}):
+        with pytest.raises(OSError, match=r"gone|enough"):
+            method(operator, b, rtol=1e-9, workspace=workspace, **more)
+    x, stats = method(operator, b, rtol=1e-9, workspace=workspace)
+    want, told = method(A, b, rtol=1e-9)
+    np.testing.assert_array_equal(x, want)
+    assert stats.iterations == told.iterations
+
+
+@pytest.mark.parametrize("where", ["cpu", "gpu"])
+@pytest.mark.parametrize("method", [*SQUARE, lsqr])
+def test_a_workspace_gives_its_memory_back_without_the_collector(method, where, request):
+    """When it goes, and when it is asked for another matrix; after a trace, and after a trace repeated."""
+    if where == "gpu":
+        request.getfixturevalue("device")
+    A, b = sla.aslinearoperator(poisson(5)), np.ones(25)
+    gc.disable()
+    try:
+        for _ in range(2):
+            workspace, watched = Workspace(), []
+            for matrix in (A, sla.aslinearoperator(poisson(5) * 2.0)):
+                assert method(matrix, b, workspace=workspace)[1].converged
+                (made,) = workspace._made.values()
+                watched += [weakref.ref(made.vectors), weakref.ref(made.loop)]
+                del made
+                assert [one() is None for one in watched] == [True] * (len(watched) - 2) + [False] * 2
+            del workspace
+            assert not any(one() for one in watched)
+    finally:
+        gc.enable()
