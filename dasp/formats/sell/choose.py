@@ -27,9 +27,6 @@ SAMPLES = 24
 WINDOWS = 0, 128, 512, 1024, 8192
 """Rows of the sort windows that are tried: more find better plans, and each costs planning."""
 
-ALIKE_BYTES = 8
-"""Bytes of a number from which on `CostModel.long_slices` asks whether rows are alike."""
-
 LEAST_SLOTS = 224
 """Slots of a slice from which on `MANY_WARPS` may pay: shorter slices wait longer."""
 
@@ -40,22 +37,12 @@ TINY_SLOTS = 88
 """Slots of a slice up to which `SOME_WARPS` pays where slices take turns: so many blocks fit a
 multiprocessor."""
 
-TINY_SLOT = 5.5
-"""Bytes that a slot counts at least where `CostModel.tiny_bytes` is asked."""
-
 MOST_SEGMENTS = 128
 """Segments of a row, from which on they get longer and not more: one warp sums them."""
 
 TILES, TILE_ROWS = 32, 8192
 """Tiles of a sample of rows in which windows are tried, and the rows of each: as many as the widest window.
 The windows chosen then cost at most a hundredth more (benchmarks/lab_book.md)."""
-
-UNLIKE = 16
-"""Part of all steps by which the steps of such a sample may be wrong: else it has missed the long rows."""
-
-SEGMENTS = 4
-"""Part of all steps up to which segments of long rows are taken to gather as the other slices do: the blocks
-chosen then cost at most a hundredth more (benchmarks/lab_book.md)."""
 
 
 class ValueStatistics(NamedTuple):
@@ -141,8 +128,11 @@ def drawn_tile(nth: int, count: int, tiles: int) -> int:
 
 
 def is_like(sample: SliceStatistics, steps: int) -> bool:
-    """Return True if a sample of rows has shown how many steps the slices of all rows have."""
-    return UNLIKE * abs(sample.steps - steps) <= steps
+    """Return True if a sample of rows has shown, to a sixteenth, how many steps the slices of all rows have.
+
+    If not, it has missed the long rows.
+    """
+    return 16 * abs(sample.steps - steps) <= steps
 
 
 def with_segments(
@@ -159,7 +149,9 @@ def with_segments(
     segment_steps : int
         Of the segments among them.
     """
-    if SEGMENTS * segment_steps > steps:
+    # Up to a quarter of all steps, segments are taken to gather as the other slices do: the blocks chosen
+    # then cost at most a hundredth more (benchmarks/lab_book.md).
+    if 4 * segment_steps > steps:
         return None
     return SliceStatistics(slices, steps, full, *rows[3:])
 
@@ -218,7 +210,7 @@ def choose_long_steps(
     if steps * rows >= entries:
         return steps
     for most, lanes, least, share in model.long_slices:
-        alike = dtype.itemsize < ALIKE_BYTES or share * longest * rows <= entries
+        alike = dtype.itemsize < 8 or share * longest * rows <= entries
         longer = steps < most and alike
         if longer and lanes // 2 * most < longest <= lanes * most and lanes * rows >= WARP * least:
             return most
@@ -365,7 +357,7 @@ def choose_warps(
     if count <= model.wave_slices:
         pays = slots >= WAVE_SLOTS * count
     else:
-        of_slot = max(_slot_cost(code_bytes, model), TINY_SLOT)
+        of_slot = max(_slot_cost(code_bytes, model), 5.5)  # bytes that a slot counts at least here
         others = model.slice + WARP * dtype.itemsize
         tiny = even and of_slot * slots <= (model.tiny_bytes - others) * count
         pays = tiny or slots <= TINY_SLOTS * count

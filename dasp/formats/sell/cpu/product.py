@@ -1,4 +1,8 @@
-"""Slices on the CPU: whole runs of slices for each thread of the team, the 32 lanes in vector registers."""
+"""Products of slices on the CPU: whole runs of slices for each thread of the team, lanes in vector registers.
+
+`SellCpuProduct` hands the runs out. `_multiply_slices` multiplies a run by a vector, and the functions below
+it are its parts; `dasp.formats.sell.cpu.column_blocks` has the product by several columns.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from dasp.formats.sell.cpu.column_blocks import ColumnRange, cut_columns, produc
 from dasp.formats.sell.cpu.emitter import VECTOR_BYTES, Dtype, StepEmitter, of_plan
 from dasp.formats.sell.cpu.unpack import diagonal
 from dasp.formats.sell.pattern import BITS_8, BITS_16, NONE, Coding, shape_fields
-from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.cpu import threads
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import (
     I32,
@@ -85,10 +89,11 @@ class SellCpuProduct(product_cpu.CpuProduct):
             return
         pattern, shared = self._pattern, team()
         partials = np.empty(pattern.segments, y.dtype)
-        parts = min(_threads.get_num_threads(), shared.most) if self._seconds > LEAST_SECONDS else 1
+        parts = min(threads.get_num_threads(), shared.most) if self._seconds > LEAST_SECONDS else 1
         job = self._jobs.get((parts, x.dtype, y.dtype)) or self._prepare(parts, x.dtype, y.dtype)
         shared.multiply(parts, job, self._seconds, partials, x, y, alpha, beta)
-        self._store_long(partials[:, None], 0, y[:, None], alpha, beta)
+        if pattern.segments:
+            self._store_long(partials[:, None], 0, y[:, None], alpha, beta)
 
     def multiply_rows(self, x: Vector, y: Vector, alpha: Number, beta: Number) -> None:
         """Set Y = alpha A X + beta Y; see `dasp.formats.product_cpu.CpuProduct.multiply_rows`."""
@@ -107,7 +112,7 @@ class SellCpuProduct(product_cpu.CpuProduct):
         """Multiply by a block of X's columns, and leave those that are done."""
         (x, y), shared = arrays, team()
         seconds = self._seconds * block.columns / COLUMNS_AT_ONCE
-        parts = min(_threads.get_num_threads(), shared.most) if seconds > LEAST_SECONDS else 1
+        parts = min(threads.get_num_threads(), shared.most) if seconds > LEAST_SECONDS else 1
         rest = y.shape[1] - block.begin - block.columns
         mine = [span[block.begin : len(span) - rest] for span in spans]
         key = parts, x.dtype, y.dtype, *block[1:], x.strides[0], y.strides[0]
@@ -121,8 +126,7 @@ class SellCpuProduct(product_cpu.CpuProduct):
     def _store_long(self, partials: Vector, done: int, y: Vector, alpha: Number, beta: Number) -> None:
         """Set the rows that come in segments."""
         pattern = self._pattern
-        if pattern.segments:
-            store_long(pattern.long_rows, pattern.segment_offsets, partials, done, y, alpha, beta)
+        store_long(pattern.long_rows, pattern.segment_offsets, partials, done, y, alpha, beta)
 
     def _prepare(self, parts: int, x: np.dtype[Any], total: np.dtype[Any]) -> Job:
         """Compile and keep the job that so many parts make with x and sums of these types."""

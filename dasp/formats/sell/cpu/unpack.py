@@ -31,9 +31,6 @@ from dasp.runtime.dtypes import bits_type, sum_type
 from dasp.runtime.sizes import new_array
 from dasp.runtime.types import Vector
 
-NO_ORDER = np.empty(0, np.int32)
-"""Stands for an order that is not there."""
-
 NO_COLUMN = -(1 << 62)
 """The column that a lane without a row looks for."""
 
@@ -89,7 +86,7 @@ def slots(plan: Plan) -> RowPlaces | Vector:
     if order is None and not gaps:
         return _places(pattern, cursors, counts)
     found = np.empty(pattern.entries, narrowest(WARP * len(pattern.bases)))
-    order = NO_ORDER if order is None else order
+    order = np.empty(0, np.int32) if order is None else order
     work = partial(_number_slots, _slices(pattern), cursors, order, found)
     over_ranges(len(pattern.headers), pattern.entries, work)
     return found

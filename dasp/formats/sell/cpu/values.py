@@ -59,12 +59,12 @@ def encode(
         return np.zeros(0, np.uint8), data[:1].copy()
     if coding == Coding.DICTIONARY:
         codes, table = coded or find_dictionary(data)
-        numbers = np.full(len(table) if order is not None else 0, -1, np.int16)
-        if len(numbers):
+        if order is not None:
+            numbers = np.full(len(table), -1, np.int16)
             _number_as_seen(codes, order, numbers)
-        if (numbers[1:] < numbers[:-1]).any():
-            _renumber(codes, numbers.astype(np.uint8))
-            table = table[np.argsort(numbers)]
+            if (numbers[1:] < numbers[:-1]).any():
+                _renumber(codes, numbers.astype(np.uint8))
+                table = table[np.argsort(numbers)]
         return codes, table
     with np.errstate(under="ignore"):
         return _converted(data, coding), data[:0].copy()
