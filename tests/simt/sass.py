@@ -32,26 +32,21 @@ def find_tool(name: str) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def _cuobjdump(cubin: bytes, option: str) -> str:
+def _cuobjdump(cubin: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        done = subprocess.run([find_tool("cuobjdump"), option, file.name], capture_output=True, text=True)
+        done = subprocess.run(
+            [find_tool("cuobjdump"), "--dump-sass", file.name], capture_output=True, text=True
+        )
     if done.returncode or "Function" not in done.stdout:
-        raise RuntimeError(f"cuobjdump {option} finds no kernel: {done.stdout}{done.stderr}")
+        raise RuntimeError(f"cuobjdump finds no kernel: {done.stdout}{done.stderr}")
     return done.stdout
-
-
-def resources(cubin: bytes) -> dict[str, dict[str, int]]:
-    """By kernel: REG (registers per thread), STACK, LOCAL (bytes per thread), SHARED (bytes per block)."""
-    text = _cuobjdump(cubin, "--dump-resource-usage")
-    found = re.findall(r"Function (\S+):\s*\n\s*(.*)", text)
-    return {name: {key: int(n) for key, n in re.findall(r"(\w+):(\d+)", line)} for name, line in found}
 
 
 def listing(cubin: bytes) -> dict[str, list[str]]:
     """By kernel: the instructions of its code in order, with their modifiers ("LDG.E.64")."""
-    text = _cuobjdump(cubin, "--dump-sass")
+    text = _cuobjdump(cubin)
     parts = re.split(r"Function : (\S+)", text)[1:]
     line = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.M)
     return {name: line.findall(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
@@ -71,7 +66,7 @@ def timed(cubin: bytes) -> dict[str, list[Timed]]:
     Bits 110 to 112 and 116 to 121 of an instruction's 128: Jia, Maggioni, Staiger and Scarpazza, "Dissecting
     the NVIDIA Volta GPU architecture via microbenchmarking", 2018, arXiv:1804.06826, section 2.1.
     """
-    text = _cuobjdump(cubin, "--dump-sass")
+    text = _cuobjdump(cubin)
     parts = re.split(r"Function : (\S+)", text)[1:]
     line = re.compile(
         r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*).*\n\s+/\* 0x([0-9a-f]{16}) \*/", re.M
@@ -114,16 +109,16 @@ def main() -> None:
     options = parser.parse_args()
     name = options.file.removeprefix("./").removeprefix("kernels/")
     defines = dict(define.partition("=")[::2] for define in options.defines)
-    cubin, log = compile_text(_source.read(name), defines, options.arch, title=name)
-    if log.strip("\0 \n"):
+    cubin, log, usage = compile_text(_source.read(name), defines, options.arch, title=name)
+    if log:
         print(log)
     if options.sass:
-        print(_cuobjdump(cubin, "--dump-sass"))
+        print(_cuobjdump(cubin))
     counts = instructions(cubin)
-    for kernel, usage in resources(cubin).items():
+    for kernel, used in usage.items():
         print(
-            f"{kernel}, {options.arch}: {usage['REG']} registers, {usage['STACK']} bytes of stack, "
-            f"{usage['LOCAL']} of local memory, {usage['SHARED']} of shared memory, "
+            f"{kernel}, {options.arch}: {used.registers} registers, {used.stack} bytes of stack, "
+            f"{used.shared} of shared memory, "
             f"{sum(counts[kernel].values())} instructions"
         )
         for family, count in sorted(by_family(counts[kernel]).items(), key=lambda pair: (-pair[1], pair[0])):

@@ -2,12 +2,29 @@
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from dasp.runtime.cuda.source import options, with_constants
 
 
-def compile_text(source: str, defines: Mapping[str, str], arch: str, *, title: str) -> tuple[bytes, str]:
-    """Compile CUDA text that may include the sources' headers; return the cubin and the compiler's log.
+class Usage(NamedTuple):
+    """Registers and bytes of stack of a thread, and bytes of shared memory of a block."""
+
+    registers: int
+    stack: int
+    shared: int
+
+
+class Compiled(NamedTuple):
+    """A cubin, the warnings, and what each kernel uses."""
+
+    cubin: bytes
+    log: str
+    usage: dict[str, Usage]
+
+
+def compile_text(source: str, defines: Mapping[str, str], arch: str, *, title: str) -> Compiled:
+    """Compile CUDA text that may include the sources' headers.
 
     The title is the text's name in the log. The options are those of `load`, with CuPy's own `-ftz=true`, so
     that the code is what a GPU would run.
@@ -18,8 +35,10 @@ def compile_text(source: str, defines: Mapping[str, str], arch: str, *, title: s
         raise ValueError(f"arch is {arch!r}; a name such as 'sm_90' is needed")
     program = nvrtc.createProgram(with_constants(source, defines, title), title, (), ())
     try:
-        nvrtc.compileProgram(program, (*options(), f"-arch={arch}", "-ftz=true"))
-        return _whole(bytes(nvrtc.getCUBIN(program))), str(nvrtc.getProgramLog(program))
+        nvrtc.compileProgram(program, (*options(), f"-arch={arch}", "-ftz=true", "--ptxas-options=-v"))
+        log = str(nvrtc.getProgramLog(program)).strip("\0 \n")
+        told = re.compile(r"^ptxas (info |  ).*\n?", re.M)
+        return Compiled(_whole(bytes(nvrtc.getCUBIN(program))), told.sub("", log), _read_usage(log))
     except nvrtc.NVRTCError as error:
         log = nvrtc.getProgramLog(program)
         raise RuntimeError(
@@ -27,6 +46,23 @@ def compile_text(source: str, defines: Mapping[str, str], arch: str, *, title: s
         ) from error
     finally:
         nvrtc.destroyProgram(program)
+
+
+def _read_usage(log: str) -> dict[str, Usage]:
+    """Return what the assembler says of each kernel; its stack with that of the functions it calls."""
+
+    def largest(pattern: str, text: str) -> int:
+        return max(map(int, re.findall(pattern, text)), default=0)
+
+    _, *parts = re.split(r"Compiling entry function '(\w+)'", log)
+    return {
+        name: Usage(
+            largest(r"Used (\d+) registers", text),
+            largest(r"(\d+) bytes (?:stack frame|cumulative stack size)", text),
+            largest(r"(\d+) bytes smem", text),
+        )
+        for name, text in zip(parts[::2], parts[1::2], strict=True)
+    }
 
 
 def _whole(cubin: bytes) -> bytes:
