@@ -14,7 +14,7 @@ from dasp.solvers.operator import Matrix
 from dasp.solvers.scalars import OWN, RUNNING, square, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import System, solve
+from dasp.solvers.system import Method, System, solve
 from dasp.solvers.workspace import Workspace
 
 SHADOW, STEP, TURN = OWN, OWN + 1, OWN + 2
@@ -24,12 +24,10 @@ TINY = 1e-30
 norms."""
 
 
-class BiconjugateGradientsStabilized:
+class BiconjugateGradientsStabilized(Method):
     """Two products and five passes an iteration."""
 
-    period: ClassVar = 1
-    leaving: ClassVar[tuple[str, ...]] = ()
-    restarts: ClassVar[frozenset[int]] = frozenset({SHADOW, STEP, TURN})
+    restarts = frozenset({SHADOW, STEP, TURN})
     words: ClassVar[dict[int, str]] = {
         SHADOW: "the residual is orthogonal to the first one (rho is 0), and starting again does not help; "
         "try gmres",

@@ -24,7 +24,7 @@ from dasp.solvers.operator import Matrix
 from dasp.solvers.scalars import OWN, RUNNING, Scalar, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import System, solve
+from dasp.solvers.system import Method, System, solve
 from dasp.solvers.workspace import Workspace
 
 
@@ -154,12 +154,10 @@ rounding: with the unit roundoff that would take a p whose Rayleigh quotient is 
 the norm, and none before it with a larger one."""
 
 
-class ConjugateGradients:
+class ConjugateGradients(Method):
     """One product and three passes an iteration, four with a preconditioner that is no diagonal."""
 
-    period: ClassVar = 1
-    leaving: ClassVar[tuple[str, ...]] = ()
-    restarts: ClassVar[frozenset[int]] = frozenset({INDEFINITE})
+    restarts = frozenset({INDEFINITE})
     words: ClassVar[dict[int, str]] = {
         INDEFINITE: "p' A p is not positive, so A is not positive definite (or is singular, and b out of its "
         "reach); minres takes symmetric matrices that are not",
@@ -255,18 +253,17 @@ def names_with(M: Matrix | None) -> tuple[str, ...]:
     return ("p", "z") if getattr(M, "diagonal_of_inverse", None) is None else ("p", "z", "d")
 
 
-class PipelinedConjugateGradients:
+class PipelinedConjugateGradients(Method):
     """One product and one pass an iteration: both dot products are of vectors that are there at its start.
 
     An iteration is judged at the head of the next one, as only a GPU's loop does.
     Ghysels and Vanroose (2014), doi:10.1016/j.parco.2013.06.001, algorithm 3.
     """
 
-    period: ClassVar = 1
-    leaving: ClassVar[tuple[str, ...]] = ("rr", "delta")
-    restarts: ClassVar[frozenset[int]] = ConjugateGradients.restarts
-    words: ClassVar[dict[int, str]] = ConjugateGradients.words
-    names: ClassVar = ("w", "z", "s", "p")
+    leaving = ("rr", "delta")
+    restarts = ConjugateGradients.restarts
+    words = ConjugateGradients.words
+    names = ("w", "z", "s", "p")
 
     def __init__(self, system: System) -> None:
         self._system, fuse = system, system.vectors.fuse

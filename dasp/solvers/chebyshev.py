@@ -18,7 +18,7 @@ from dasp.solvers.operator import Matrix
 from dasp.solvers.scalars import OWN, RUNNING, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import System, solve
+from dasp.solvers.system import Method, System, solve
 from dasp.solvers.workspace import Workspace
 
 DIVERGED = OWN
@@ -33,12 +33,10 @@ LOWER, UPPER = 0.8, 1.05
 """By what the ends of the estimate, which lies inside the spectrum, are moved outwards."""
 
 
-class ChebyshevIteration:
+class ChebyshevIteration(Method):
     """One product and one pass an iteration, two with a preconditioner."""
 
-    period: ClassVar = 1
-    leaving: ClassVar[tuple[str, ...]] = ("rr",)
-    restarts: ClassVar[frozenset[int]] = frozenset()
+    leaving = ("rr",)
     words: ClassVar[dict[int, str]] = {
         DIVERGED: "the residual grows: the bounds do not hold the spectrum, or A is not definite or not "
         "symmetric; pass bounds"

@@ -18,7 +18,7 @@ from dasp.solvers.operator import Matrix
 from dasp.solvers.scalars import CLAIMED, LIMIT, OWN, RUNNING, first_verdict
 from dasp.solvers.space import Report, State
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import System, solve
+from dasp.solvers.system import Method, System, solve
 from dasp.solvers.workspace import Workspace
 
 STALLED = OWN
@@ -27,12 +27,9 @@ STALL = 1 - 1e-8
 """A cycle after which the square of the residual is above this times what it was has stalled."""
 
 
-class GeneralizedMinimalResiduals:
+class GeneralizedMinimalResiduals(Method):
     """The method as `System` takes one; the iteration itself is in `Cycles`."""
 
-    period: ClassVar = 1
-    leaving: ClassVar[tuple[str, ...]] = ()
-    restarts: ClassVar[frozenset[int]] = frozenset()
     words: ClassVar[dict[int, str]] = {
         STALLED: "a whole cycle did not lower the residual: A is singular, or the cycles are too short, or "
         "no more can be had in this type; try a larger restart or a preconditioner, or ask for less"

@@ -15,7 +15,7 @@ from dasp.solvers.operator import Matrix
 from dasp.solvers.scalars import OWN, RUNNING, hypot, sqrt, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import System, solve
+from dasp.solvers.system import Method, System, solve
 from dasp.solvers.workspace import Workspace
 
 SINGULAR, BAD_M, NOT_HERMITIAN = OWN, OWN + 1, OWN + 2
@@ -24,12 +24,11 @@ SMALL = {"float32": 1e-5, "float64": 1e-12, "complex64": 1e-5, "complex128": 1e-
 """Of the norm of A: a pivot below this times that is taken for 0."""
 
 
-class MinimalResiduals:
+class MinimalResiduals(Method):
     """One product and three passes an iteration; vectors of two iterations swap their names."""
 
-    period: ClassVar = 2
-    leaving: ClassVar[tuple[str, ...]] = ()
-    restarts: ClassVar[frozenset[int]] = frozenset({SINGULAR})
+    period = 2
+    restarts = frozenset({SINGULAR})
     words: ClassVar[dict[int, str]] = {
         SINGULAR: "A is singular, or nearly, and b out of its reach: no x has a much smaller residual; where "
         "rows only differ much in scale, a preconditioner M mends that",

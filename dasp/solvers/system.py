@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,20 +24,32 @@ COMPLEX_SQUARES = (1e-140, 1e140)
 """The same where quotients of complex numbers take squares of squares."""
 
 
-class Method(Protocol):
-    """A method that carries a residual along, one iteration like the other."""
+class Method:
+    """A method that carries a residual along, one iteration like the other.
 
-    period: ClassVar[int]
-    leaving: ClassVar[tuple[str, ...]]
-    words: ClassVar[dict[int, str]]
-    restarts: ClassVar[frozenset[int]]
+    Attributes
+    ----------
+    period, leaving : int, tuple of str
+        See `dasp.solvers.space.Space.loop`.
+    words : dict of int to str
+        Why the method cannot go on, by its own codes.
+    restarts : frozenset of int
+        The codes after which another start may help.
+    """
+
+    period: ClassVar[int] = 1
+    leaving: ClassVar[tuple[str, ...]] = ()
+    words: ClassVar[dict[int, str]] = {}
+    restarts: ClassVar[frozenset[int]] = frozenset()
 
     def start(self, s: State) -> State:
         """Take r = b - A x and the square of its norm, `rr`; return the first scalars."""
+        raise NotImplementedError
 
     def iterate(self, phase: int, s: State) -> State:
         """Make an iteration; return `rr`, `code` where there is a reason to stop, and the scalars that
         change."""
+        raise NotImplementedError
 
 
 class System:
