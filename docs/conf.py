@@ -38,6 +38,7 @@ exclude_patterns = ["gallery/**/*.ipynb", "gallery/**/*.py", "gallery/sg_executi
 # Docstrings give shapes and units with every type, so signatures stay short.
 autodoc_typehints = "none"
 autodoc_member_order = "groupwise"
+toc_object_entries_show_parents = "hide"
 autosummary_generate = True
 # What is documented without being installed.
 autodoc_mock_imports = [] if importlib.util.find_spec("torch") else ["torch"]
