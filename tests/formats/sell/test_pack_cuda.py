@@ -172,18 +172,17 @@ def test_keys_of_several_digits(longest, window):
 
 def test_all_rows_are_sorted_whatever_block_comes_first():
     rng = np.random.default_rng(1)
-    _, device = plans(csr_of(from_lengths(rng.integers(0, 9, 25_000), 500)), seed=1)
+    _, device = plans(csr_of(from_lengths(rng.integers(0, 4, 25_000), 500)), seed=1)
     assert "dasp_move_digits" in device.launches
 
 
-@pytest.mark.parametrize("words", [3072, 20_480])
-def test_sectors_of_many_columns_have_bits_or_slots(monkeypatch, words):
+@pytest.mark.parametrize(("words", "columns"), [(3072, 2_000), (3072, 500_000), (20_480, 6_000_000)])
+def test_sectors_of_many_columns_have_bits_or_slots(monkeypatch, words, columns):
     """In memory of a block, and in that of all where there is too little."""
     monkeypatch.setattr(PackingDevice, "shared_words", words)
     rng = np.random.default_rng(9)
     lengths = np.where(rng.random(3000) < 0.02, 120, rng.integers(0, 9, 3000))
-    for columns in (2_000, 500_000 if words == 3072 else 6_000_000):
-        plans(csr_of(from_lengths(lengths, columns)), steps=32)
+    plans(csr_of(from_lengths(lengths, columns)), steps=32)
 
 
 def test_windows_one_after_another_where_memory_is_short(monkeypatch):
@@ -228,7 +227,7 @@ def test_windows_are_tried_in_tiles(rows, kind, on, seed):
 
 
 def test_all_rows_are_tried_where_tiles_have_missed_the_long_ones(two_tiles):
-    lengths = np.tile([3, 1], 2 * 8192)
+    lengths = np.tile([1, 0], 2 * 8192)
     tile = choose.drawn_tile(0, 2, 4)
     _, device = plans(csr_of(from_lengths(lengths, 900)), machine=SAMPLED)
     assert device.launches.count("dasp_cut_tiles") == 2
@@ -242,7 +241,7 @@ def test_all_rows_are_tried_where_tiles_have_missed_the_long_ones(two_tiles):
 def test_segments_in_the_order_of_their_columns(monkeypatch):
     monkeypatch.setattr(choose, "MOST_SEGMENTS", 4)
     rng = np.random.default_rng(3)
-    lengths = np.where(rng.random(400) < 0.2, rng.integers(257, 3000, 400), rng.integers(0, 9, 400))
+    lengths = np.where(rng.random(400) < 0.2, rng.integers(257, 1500, 400), rng.integers(0, 9, 400))
     csr = csr_of(from_lengths(lengths, 5000))
     machine = dataclasses.replace(H200, wave_slices=100)
     plan, device = plans(csr, machine=machine)
@@ -372,7 +371,7 @@ def test_what_is_no_matrix_is_refused_as_on_the_host(changes):
 
 @pytest.mark.parametrize("unsorted", [False, True])
 def test_memory_is_at_most_that_of_the_matrix_beside_the_plan_and_is_given_back(unsorted):
-    matrix = generate("stencil27:16")
+    matrix = generate("stencil27:12")
     matrix.data = np.random.default_rng(0).standard_normal(matrix.nnz)
     csr = csr_of(matrix)
     if unsorted:
