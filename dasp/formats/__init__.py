@@ -57,7 +57,7 @@ def first_that_takes(shape: tuple[int, int]) -> Format:
 
 
 def refuse_type(name: str, dtype: np.dtype[Any], what: str) -> None:
-    """Raise a TypeError if `what`, a matrix or a vector, may not have the type `dtype` in the format `name`."""
+    """Raise a TypeError if `what`, a matrix or a vector, may not have the type `dtype` in format `name`."""
     known = find(name).dtypes
     if _name(dtype) not in known:
         others = " or ".join(repr(each.name) for each in _formats.values() if dtype.name in each.dtypes)
