@@ -109,7 +109,6 @@ class Multigrid(Cycle):
         inverses: dict[int, Array] = {}
 
         def plan(key: tuple[str, int]) -> None:
-            check_finite(*key, matrices[key])
             dtype = entry_type(matrices[key], self.dtype)
             before = None if like is None else like._parts[key]
             parts[key] = PlannedPart(matrices[key], dtype, self.device, before)
@@ -121,6 +120,7 @@ class Multigrid(Cycle):
         tasks = [
             *(partial(plan, key) for key in matrices),
             *(partial(invert, k) for k in range(len(setup.levels))),
+            *(partial(check_finite, *key, matrix) for key, matrix in matrices.items()),
         ]
         run(tasks)
         self._parts = {key: parts[key] for key in matrices}  # in their order, not that of the threads

@@ -449,10 +449,10 @@ def inverse_diagonal(diagonal: Array) -> Array:
     with np.errstate(all="ignore"):
         inverse = 1.0 / diagonal.astype(wide_type(diagonal), copy=False)
         there = abs(inverse.astype(computing_type(diagonal), copy=False))
-        usable = (there < np.inf) & (there > 0)  # the inverse of infinity is 0
-    bad = np.flatnonzero(~usable)
-    if len(bad):
-        raise ValueError(
-            f"{len(bad)} rows have no usable diagonal entry, the first is row {bad[0]}; each is divided by"
-        )
-    return inverse
+    least, most = there.min(initial=np.inf), there.max(initial=0)  # the inverse of infinity is 0
+    if least > 0 and most < np.inf:
+        return inverse
+    bad = np.flatnonzero(~((there > 0) & (there < np.inf)))
+    raise ValueError(
+        f"{len(bad)} rows have no usable diagonal entry, the first is row {bad[0]}; each is divided by"
+    )
