@@ -1,4 +1,4 @@
-"""What reports are made of: tables in text and Markdown, numbers in words, and the look of pictures."""
+"""The parts of reports: tables in text and Markdown, numbers in words, and the look of pictures."""
 
 from __future__ import annotations
 

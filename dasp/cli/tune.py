@@ -129,7 +129,7 @@ Matrix = TypeVar("Matrix")
 Clock = Callable[[], float]
 """Microseconds of a product, measured."""
 Planned = tuple[Hashable, Clock]
-"""What was chosen for a matrix, and the clock of its product."""
+"""The choice for a matrix, and the clock of its product."""
 Planner = Callable[[Matrix, CostModel], Planned]
 """Plans a matrix by a cost model."""
 

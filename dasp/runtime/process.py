@@ -14,13 +14,11 @@ would leave more behind than an exception. So signals wait until such work is do
 
 from __future__ import annotations
 
-# CPython's own module of signals: the public one wraps its functions, to return enumerations, which takes ten
-# times as long: too much where a product of 50 microseconds is shielded.
-import _signal as signal  # type: ignore[import-not-found]
 import contextlib
 import importlib
 import logging as logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -91,9 +89,13 @@ if hasattr(os, "register_at_fork"):
 
 # ---- signals -----------------------------------------------------------------------------------------
 
-_get, _set = signal.getsignal, signal.signal
+# `signal` wraps the functions of CPython's own module, to return enumerations, which takes ten times as long:
+# too much where a product of 50 microseconds is shielded.
+_fast: Any = sys.modules.get("_signal", signal)
+_get: Callable[[int], Any] = _fast.getsignal
+_set: Callable[[int, Any], Any] = _fast.signal
 
-_NUMBERS = tuple(sorted(signal.valid_signals(), reverse=True))
+_NUMBERS = tuple(sorted(map(int, signal.valid_signals()), reverse=True))
 """Every signal, SIGINT late, so that it is given back late too."""
 
 

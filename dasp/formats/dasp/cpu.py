@@ -81,7 +81,7 @@ class DaspCpuProduct(CpuProduct):
         return shares
 
 
-class _Step(NamedTuple):
+class _RowLoop(NamedTuple):
     """A function of one part, its arrays, and the rising cost of its items in slots, from 0."""
 
     function: Callable[..., None]
@@ -89,11 +89,11 @@ class _Step(NamedTuple):
     costs: Vector
 
 
-_Task = tuple[_Step, int, int]
+_Task = tuple[_RowLoop, int, int]
 """A step, and the first of its items and the one behind the last."""
 
 
-def _steps(plan: Plan) -> list[_Step]:
+def _steps(plan: Plan) -> list[_RowLoop]:
     """Return the functions that a product calls; parts without rows have none."""
     pattern, long, medium, short = plan.pattern, plan.pattern.long, plan.pattern.medium, plan.pattern.short
     values = Values(*(read_only(bits_of_halves(array)) for array in arrays_of(plan.values)))
@@ -112,9 +112,9 @@ def _steps(plan: Plan) -> list[_Step]:
     def even(count: int, cost: int) -> Vector:
         return cost * np.arange(count + 1)
 
-    def of_short(section: tuple[Vector, ...], count: int, width: int, split: int) -> _Step:
+    def of_short(section: tuple[Vector, ...], count: int, width: int, split: int) -> _RowLoop:
         costs = even(count, width + (1 + (split < width)) * ROW_SLOTS)
-        return _Step(_multiply_short, (width, split, *section), costs)
+        return _RowLoop(_multiply_short, (width, split, *section), costs)
 
     of_long = long.segment, long.offsets, long.segment_offsets, long.segment_rows, long.columns, values.long
     of_medium = (
@@ -123,8 +123,8 @@ def _steps(plan: Plan) -> list[_Step]:
     )
     empty = pattern.empty_rows
     steps = [
-        _Step(_sum_segments, of_long, even(len(long.segment_rows), long.segment)),
-        _Step(_multiply_medium, of_medium, block_costs),
+        _RowLoop(_sum_segments, of_long, even(len(long.segment_rows), long.segment)),
+        _RowLoop(_multiply_medium, of_medium, block_costs),
         of_short(pairs_13, short.pairs_13, TILE_COLUMNS, 1),
         of_short(pairs_22, short.pairs_22, TILE_COLUMNS, 2),
         of_short(fours, short.fours, TILE_COLUMNS, TILE_COLUMNS),

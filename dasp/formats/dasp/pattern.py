@@ -1,4 +1,4 @@
-"""What the format of the paper stores, and what a user may choose of it.
+"""The arrays that the format of the paper stores, and the options that a user may choose.
 
 Rows are sorted by their length into categories, and packed into tiles that a tensor core reads.
 

@@ -1,4 +1,4 @@
-"""What packing into slices asks of a device: the primitives, and the records that go from one to the next.
+"""The primitives that packing into slices asks of a device, and the records that go from one to the next.
 
 `dasp.formats.sell.pack` is written over them; `cpu/primitives.py` and `cuda/primitives.py` have them.
 """
