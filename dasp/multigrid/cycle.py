@@ -112,14 +112,12 @@ class Multigrid(Cycle):
             dtype = entry_type(matrices[key], self.dtype)
             before = None if like is None else like._parts[key]
             parts[key] = PlannedPart(matrices[key], dtype, self.device, before)
-
-        def invert(k: int) -> None:
-            inverses[k] = setup.levels[k].inverse()
+            if key[0] == "A":
+                inverses[key[1]] = setup.levels[key[1]].inverse(parts[key])
 
         # Side by side: some steps of a plan on the CPU take one thread, and so does a GPU's compiler.
         tasks = [
             *(partial(plan, key) for key in matrices),
-            *(partial(invert, k) for k in range(len(setup.levels))),
             *(partial(check_finite, *key, matrix) for key, matrix in matrices.items()),
         ]
         run(tasks)
@@ -172,7 +170,7 @@ class Multigrid(Cycle):
         same = [self._parts[key].load(matrix) for key, matrix in matrices.items()]
         for k, (level, one) in enumerate(zip(self._levels, numbers.levels, strict=True)):
             part = self._parts["A", k]
-            inverse = one.inverse()
+            inverse = one.inverse(part)
             level.A = part.operator
             level.load(inverse, self._radius(part, inverse, level.vectors), one.A)
         self._P, self._R, self._dense = self._operators()

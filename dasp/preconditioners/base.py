@@ -16,7 +16,7 @@ from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import find_device
 from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
-from dasp.runtime.arrays import library, operand
+from dasp.runtime.arrays import library, operand, to_host
 from dasp.runtime.process import ProcessLock
 from dasp.runtime.types import Array
 from dasp.solvers.arguments import space_for
@@ -425,6 +425,10 @@ class PlannedPart:
                 policy = Policy(narrow=False)
         self._make(typed, policy)
         return False
+
+    def diagonal(self) -> Array:
+        """Return the diagonal on the host, from the device if that is a GPU."""
+        return self.csr.diagonal() if self._device == "cpu" else to_host(self.matrix.diagonal())
 
 
 def place(A: object, device: str | None) -> str:
