@@ -160,10 +160,10 @@ class Exchange:
     def start(self) -> None:
         """Send."""
         if self._sending:  # of a call that failed: those who read these messages later must know it
-            self._comm.keep(self._sending, self._heads)
             self._heads = np.zeros_like(self._heads)
         self._label = self._comm.begin_operation(self._name)
         self._sending = []
+        self._comm.keep(self._sending, self._heads)
         for head, (rank, array) in zip(self._heads, self._sends, strict=True):
             head[: 8 * WORDS].view(np.int64)[:] = *self._label, array.nbytes
             first = array[:INSIDE] if array.nbytes <= INSIDE else array[:0]
@@ -179,6 +179,7 @@ class Exchange:
         ]
         waiting += [partial(self._comm.is_done, request) for request in self._sending]
         self._comm.wait_for(waiting)
+        self._comm.forget(self._sending)
         self._sending = []
 
     def complete(self) -> None:
@@ -213,7 +214,7 @@ class Communicator:
         self._call = Call(self)
         self._number, self._step, self._has_failed = 0, 0, False
         self._inboxes: dict[int, Inbox] = {}
-        self._kept: list[tuple[list[Request], Vector]] = []
+        self._kept: dict[int, tuple[list[Request], Vector]] = {}
 
     @property
     def call(self) -> AbstractContextManager[None]:
@@ -296,8 +297,12 @@ class Communicator:
         self.keep(sent, head)
 
     def keep(self, requests: list[Request], array: Vector) -> None:
-        """Keep arrays that are still being sent."""
-        self._kept.append((requests, array))
+        """Keep messages on their way; by torch, one that is dropped holds up those behind it for ever."""
+        self._kept[id(requests)] = requests, array
+
+    def forget(self, requests: list[Request]) -> None:
+        """Keep messages no longer, because they are sent."""
+        self._kept.pop(id(requests), None)
 
     def inbox(self, rank: int) -> Inbox:
         """Return the messages from a rank."""

@@ -286,6 +286,39 @@ def check_freed(comm: Any, raw: Any) -> None:
         assert "has been freed" in told, told
 
 
+class GivesUp:
+    """Stands for the messages between GPUs, which a rank gives up."""
+
+    count, gave_up = 0, False
+
+    def check(self) -> None:
+        if self.gave_up:
+            raise RankError("given up")
+
+    def give_up(self) -> None:
+        self.gave_up = True
+
+
+def check_meet_again(comm: Any) -> None:
+    """Hold ranks that give up in different calls, some long before others, to make all calls to the end."""
+    comm.transports["for this case"] = transport = GivesUp()
+    raised = 0
+    comm.gather(None)
+    time.sleep(0.2 * comm.rank)
+    for turn in range(8):
+        try:
+            with comm.call:
+                transport.check()
+                transport.count += 1
+        except RankError:
+            raised += 1
+        if turn == comm.rank:
+            transport.give_up()
+    comm.transports.clear()
+    assert raised >= 7 - comm.rank, raised
+    assert comm.gather(comm.rank) == list(range(comm.size))
+
+
 def levels(A: Any, least: int) -> Any:
     """A hierarchy by smoothed aggregation: a third of the rows on each level, consecutive ones together."""
     found = []
@@ -434,6 +467,8 @@ def check_all(comm: Any, raw: Any) -> int:
         cases["bytes"] = lambda: check_bytes(comm)
     cases["freed"] = lambda: check_freed(comm, raw)
     cases["faults"] = lambda: check_faults(comm)
+    if DEVICE == "cpu":
+        cases["meet again"] = lambda: check_meet_again(comm)
     if DEVICE == "cpu" and isinstance(comm, mpi.MpiCommunicator) and comm.size > 1:
         cases["goes on"] = lambda: check_goes_on(comm)
     if DEVICE != "cpu":
