@@ -214,14 +214,16 @@ def run(tasks: Sequence[Callable[[], None]], threads: int | None = None) -> None
     """Run every task, in the calling thread and others: as many in all as products use, or `threads`.
 
     Returns when all have ended; the first exception of a task is raised then, and so is what the handler of a
-    signal raises. Tasks may call `run`. A task that no worker has begun is run by the caller.
+    signal raises. Tasks may call `run`. A task that no worker has begun is run by the caller. In one thread
+    an exception ends the call at once.
     """
-    if len(tasks) < 2:
+    together = running(min(threads or get_num_threads(), len(tasks)))
+    if together < 2:  # not offered, for a helper that is awake would take them
         for task in tasks:
             task()
         return
     with Deferred():
-        Offer(tasks, running(min(threads or get_num_threads(), len(tasks))) - 1).finish()
+        Offer(tasks, together - 1).finish()
 
 
 class Offer:
