@@ -116,11 +116,9 @@ class Multigrid(Cycle):
                 inverses[key[1]] = setup.levels[key[1]].inverse(parts[key])
 
         # Side by side: some steps of a plan on the CPU take one thread, and so does a GPU's compiler.
-        tasks = [
-            *(partial(plan, key) for key in matrices),
-            *(partial(check_finite, *key, matrix) for key, matrix in matrices.items()),
-        ]
-        run(tasks)
+        # The checks come first, so that it is their error that is raised.
+        checks = [partial(check_finite, *key, matrix) for key, matrix in matrices.items()]
+        run([*checks, *(partial(plan, key) for key in matrices)])
         self._parts = {key: parts[key] for key in matrices}  # in their order, not that of the threads
         levels = []
         for k, one in enumerate(setup.levels):

@@ -136,6 +136,19 @@ def test_a_hierarchy_with_nan_is_refused():
         multigrid(ml, device="cpu")
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_nan_on_a_diagonal_is_refused_as_nan(threads):
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(poisson(36)), max_coarse=10)
+    A = ml.levels[0].A
+    A.data[A.indices == np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))] = np.nan
+    dasp.set_num_threads(threads)
+    try:
+        with pytest.raises(ValueError, match="A of level 0 of ml holds NaN or infinity"):
+            multigrid(ml, device="cpu")
+    finally:
+        dasp.set_num_threads(None)
+
+
 def test_a_cycle_in_another_type_shares_patterns_and_estimates(monkeypatch):
     M = multigrid(levels(poisson(12)), device="cpu")
     r = np.random.default_rng(0).standard_normal(144)
