@@ -335,7 +335,7 @@ class Communicator:
     def sum(self, numbers: Vector, totals: Vector) -> Callable[[], None]:
         """Prepare to set `totals` to the sum of `numbers`, two vectors of float64, over all ranks.
 
-        They may be one array. Vector are added in the order of ranks, so that all get the same bits, and the
+        They may be one array. Numbers are added in the order of ranks, so that all get the same bits, and the
         same ones run after run for one number of ranks.
         """
         rows = np.empty((self.size, len(numbers)), np.float64)
