@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from dasp.formats.csr.cuda.sort import kinds_of, sort
+from dasp.formats.csr.cuda.sort import count_blocks, kinds_of, sort
 from dasp.formats.csr.matrix import Array, Csr, equal
 from dasp.runtime.cuda.device import KernelLauncher
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import bits_type
-from dasp.runtime.sizes import ceil_div, narrowest
+from dasp.runtime.sizes import narrowest
 
 FIND_ROWS = Signature(
     "csr/transpose.cu",
@@ -46,13 +46,10 @@ def transpose(on: KernelLauncher, csr: Csr) -> tuple[Csr, Array] | None:
     sort(on, csr.indices, max(n - 1, 0).bit_length(), order, place)
     kinds = kinds_of(Start=csr.indptr.dtype, Column=csr.indices.dtype, Place=place)
     known = {"order": order, "nnz": nnz}
-    on.launch(FIND_ROWS, kinds, _count_blocks(nnz), indptr=csr.indptr, m=m, to_indices=indices, **known)
-    on.launch(START_COLUMNS, kinds, _count_blocks(n + 1), indices=csr.indices, n=n, to_indptr=indptr, **known)
+    on.launch(FIND_ROWS, kinds, count_blocks(nnz, 256), indptr=csr.indptr, m=m, to_indices=indices, **known)
+    on.launch(
+        START_COLUMNS, kinds, count_blocks(n + 1, 256), indices=csr.indices, n=n, to_indptr=indptr, **known
+    )
     data = csr.data.view(bits_type(csr.data.dtype))[order].view(csr.data.dtype)
     transposed = Csr((n, m), indptr, indices, data)
     return None if equal(csr, transposed) else (transposed, order)
-
-
-def _count_blocks(count: int) -> int:
-    """Return the blocks of a launch whose threads go through an array a grid apart."""
-    return max(min(ceil_div(count, 256), 528), 1)

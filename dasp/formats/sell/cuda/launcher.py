@@ -8,21 +8,20 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.csr.cuda import CudaOperations
+from dasp.formats.csr.cuda.sort import BLOCKS as BLOCKS
+from dasp.formats.csr.cuda.sort import COUNT as COUNT
+from dasp.formats.csr.cuda.sort import count_blocks as count_blocks
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import narrowest
 from dasp.formats.sell.pattern import Coding, code_type
 from dasp.runtime.cuda.device import CudaDevice, KernelLauncher
 from dasp.runtime.cuda.launch import Kinds
 from dasp.runtime.dtypes import BFLOAT16, C_NAMES
-from dasp.runtime.sizes import ceil_div
 
 Dtype = np.dtype[Any]
 
-COUNT, INT64 = np.dtype(np.uint64), np.dtype(np.int64)
+INT64 = np.dtype(np.int64)
 UINT8, UINT32 = np.dtype(np.uint8), np.dtype(np.uint32)
-
-BLOCKS = 528
-"""Most blocks of a launch whose threads go through an array a grid apart: four to a multiprocessor."""
 
 BLOCK_SLICES = 8
 """Slices of a block of 256 threads that takes a warp for each."""
@@ -47,11 +46,6 @@ class Launcher(KernelLauncher):
     def __init__(self, device: CudaDevice) -> None:
         super().__init__(device)
         self.operations = CudaOperations(device)
-
-
-def count_blocks(count: int, each: int, most: int = BLOCKS) -> int:
-    """Return the blocks of a launch whose threads go through an array a grid apart."""
-    return max(min(ceil_div(count, each), most), 1)
 
 
 def kinds_of_matrix(csr: Csr, coding: Coding | None = None) -> Kinds:
