@@ -33,6 +33,7 @@ class PackingDevice:
     """
 
     shared_words = 8192
+    processors = 3
 
     def __init__(self, seed: int | None = None) -> None:
         self.launches: list[str] = []

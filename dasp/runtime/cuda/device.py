@@ -14,6 +14,7 @@ from dasp.runtime.cuda.driver import WHILE_NODES, LoopGraph, allow_shared
 from dasp.runtime.cuda.launch import OVERLAPPING, Kinds, Launch, Launches, Signature
 from dasp.runtime.cuda.source import Source
 from dasp.runtime.cuda.stream import on_stream
+from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import CupyDevice, DeviceArray, KernelFunction, Stream, Vector
 
 STATIC_SHARED = 10 << 10
@@ -24,6 +25,10 @@ MOST_PINNED = 1 << 15
 
 TURNS_BLIND = 4
 """Turns of a loop between two readings by the host, where graphs have no while nodes."""
+
+BLOCKS_PER_PROCESSOR = 4
+"""Blocks for each multiprocessor, at most, of a launch whose threads go through an array a grid apart: with
+256 threads each they keep it busy, and more would read the same facts again."""
 
 LOOP_END = Signature(
     "loop.cu",
@@ -307,6 +312,20 @@ class KernelLauncher:
             kernel = self.device.kernel(signature, kinds.constants, kinds.types)
             self._kernels[signature, kinds] = kernel
         kernel(blocks, threads, arguments)
+
+    def count_blocks(self, count: int, each: int, per_processor: int = BLOCKS_PER_PROCESSOR) -> int:
+        """Return the blocks of a launch whose threads go through an array a grid apart.
+
+        Parameters
+        ----------
+        count : int
+            Elements of the array.
+        each : int
+            Elements that a block takes at a time.
+        per_processor : int
+            Blocks for each multiprocessor, at most.
+        """
+        return max(min(ceil_div(count, each), per_processor * self.device.processors), 1)
 
 
 def in_turn(functions: Sequence[Callable[[], None]], times: int | None = None) -> Callable[[], None]:

@@ -16,14 +16,6 @@ from dasp.runtime.sizes import ceil_div, narrowest
 COUNT = np.dtype(np.uint64)
 """The type of counters in the kernels."""
 
-BLOCKS = 528
-"""Most blocks of a launch whose threads go through an array a grid apart: four to a multiprocessor."""
-
-
-def count_blocks(count: int, each: int, most: int = BLOCKS) -> int:
-    """Return the blocks of a launch whose threads go through an array a grid apart."""
-    return max(min(ceil_div(count, each), most), 1)
-
 
 @cache
 def kinds_of(**types: np.dtype[Any]) -> Kinds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dasp.formats.csr.cuda.sort import count_blocks, kinds_of, sort
+from dasp.formats.csr.cuda.sort import kinds_of, sort
 from dasp.formats.csr.matrix import Array, Csr, equal
 from dasp.runtime.cuda.device import KernelLauncher
 from dasp.runtime.cuda.launch import Signature
@@ -46,10 +46,9 @@ def transpose(on: KernelLauncher, csr: Csr) -> tuple[Csr, Array] | None:
     sort(on, csr.indices, max(n - 1, 0).bit_length(), order, place)
     kinds = kinds_of(Start=csr.indptr.dtype, Column=csr.indices.dtype, Place=place)
     known = {"order": order, "nnz": nnz}
-    on.launch(FIND_ROWS, kinds, count_blocks(nnz, 256), indptr=csr.indptr, m=m, to_indices=indices, **known)
-    on.launch(
-        START_COLUMNS, kinds, count_blocks(n + 1, 256), indices=csr.indices, n=n, to_indptr=indptr, **known
-    )
+    of_entries, of_columns = on.count_blocks(nnz, 256), on.count_blocks(n + 1, 256)
+    on.launch(FIND_ROWS, kinds, of_entries, indptr=csr.indptr, m=m, to_indices=indices, **known)
+    on.launch(START_COLUMNS, kinds, of_columns, indices=csr.indices, n=n, to_indptr=indptr, **known)
     data = csr.data.view(bits_type(csr.data.dtype))[order].view(csr.data.dtype)
     transposed = Csr((n, m), indptr, indices, data)
     return None if equal(csr, transposed) else (transposed, order)

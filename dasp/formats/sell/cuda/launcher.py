@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.csr.cuda import CudaOperations
-from dasp.formats.csr.cuda.sort import BLOCKS as BLOCKS
 from dasp.formats.csr.cuda.sort import COUNT as COUNT
-from dasp.formats.csr.cuda.sort import count_blocks as count_blocks
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import narrowest
 from dasp.formats.sell.pattern import Coding, code_type

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array
-from dasp.formats.sell.cuda.launcher import INT64, UINT32, Launcher, count_blocks
+from dasp.formats.sell.cuda.launcher import INT64, UINT32, Launcher
 from dasp.formats.sell.cuda.survey import LONG_TILE
 from dasp.formats.sell.cuda.windows import CUT_THREADS, Orders, cut_orders, steps_of
 from dasp.formats.sell.primitives import Cut, Layout, Survey, Tried
@@ -200,7 +200,7 @@ def _sort_segments(on: Launcher, csr: Csr, survey: Survey, segments: Segments) -
     index = kinds.types["Index"]
     keys, order = on.device.empty(count, csr.indices.dtype), on.device.empty(count, index)
     of_keys: Arguments = {"indices": csr.indices, "starts": segments.starts, "count": count, "keys": keys}
-    on.launch(COLUMN_KEYS, kinds, count_blocks(count, 256), **of_keys)
+    on.launch(COLUMN_KEYS, kinds, on.count_blocks(count, 256), **of_keys)
     sort(on, keys, survey.most_column.bit_length(), order, index)
     ordered = _new_segments(on, count)
     on.launch(

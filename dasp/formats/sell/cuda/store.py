@@ -12,11 +12,9 @@ from dasp.formats.plan import WARP, Array, Plan, narrowest
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.launcher import (
     BLOCK_SLICES,
-    BLOCKS,
     COUNT,
     UINT8,
     Launcher,
-    count_blocks,
     kinds_of_entries,
     kinds_of_matrix,
     kinds_of_values,
@@ -279,7 +277,7 @@ def recode_values(on: Launcher, data: Array, places: Places, values: Values) -> 
 def _holds(on: Launcher, data: Array, coding: Coding) -> bool:
     """Return True if a coding without a dictionary keeps every bit of every value."""
     misfit, count = on.device.zeros(1, COUNT), len(data)
-    of, blocks = kinds_of_values(data.dtype, count, coding), count_blocks(count, 2048, 2 * BLOCKS)
+    of, blocks = kinds_of_values(data.dtype, count, coding), on.count_blocks(count, 2048, 8)
     on.launch(HOLDS, of, blocks, count=count, data=data, misfit=misfit)
     return on.device.read(misfit) == [0]
 
@@ -307,7 +305,7 @@ def scatter(on: Launcher, numbers: Array, slots: Array | None, stored: Array) ->
         on.launch(
             SCATTER,
             kinds_of_values(numbers.dtype, count, slot=slot),
-            count_blocks(count, 1024, 2 * BLOCKS),
+            on.count_blocks(count, 1024, 8),
             data=numbers,
             count=count,
             slots=slots,

@@ -8,10 +8,8 @@ from dasp.formats.csr.matrix import Csr, check_facts
 from dasp.formats.plan import Array
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.launcher import (
-    BLOCKS,
     COUNT,
     Launcher,
-    count_blocks,
     kinds_of_matrix,
     kinds_of_values,
 )
@@ -128,7 +126,7 @@ def survey(on: Launcher, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     on.launch(
         SURVEY,
         kinds,
-        count_blocks(max(m, nnz), 256),
+        on.count_blocks(max(m, nnz), 256),
         indptr=csr.indptr,
         indices=csr.indices,
         m=m,
@@ -188,7 +186,7 @@ def count_distinct(
     on.launch(
         COUNT_VALUES,
         kinds_of_values(data.dtype, len(data)),
-        count_blocks(len(data), VALUES_AT_ONCE, BLOCKS // 4),
+        on.count_blocks(len(data), VALUES_AT_ONCE, 1),
         VALUE_THREADS,
         order=order,
         count=len(data),

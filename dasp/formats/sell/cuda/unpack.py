@@ -12,7 +12,6 @@ from dasp.formats.sell.cuda.launcher import (
     COUNT,
     INT64,
     Launcher,
-    count_blocks,
     kinds_of_codes,
     kinds_of_values,
 )
@@ -140,7 +139,7 @@ def _decode(on: Launcher, values: Values, codes: Array | None, count: int, dtype
         on.launch(
             DECODE,
             kinds_of_values(dtype, count, values.coding),
-            count_blocks(count, 256),
+            on.count_blocks(count, 256),
             codes=codes,
             table=values.table,
             count=count,

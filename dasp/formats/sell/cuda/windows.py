@@ -8,7 +8,7 @@ from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Array, nbytes
 from dasp.formats.sell.choose import TILE_ROWS, SliceStatistics
-from dasp.formats.sell.cuda.launcher import COUNT, INT64, UINT32, Launcher, count_blocks
+from dasp.formats.sell.cuda.launcher import COUNT, INT64, UINT32, Launcher
 from dasp.formats.sell.primitives import Cut, Layout, Survey, Tried
 from dasp.runtime.cuda.launch import Arguments, Signature
 from dasp.runtime.sizes import ceil_div
@@ -274,7 +274,7 @@ def _sort_rows(
         )
     for nth, width in enumerate(widths[narrow:], narrow):
         keys, elements = on.device.empty(m, INT64), on.device.empty(count, rows.dtype)
-        blocks = count_blocks(count, 256)
+        blocks = on.count_blocks(count, 256)
         on.launch(ROW_KEYS, kinds, blocks, **arguments, width=width, keys=keys, elements=elements)
         most_key = ceil_div(count, width) * (survey.longest + 1)
         sort(on, keys, most_key.bit_length(), rows[nth], rows.dtype, elements)
