@@ -157,7 +157,7 @@ def test_what_needs_more_goes_the_long_way_and_is_right(gpu, matrix, policy, cou
 def test_dot_products_that_a_product_leaves(gpu, matrix, policy, dtype, turns, square, run, monkeypatch):
     """Within the bound of a dot product in float64 of what y holds; also where warps take slices by turns."""
     if turns:
-        monkeypatch.setattr(by_vector, "MOST_DOT_BLOCKS", gpu.resident_blocks)
+        monkeypatch.setattr(by_vector, "most_dot_blocks", lambda plan: gpu.resident_blocks)
         monkeypatch.setattr(by_vector, "take_turns", lambda plan: True)
     if turns or run:
         matrix = from_lengths([3, 12, 0, 7] * 400 + [1] * 5, 300)
@@ -198,7 +198,7 @@ def test_where_a_product_leaves_no_dot_product(gpu, matrix, monkeypatch):
     alone = SpMatrix(plan_of(long, Policy(format="sell", steps=40)), "cuda:0").__dasp_product__
     assert alone.prepare_with_dot(x, y, w) is None  # slices of 40 steps
     assert alone.prepare_with_dot(x, y, w, run=2) is not None
-    monkeypatch.setattr(by_vector, "MOST_DOT_BLOCKS", 0)
+    monkeypatch.setattr(by_vector, "most_dot_blocks", lambda plan: 0)
     assert planned(matrix, "sell").__dasp_product__.prepare_with_dot(x, y, w) is None  # it has segments
 
 

@@ -22,7 +22,6 @@ from dasp.solvers.arguments import make_limits
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cg import ConjugateGradients, PipelinedConjugateGradients
 from dasp.solvers.cuda import loop as cuda_loop
-from dasp.solvers.cuda import space as cuda_space
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.operator import device_of
@@ -207,14 +206,15 @@ def test_long_vectors_have_fewer_and_larger_blocks(emulated, monkeypatch):
         return launch(signature, defines, arguments, blocks, threads, *types, **how)
 
     emulated.launch = watched
-    monkeypatch.setattr(cuda_space, "LARGE_ROWS", 64)
+    monkeypatch.setattr(CudaSpace, "_is_large", lambda space, n: True)
     again, stats = solve(A, b, None, limits, None, None, form, form.names)
     check(A, again, b, stats, 1e-10)
     assert ("512", 512) in sizes
     np.testing.assert_allclose(again, x, rtol=1e-8)
-    space = CudaSpace("cuda:0", np.dtype(float), emulated)
-    monkeypatch.setattr(cuda_space, "LARGE_ROWS", 10_000)
-    assert [space.blocks(n) for n in (1, 9_999, 10_000)] == [1, 8, 4]
+    monkeypatch.undo()
+    space = CudaSpace("cuda:0", np.dtype(float), EmulatedDevice(processors=2))
+    assert [space.blocks(n) for n in (1, 4095, 4096)] == [1, 8, 4]
+    assert [space.threads(n) for n in (4095, 4096)] == [256, 512]
 
 
 @pytest.mark.parametrize("history", [7, 8])

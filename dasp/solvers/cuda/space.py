@@ -34,9 +34,9 @@ from dasp.solvers.space import Fused, Iterate, Start, State, Triangle
 BLOCKS_PER_PROCESSOR = 4
 """Blocks of a pass for each multiprocessor at most: each later block reads the sums of all."""
 
-LARGE_ROWS, LARGE_THREADS, LARGE_BLOCKS_PER_PROCESSOR = 300_000, 512, 2
-"""From so many rows on, threads of a block, and blocks for each multiprocessor: all multiprocessors have
-enough of them, and there are half as many sums to be read. Measured on an H200."""
+LARGE_THREADS, LARGE_BLOCKS_PER_PROCESSOR = 512, 2
+"""Threads of a block, and blocks for each multiprocessor, of passes over vectors that are long enough for so
+many: there are half as many sums to be read."""
 
 ONE_PASS_ROWS = 90_000
 """Rows up to which pipelined conjugate gradients, which make one pass, are faster than three passes of which
@@ -126,13 +126,18 @@ class CudaSpace:
 
     def threads(self, n: int) -> int:
         """Return the threads of a block of a pass over vectors of n numbers."""
-        return LARGE_THREADS if n >= LARGE_ROWS else THREADS
+        return LARGE_THREADS if self._is_large(n) else THREADS
 
     def blocks(self, n: int) -> int:
         """Return the blocks of a pass over vectors of n numbers."""
         width = self.threads(n) * PACK_BYTES // self.dtype.itemsize
-        most = LARGE_BLOCKS_PER_PROCESSOR if n >= LARGE_ROWS else BLOCKS_PER_PROCESSOR
+        most = LARGE_BLOCKS_PER_PROCESSOR if self._is_large(n) else BLOCKS_PER_PROCESSOR
         return max(1, min(ceil_div(n, width), most * self.on.processors))
+
+    def _is_large(self, n: int) -> bool:
+        """Return True if vectors of n numbers keep all multiprocessors busy in large blocks."""
+        width = LARGE_THREADS * PACK_BYTES // self.dtype.itemsize
+        return n >= width * LARGE_BLOCKS_PER_PROCESSOR * self.on.processors
 
     def turn(self, products: int, *, costly: bool) -> int:
         """Return the iterations, an even number, after which the loop looks at their verdict.

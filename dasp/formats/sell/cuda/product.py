@@ -180,7 +180,7 @@ class SellCudaProduct(product_cuda.CudaProduct):
             blocks = self._blocks
             if run:
                 blocks = ceil_div(blocks, run)
-            elif blocks > vector.MOST_DOT_BLOCKS:
+            elif blocks > vector.most_dot_blocks(plan):
                 blocks = min(blocks, at_once)
             sums = self._cupy.zeros((1 + square) * blocks, np.float64)
             arguments = vector.arguments(plan, self._scratch(kinds))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.cost import MANY_WARPS, CostModel
+from dasp.formats.cost import FEW_WARPS, MANY_WARPS, CostModel
 from dasp.formats.kernel_cuda import Scratch
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.pattern import Coding
@@ -30,15 +30,15 @@ WIDE = 16
 WORD = 4
 """Bytes of a register."""
 
-FEW_STEPS = 7.5
-"""Steps of a slice, on average, up to which slices take turns."""
-
-FEW_IN_FLIGHT = (2.75, 32_768, 2), (4.5, 0, 4), (5.2, 0, 3), (8.5, 0, 4), (9.2, 0, 3), (15.0, 0, 4)
-"""Steps a slice, slices, and steps in flight where slices take turns, have no more steps on average and are
-at least so many: registers, and no turn for a single step. Measured on an H200."""
-
 IN_FLIGHT = 8
 """Steps in flight as a rule: latency."""
+
+FEW_STEPS, IN_TURNS = 7.5, 4
+"""Steps of a slice, on average, up to which slices take turns, and steps in flight then: twice as many slices
+have registers at once."""
+
+LAST_ALONE = {5: 3, 9: 3}
+"""Steps of a slice whose last one would be loaded alone by fours, and the steps in flight that avoid it."""
 
 FEWER_IN_FLIGHT = (16, 4), (0, 6)
 """Bytes of a value, at least, and steps in flight where more slices run at once then, and it ends a wave
@@ -138,8 +138,7 @@ def in_flight(plan: Plan) -> int:
     slices, steps = len(pattern.headers), len(pattern.bases)
     even = slices == ceil_div(pattern.positions, WARP)
     if even and _take_turns(plan, (1 + wide) * FEW_STEPS):
-        kinds = FEW_IN_FLIGHT
-        return next(few for most, least, few in kinds if steps <= most * slices and slices >= least)
+        return LAST_ALONE.get(round(steps / slices), IN_TURNS)
     usual = IN_FLIGHT
     if pattern.segments or not slices:
         return usual
@@ -227,28 +226,27 @@ DOT_SIGNATURE = SIGNATURE.extended("const X* w\n double* sums\n int run")
 DOT_TYPES = np.dtype(np.float32), np.dtype(np.float64)
 """Of x and y there."""
 
-MOST_DOT_BLOCKS, MOST_DOT_STEPS = 2048, 32
-"""Blocks at most of such a product, and steps of a slice, on average, up to which it pays.
 
-Who needs the dot product adds up a sum of each block. Of more blocks, where slices are short, as many are
-launched as run at the same time, and their warps take slices by turns. Long slices lose more by that than the
-pass that is saved. Measured on an H200.
-"""
+def most_dot_blocks(plan: Plan) -> int:
+    """Return the most blocks of such a product whose warps take one slice each: those that run at once.
 
-IN_TURNS = 4
-"""Steps in flight where slices take turns."""
+    Who needs the dot product adds up a sum of each block. Of more blocks, where slices are short, as many are
+    launched as run at the same time, and their warps take slices by turns.
+    """
+    return int(plan.pattern.choice.model.wave_slices // FEW_WARPS)
 
 
 def pays_to_dot(plan: Plan, blocks: int) -> bool:
     """Return True if a product by so many blocks is to leave a dot product by itself, without a pass.
 
-    Every block waits for its slowest warp, the longer the longer slices are: on an H200 minres takes 24.2
-    microseconds an iteration for fem3:30 in slices of 39 steps, and 20.7 with a pass.
+    Every block waits for its slowest warp. Slices that are longer than usual lose more by that than the pass
+    that is saved: on an H200 minres takes 24.2 microseconds an iteration for fem3:30 in slices of 39 steps,
+    and 20.7 with a pass.
     """
     pattern = plan.pattern
-    if len(pattern.bases) > MOST_DOT_STEPS * len(pattern.headers):
+    if len(pattern.bases) > pattern.choice.model.most_steps * len(pattern.headers):
         return False
-    return blocks <= MOST_DOT_BLOCKS or (not pattern.segments and take_turns(plan))
+    return blocks <= most_dot_blocks(plan) or (not pattern.segments and take_turns(plan))
 
 
 def dot_defines(plan: Plan, *, square: bool) -> dict[str, str]:
