@@ -1,10 +1,10 @@
 """Conjugate gradients, for symmetric or Hermitian positive definite matrices.
 
 Two forms of one method: `ConjugateGradients` takes one product and three passes over the vectors, and
-`PipelinedConjugateGradients` one product and one pass. The second is for a GPU and systems so small that
-launches are what counts, and for ranks that would wait for sums; `dasp.solvers.persistent` makes it one
-launch. In exact arithmetic both are the same, but the second carries more along by recurrences, and so drifts
-sooner from the true residual: where it gets stuck, the first goes on from its x.
+`PipelinedConjugateGradients` one product and one pass. The second is for systems that fit on a GPU's chip,
+where `dasp.solvers.persistent` makes it one launch, and for ranks that would wait for sums. In exact
+arithmetic both are the same, but the second carries more along by recurrences, and so drifts sooner from the
+true residual: where it gets stuck, the first goes on from its x.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
-
-import numpy as np
 
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import any_complex, make_limits, one_call, place_and_type
@@ -105,7 +103,7 @@ def cg(
     """
     n = int(getattr(A, "shape", (0,))[0])
     limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
-    quick = _find_quick_solve(A, b, n, M, seen=callback is not None or progress)
+    quick = _find_quick_solve(A, b, M, seen=callback is not None or progress)
     plain = partial(solve, method=conjugate_gradients, names=names_with(M))
     x, stats = (quick or plain)(A, b, x0, limits, M, workspace)
     rest = replace(limits, maxiter=limits.maxiter - stats.iterations)
@@ -117,33 +115,30 @@ def cg(
 
 
 def _find_quick_solve(
-    A: Matrix, b: ArrayLike, n: int, M: Matrix | None, *, seen: bool
+    A: Matrix, b: ArrayLike, M: Matrix | None, *, seen: bool
 ) -> Callable[..., tuple[Array, Stats]] | None:
     """Return `solve` by a form of the method that is faster than the plain one here, or None.
 
-    On several ranks it is the form whose sums no rank waits for; on a GPU the form in one launch, else that
-    in one pass. With M, or where x is seen on the way, the one launch alone can be faster.
+    On several ranks it is the form whose sums no rank waits for, which pays without M and where x is not seen
+    on the way; on a GPU the form in one launch.
     """
     if any_complex(A, b, M):
         return None  # the plain form alone looks whether A is Hermitian
     method, names = PipelinedConjugateGradients, PipelinedConjugateGradients.names
     if hasattr(A, "solver_space"):
-        pays = bool(getattr(A, "hidden_sums", False))
-    else:
-        device, dtype = place_and_type(A, b, M)
-        if device == "cpu":
-            return None
-        # A GPU's modules are not for a CPU.
-        from dasp.solvers.cuda.space import ONE_PASS_ROWS
-        from dasp.solvers.persistent import PersistentLoop, find_recipe
+        pays = getattr(A, "hidden_sums", False) and M is None and not seen
+        return partial(solve, method=method, names=names) if pays else None
+    device, dtype = place_and_type(A, b, M)
+    if device == "cpu":
+        return None
+    # A GPU's modules are not for a CPU.
+    from dasp.solvers.persistent import PersistentLoop, find_recipe
 
-        recipe = find_recipe(A, M, dtype)
-        if recipe is not None:
-            more, loop = () if M is None else ("d",), partial(PersistentLoop, recipe=recipe)
-            return partial(solve, method=method, names=(*names, *more), key=("cg in one launch",), loop=loop)
-        # In float32 what is carried along in one pass drifts away so soon that it takes more iterations.
-        pays = n <= ONE_PASS_ROWS and dtype == np.float64
-    return partial(solve, method=method, names=names) if pays and M is None and not seen else None
+    recipe = find_recipe(A, M, dtype)
+    if recipe is None:
+        return None
+    more, loop = () if M is None else ("d",), partial(PersistentLoop, recipe=recipe)
+    return partial(solve, method=method, names=(*names, *more), key=("cg in one launch",), loop=loop)
 
 
 INDEFINITE, BAD_M, NOT_HERMITIAN = OWN, OWN + 1, OWN + 2

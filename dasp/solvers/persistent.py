@@ -96,14 +96,6 @@ HEADER_BYTES, MOST_DELTA_BYTES = 16, 4
 PADDING = 64
 """Bytes by which arrays in shared memory are apart, in all."""
 
-MOST_STEPS = 8.0
-"""Steps of a slice, on average, up to which it pays. Microseconds of an iteration on an H200, in one launch
-and by a graph: poisson3d:60, with 6.9 steps, 7.7 and 12.3; fem3:18, with 11.4, 7.1 and 6.6."""
-
-LEAST_SLICES = 4
-"""Of a block: more blocks wait longer for each other. poisson2d:100 takes 3.5, 3.3 and 4.0 microseconds there
-with 2.4, 4.7 and 9.5."""
-
 PROCESSORS, COOPERATES, SHARED_BYTES = 16, 95, 97
 """cudaDevAttrMultiProcessorCount, cudaDevAttrCooperativeLaunch, cudaDevAttrMaxSharedMemoryPerBlockOptin."""
 
@@ -112,7 +104,7 @@ _RECIPES: WeakKeyDictionary[SellCudaProduct, dict[bool, Recipe | None]] = WeakKe
 
 
 def find_recipe(A: Matrix, M: Matrix | None, dtype: np.dtype[Any]) -> Recipe | None:
-    """Return the recipe of a matrix on a GPU; None if another form is as fast, or the only one.
+    """Return the recipe of a matrix on a GPU; None if it has none.
 
     In float32 the recurrences of this form drift away so soon that it takes more iterations.
     """
@@ -130,16 +122,16 @@ def find_recipe(A: Matrix, M: Matrix | None, dtype: np.dtype[Any]) -> Recipe | N
 
 
 def make_recipe(plan: Plan, on: Chip, *, diagonal: bool) -> Recipe | None:
-    """Return the recipe of a plan; None if it has segments, does not fit on the chip, or does not pay.
+    """Return the recipe of a plan; None if it has segments or does not fit on the chip.
 
     `diagonal` says whether there is a preconditioner.
     """
     kinds = into(plan.dtype, np.dtype(np.float64), np.dtype(np.float64))
     pattern, every = plan.pattern, vector.plan_arguments(plan)
     slices, steps = len(pattern.headers), len(pattern.bases)
-    if pattern.segments or not slices or not on.processors or steps > MOST_STEPS * slices:
+    if pattern.segments or not slices or not on.processors:
         return None
-    blocks = max(1, min(on.processors, int(slices / LEAST_SLICES)))
+    blocks = min(on.processors, slices)
     code_bytes = 0 if plan.values.coding == Coding.EQUAL else plan.values.codes.dtype.itemsize
     index_bytes = pattern.index_dtype.itemsize
     row_bytes = (NUMBERS_WITH_DIAGONAL if diagonal else NUMBERS) * kinds.x.itemsize

@@ -27,10 +27,8 @@ pytestmark = pytest.mark.simt
 
 @pytest.fixture(autouse=True)
 def _few_threads(monkeypatch):
-    """A GPU has blocks of more threads, which take longer here; and small matrices get few blocks."""
+    """A GPU has blocks of more threads, which take longer here."""
     monkeypatch.setattr(persistent, "THREADS", 64)
-    monkeypatch.setattr(persistent, "LEAST_SLICES", 0.1)
-    monkeypatch.setattr(persistent, "MOST_STEPS", 1000)
 
 
 class Planned:
@@ -177,7 +175,7 @@ def sp_diagonal(values):
     return M
 
 
-def test_where_it_is_used(monkeypatch):
+def test_where_it_is_used():
     A, double = Planned(poisson(5)), np.dtype(float)
     assert A.recipe(diagonal=False)
     assert A.recipe(diagonal=True)
@@ -187,16 +185,7 @@ def test_where_it_is_used(monkeypatch):
     assert not A.recipe(diagonal=False)
     A.chip = Chip(1, 20_000)
     assert not A.recipe(diagonal=False)
-    A.chip = Chip(3, 227 * 1024)
-    monkeypatch.setattr(persistent, "MOST_STEPS", 2.0)
-    assert not A.recipe(diagonal=False)
-    monkeypatch.setattr(persistent, "MOST_STEPS", 8.0)
-    monkeypatch.setattr(persistent, "LEAST_SLICES", 4)
-    assert [Planned(poisson(n), blocks=5).recipe(diagonal=False).blocks for n in (3, 17, 40)] == [
-        1,
-        2,
-        5,
-    ]
+    assert [Planned(poisson(n), blocks=5).recipe(diagonal=False).blocks for n in (3, 9, 40)] == [1, 3, 5]
 
 
 def test_a_share_is_no_larger_than_it_may_be(monkeypatch):

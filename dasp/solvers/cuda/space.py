@@ -38,11 +38,6 @@ LARGE_THREADS, LARGE_BLOCKS_PER_PROCESSOR = 512, 2
 """Threads of a block, and blocks for each multiprocessor, of passes over vectors that are long enough for so
 many: there are half as many sums to be read."""
 
-ONE_PASS_ROWS = 90_000
-"""Rows up to which pipelined conjugate gradients, which make one pass, are faster than three passes of which
-one is part of the product. An iteration of poisson2d:100 takes 4.8 us on an H200 in place of 7.1, of fem3:30
-20.7 in place of 23.8; with 108,000 rows the residual has drifted so often that a solve takes longer."""
-
 TURN, COSTLY_TURN = 8, 2
 """Iterations of a turn, and of one with a preconditioner that takes as long as several products: a turn costs
 a launch, some 2 us on an H200, and an iteration too much a product, and 140 us with multigrid."""
