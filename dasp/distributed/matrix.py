@@ -21,14 +21,11 @@ from dasp.runtime import arrays as _arrays
 from dasp.runtime.types import ArrayLike
 from dasp.solvers.arguments import leave_together
 
-SMALL_ROWS = 500_000
-"""Rows of a GPU below which an iteration of cg on two takes longer than on one. Measured on two H200s:
-poisson3d:64 takes 17 us on two and 8 us on one, poisson3d:128 42 and 62, poisson3d:200 127 and 227."""
-
-HIDDEN_SUMS_ROWS = {"cpu": 0, "cuda": 500_000}
-"""Rows of a rank up to which a sum that travels beside a product is worth three vectors more, without a
-preconditioner. Measured on H200s: so, and with a sum that is waited for, on two poisson3d:64 takes 17 and
-22 us, poisson3d:128 49 and 42, on four poisson3d:128 27 and 28. A sum on CPUs is always waited for."""
+HIDDEN_SUM_BYTES = 48
+"""Memory traffic of a row of the three vectors more, each read and written, that it takes to let the sums of
+conjugate gradients travel beside a product. On H200s, an iteration so, and with a sum that is waited for: on
+two poisson3d:64 takes 17 and 22 us, poisson3d:128 49 and 42, on four poisson3d:128 27 and 28. Systems that
+small are faster on one GPU: poisson3d:64 takes 8 us, and poisson3d:128 62."""
 
 
 class SpMatrix(RankMatrix):
@@ -80,17 +77,22 @@ class SpMatrix(RankMatrix):
     ) -> None:
         """Plan the pieces of a rank; `from_local_rows` is the usual way."""
         super().__init__(comm, parts, pieces, policy, device)
-        kind = device.partition(":")[0]
-        self.hidden_sums = self.shape[0] <= HIDDEN_SUMS_ROWS[kind] * comm.size
+        self.hidden_sums = self._is_small()
         self._warn_if_small()
+
+    def _is_small(self) -> bool:
+        """Return True if a sum over GPUs takes longer than the vectors it takes to hide it.
+
+        A sum over CPUs is always waited for.
+        """
+        rows = self.shape[0] / self.comm.size
+        return self.device != "cpu" and rows * HIDDEN_SUM_BYTES <= self._launch_bytes
 
     def _warn_if_small(self) -> None:
         """Say once, on rank 0, that one GPU would be faster."""
-        small = self.shape[0] < SMALL_ROWS * self.comm.size and self.device != "cpu"
-        if small and self.comm.size > 1 and self.comm.rank == 0:
+        if self._is_small() and self.comm.size > 1 and self.comm.rank == 0:
             warnings.warn(
-                f"A has {self.shape[0]:,} rows on {self.comm.size} GPUs; below about {SMALL_ROWS:,} rows "
-                "a GPU one alone is faster",
+                f"A has {self.shape[0]:,} rows on {self.comm.size} GPUs; one alone is faster for so few",
                 stacklevel=5,
             )
 

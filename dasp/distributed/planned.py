@@ -126,8 +126,10 @@ class RankMatrix(RankOperator):
             return _plan(pieces.interior, policy, device), _plan(pieces.halo, policy, device)
 
         self.interior, self.halo = agree(comm, plan, lambda two: {"dtype": two[0].dtype.name})
-        self.nnz = sum(comm.gather(self.interior.nnz + self.halo.nnz))
         self._backend = devices.find(device)
+        mine = self.interior.nnz + self.halo.nnz, self._backend.find_cost_model(device).launch_bytes
+        counts, launch_bytes = zip(*comm.gather(mine), strict=True)
+        self.nnz, self._launch_bytes = sum(counts), min(launch_bytes)  # which all ranks know alike
         self._exchanges: dict[tuple[object, ...], HaloExchange] = {}
 
     @property

@@ -164,6 +164,12 @@ class CostModel:
         _DEVICE,
     )
     kept_bytes: int = number("bytes of a plan, x and y", "that have room there together", _DEVICE)
+    launch_bytes: float = number(
+        "bytes of memory traffic in the time of a few launches, or of a message between GPUs",
+        "passes over vectors, against what they save: X transposed to rows for a product by several columns, "
+        "and sums over ranks that no rank waits for",
+        _DEVICE,
+    )
 
     def __post_init__(self) -> None:
         """Check every number."""
@@ -190,9 +196,10 @@ class CostModel:
     def for_gpu(cls, gpu: Gpu) -> CostModel:
         """Return the model of a GPU: measured if it is known, else derived from what it says of itself.
 
-        Slices that keep a GPU busy grow with its multiprocessors, what stays in the L2 with the L2, and bytes
-        that stand for a time with the memory traffic of a multiprocessor in a cycle. Sectors of x are such
-        bytes: most come from the L2, which is as fast as the clock.
+        Slices that keep a GPU busy grow with its multiprocessors, and what stays in the L2 with the L2. Bytes
+        that stand for cycles grow with the memory traffic of a multiprocessor in a cycle: sectors of x are
+        such bytes, since most come from the L2, which is as fast as the clock. Launches take the same time
+        everywhere, so their bytes grow with the bandwidth.
         """
         if gpu.name == H200.name:
             return H200
@@ -201,6 +208,7 @@ class CostModel:
         room = gpu.l2_bytes / known.l2_bytes
         is_known = gpu.clock > 0 and gpu.bandwidth > 0
         speed = _bytes_a_cycle(gpu) / _bytes_a_cycle(known) if is_known else 1.0
+        bandwidth = gpu.bandwidth / known.bandwidth if gpu.bandwidth > 0 else 1.0
         smallest, largest = base.kept_plans
         near, far = (Gathers(*(speed * cost for cost in gathers)) for gathers in (base.near, base.far))
         return dataclasses.replace(
@@ -220,6 +228,7 @@ class CostModel:
             multiprocessors=gpu.multiprocessors,
             kept_plans=(round(room * smallest), round(room * largest)),
             kept_bytes=round(room * base.kept_bytes),
+            launch_bytes=bandwidth * base.launch_bytes,
         )
 
     def as_dict(self) -> dict[str, object]:
@@ -292,6 +301,7 @@ H200 = CostModel(
     multiprocessors=H200_GPU.multiprocessors,
     kept_plans=(4_000_000, 115_000_000),
     kept_bytes=26_500_000,
+    launch_bytes=25e6,
 )
 """An H200, driver 580. A sector costs 0.6 of its 32 bytes: from 0.3 (Markov chains) to 0.8 (power laws)."""
 

@@ -27,7 +27,7 @@ from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.process import as_raised
 from dasp.runtime.sizes import refuse_oversize
 
-FILE_VERSION = 7
+FILE_VERSION = 8
 """Raised with every change of what a file holds."""
 
 HEAD = "dasp_plan"

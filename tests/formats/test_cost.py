@@ -64,6 +64,7 @@ def test_an_unknown_gpu_starts_from_what_it_says_of_itself():
     assert model.slot_bytes == pytest.approx(7.0 * traffic)
     assert model.tiny_bytes == pytest.approx(1175.0 * traffic)
     assert model.far.by_few == pytest.approx(19.2 * traffic)
+    assert model.launch_bytes == pytest.approx(25e6 * 1.555e12 / 4.917e12)
     assert model.slot == H200.slot
 
 

@@ -14,15 +14,16 @@ import pytest
 
 from dasp import Policy, SpMatrix
 from dasp.formats import product_cuda as product
+from dasp.formats.cost import H200
 from dasp.formats.plan import diagonal_rows
-from dasp.formats.sell.cuda import column_blocks, columns, row_blocks
+from dasp.formats.sell.cuda import columns, row_blocks
 from dasp.formats.sell.cuda import product as of_slices
 from dasp.formats.sell.cuda import vector as by_vector
 from dasp.formats.sell.cuda.column_blocks import BLOCKS, read_sectors
 from dasp.models import generate
 from dasp.runtime.cuda import driver
 from tests.support.gallery import GALLERY, LENGTHS, from_lengths
-from tests.support.planned import plan_of, widened
+from tests.support.planned import MODELS, plan_of, widened
 from tests.support.reference import assert_close, entries_of
 
 cupy = pytest.importorskip("cupy")
@@ -39,12 +40,17 @@ POLICIES = {
 SPLIT = ["split sell", "dasp"]
 
 
+def launch_at_once(monkeypatch):
+    """Plan for a GPU whose launches take no time, so that small X and Y are transposed, too."""
+    monkeypatch.setitem(MODELS, "gpu", dataclasses.replace(H200, launch_bytes=0.0))
+
+
 @pytest.fixture
 def gpu(monkeypatch):
     stand_in = Gpu()
     with cupy.cuda.using_allocator(stand_in.allocate):
         stand_in.attach(monkeypatch)
-        monkeypatch.setattr(column_blocks, "COPY_BYTES", 0.0)  # small X and Y are transposed, too
+        launch_at_once(monkeypatch)
         yield stand_in
     for graph in list(stand_in.destructors):
         stand_in.end(graph)
@@ -426,7 +432,8 @@ def test_columns_are_transposed_where_rows_are_long_and_far_apart_and_much_is_re
     near, far = (plan_of(from_lengths([length] * 64, n)) for length, n in ((3, 64), (60, 800)))
     assert not columns.pays_to_transpose(far, read_sectors(far), 64)
     assert columns.pays_to_transpose(far, read_sectors(far), 64_000)
-    monkeypatch.setattr(column_blocks, "COPY_BYTES", 0.0)
+    launch_at_once(monkeypatch)
+    near, far = (plan_of(from_lengths([length] * 64, n)) for length, n in ((3, 64), (60, 800)))
     assert not columns.pays_to_transpose(near, read_sectors(near), 64)
     assert columns.pays_to_transpose(far, read_sectors(far), 64)
 

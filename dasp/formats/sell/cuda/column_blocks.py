@@ -65,9 +65,8 @@ of more slots."""
 COLUMN_BYTES = 10.0
 """Least cost of gathering a number of a column of X, where one of a row costs 8."""
 
-COPY_PASSES, COPY_BYTES = 2.8, 25e6
-"""Cost of transposing X and Y to rows, and Y back: passes over both, and the bytes that are moved in the time
-of the launches."""
+COPY_PASSES = 2.8
+"""Passes over X and Y that it takes to transpose both to rows, and Y back."""
 
 
 class Strides(NamedTuple):
@@ -411,7 +410,7 @@ def pays_to_transpose(plan: Plan, sectors: float, row_bytes: int) -> bool:
         Of a row of X.
     """
     saved = plan.nnz * (max(SECTOR_BYTES * sectors, COLUMN_BYTES) / NUMBER_BYTES - 1)
-    return bool(row_bytes * (saved - COPY_PASSES * sum(plan.shape)) >= COPY_BYTES)
+    return bool(row_bytes * (saved - COPY_PASSES * sum(plan.shape)) >= plan.pattern.choice.model.launch_bytes)
 
 
 def read_sectors(plan: Plan, on_host: Callable[[DeviceArray], Vector] = np.asarray) -> float:
