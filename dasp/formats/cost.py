@@ -149,6 +149,12 @@ class CostModel:
     slot_bytes: float = number(
         "bytes a slot", "a slot takes at least as long as so many bytes, however few it has", TUNE
     )
+    block_slots: tuple[float, float] = number(
+        "slots of a slice",
+        "from which on blocks of `SOME_WARPS` pay where all slices run at once, and blocks of `MANY_WARPS` "
+        "may: a block waits for its slowest warp, the longer the shorter its slices are",
+        _BOOK,
+    )
     tiny_bytes: float = number(
         "bytes of the plan and of y for a slice",
         "up to which blocks of `SOME_WARPS` pay where all slices have one row a lane: launching a block "
@@ -296,6 +302,7 @@ H200 = CostModel(
     least_saving=0.01,
     large_block=1.1,
     slot_bytes=7.0,
+    block_slots=(168.0, 224.0),
     tiny_bytes=1175.0,
     wave_slices=8192,
     multiprocessors=H200_GPU.multiprocessors,

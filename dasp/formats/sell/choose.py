@@ -27,15 +27,8 @@ SAMPLES = 24
 WINDOWS = 0, 128, 512, 1024, 8192
 """Rows of the sort windows that are tried: more find better plans, and each costs planning."""
 
-LEAST_SLOTS = 224
-"""Slots of a slice from which on `MANY_WARPS` may pay: shorter slices wait longer."""
-
-WAVE_SLOTS = 168
-"""Slots of a slice from which on `SOME_WARPS` pays where all slices run at once."""
-
-TINY_SLOTS = 88
-"""Slots of a slice up to which `SOME_WARPS` pays where slices take turns: so many blocks fit a
-multiprocessor."""
+LOAD_BYTES = 4
+"""Bytes that a lane's load of a value takes the time of, at least."""
 
 MOST_SEGMENTS = 128
 """Segments of a row, from which on they get longer and not more: one warp sums them."""
@@ -319,8 +312,8 @@ def choose_window(
 
 def may_share(slices: SliceStatistics, model: CostModel) -> bool:
     """Return True if sectors must be counted to choose the slices of a block."""
-    enough = SAMPLES * MANY_WARPS
-    return model.kind == "gpu" and slices.slices >= enough and slices.slots >= (LEAST_SLOTS * slices.slices)
+    enough, (_, least_slots) = SAMPLES * MANY_WARPS, model.block_slots
+    return model.kind == "gpu" and slices.slices >= enough and slices.slots >= least_slots * slices.slices
 
 
 def choose_warps(
@@ -335,8 +328,9 @@ def choose_warps(
 
     Large blocks pay where neighbouring slices gather the same sectors of x, so many that this is a good
     part of all traffic, as in a band of random columns. Complex numbers take so many registers that few
-    of the largest blocks would run at once. Somewhat larger ones pay where launching a block takes as long
-    as it runs. How long that is, and how much of the traffic gathers are, depends on how values are stored.
+    of the largest blocks would run at once. Somewhat larger ones pay where all slices run at once and are
+    not short, and where slices take turns and launching a block takes as long as it runs. How long that is,
+    and how much of the traffic gathers are, depends on how values are stored.
 
     Parameters
     ----------
@@ -355,12 +349,11 @@ def choose_warps(
         return FEW_WARPS
     count, slots = slices.slices, slices.slots
     if count <= model.wave_slices:
-        pays = slots >= WAVE_SLOTS * count
+        pays = slots >= model.block_slots[0] * count
     else:
-        of_slot = max(_slot_cost(code_bytes, model), 5.5)  # bytes that a slot counts at least here
         others = model.slice + WARP * dtype.itemsize
-        tiny = even and of_slot * slots <= (model.tiny_bytes - others) * count
-        pays = tiny or slots <= TINY_SLOTS * count
+        of_slots = _slot_cost(max(code_bytes, LOAD_BYTES), model) * slots
+        pays = even and of_slots <= (model.tiny_bytes - others) * count
     least = SOME_WARPS if pays else FEW_WARPS
     if not may_share(slices, model):
         return least

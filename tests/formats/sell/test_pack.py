@@ -638,7 +638,7 @@ def test_blocks_of_slices_that_take_little_are_larger():
 
     assert [warps(steps, "float64") for steps in (2, 4)] == [choose.SOME_WARPS, choose.FEW_WARPS]
     assert [warps(steps, "float32") for steps in (5, 7)] == [choose.SOME_WARPS, choose.FEW_WARPS]
-    assert [warps(steps, "complex128") for steps in (2, 3)] == [choose.SOME_WARPS, choose.FEW_WARPS]
+    assert [warps(steps, "complex128") for steps in (1, 2)] == [choose.SOME_WARPS, choose.FEW_WARPS]
 
 
 def test_large_blocks_pay_where_their_slices_share_what_they_gather():

@@ -276,10 +276,10 @@ def test_lanes_are_fewer_where_long_rows_are_alike():
     assert without < 0.92 * with_lanes
 
 
-def test_samples_in_shared_and_in_global_memory(monkeypatch):
-    monkeypatch.setattr(choose, "LEAST_SLOTS", 1)
+def test_samples_in_shared_and_in_global_memory():
     matrix = from_lengths(np.full(14_000, 9), 14_000)
-    machine = dataclasses.replace(H200, far=H200.far._replace(by_slice=1.0, by_many=2.0))
+    far = H200.far._replace(by_slice=1.0, by_many=2.0)
+    machine = dataclasses.replace(H200, far=far, block_slots=(1.0, 1.0))
     csr = csr_of(matrix)
     plans(csr, machine=dataclasses.replace(machine, near=machine.far))
     plans(csr, machine=machine, steps=700, warps=4)
