@@ -36,8 +36,8 @@ DASP = Policy.dasp()
 @pytest.fixture
 def long_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every product counts as long, so that the smallest one wakes the team."""
-    monkeypatch.setattr("dasp.formats.sell.cpu.product.LEAST_SECONDS", 0.0)
-    monkeypatch.setattr("dasp.formats.dasp.cpu.SERIAL_SLOTS", 0)
+    monkeypatch.setattr("dasp.runtime.cpu.team.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("dasp.runtime.cpu.threads.SERIAL_ENTRIES", 1)
     monkeypatch.setattr("dasp.runtime.cpu.team.WAKING", 0.0)
     monkeypatch.setattr("dasp.runtime.cpu.team.AGAIN", 0.0)
     monkeypatch.setattr("dasp.runtime.cpu.team.CROWDED", float("inf"))

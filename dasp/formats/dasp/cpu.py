@@ -34,9 +34,6 @@ from dasp.runtime.types import Number
 
 Vector = np.ndarray[Any, Any]
 
-SERIAL_SLOTS = 150_000
-"""Below this many slots, waking a second thread costs more than it saves."""
-
 ROW_SLOTS = 2
 """Cost of finding, reducing and storing a row, in slots; used to share rows among threads."""
 
@@ -62,7 +59,7 @@ class DaspCpuProduct(CpuProduct):
             for step, first, last in share:
                 step.function(first, last, *step.arrays, partials, *scale)
 
-        threads = _threads.get_num_threads() if self._work >= SERIAL_SLOTS else 1
+        threads = _threads.get_num_threads() if self._work >= _threads.SERIAL_ENTRIES else 1
         shares = self._shares.get(threads) or self._share(threads)
         _threads.run([partial(work, share) for share in shares])
         if self._segments:

@@ -47,6 +47,12 @@ FEW_TURNS = 500
 IMPATIENT = 2_000
 """Turns after which a caller that waits for the last chunk lends its processor to others."""
 
+NUMBER_SECONDS = 2.5e-10
+"""Seconds of one thread for a number in its cache, about: a slot of a product, or an element of a pass."""
+
+LEAST_SECONDS = 5e-6
+"""Seconds of one thread up to which work is left to it: to hand it over takes about as long."""
+
 WAKING = 20e-6
 """Seconds that it costs a caller to wake a worker."""
 
@@ -137,6 +143,10 @@ class Team:
         _take(self._state)
         self._taken[0] = 0
 
+    def parts(self, seconds: float) -> int:
+        """Return in how many parts to do work that one thread needs so many seconds for."""
+        return 1 if is_short(seconds) else min(_threads.get_num_threads(), self.most)
+
     def multiply(self, parts: int, job: Job, seconds: float, *operands: Any) -> None:
         """Do a job in its parts, or alone if the team is taken or cannot help.
 
@@ -199,6 +209,11 @@ class Team:
         until = time.monotonic() + _threads.JOIN_SECONDS
         while not _take(self._state) and time.monotonic() < until:
             time.sleep(1e-4)
+
+
+def is_short(seconds: float) -> bool:
+    """Return True if work that takes one thread so many seconds is left to it."""
+    return seconds <= LEAST_SECONDS
 
 
 def multiply_alone(job: Job, *operands: Any) -> None:

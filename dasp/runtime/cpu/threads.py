@@ -45,7 +45,7 @@ CPU_QUOTA = "/sys/fs/cgroup/cpu.max"
 """The file where Linux says how much of the processors a container may use: microseconds of a period."""
 
 SERIAL_ENTRIES = 100_000
-"""Entries for which another thread pays."""
+"""Entries of a matrix, planned or multiplied, for which another thread pays that must be woken."""
 
 _MOST = os.cpu_count() or 1  # asking takes 10 microseconds
 

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp.runtime.arrays import address
-from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.job import CHUNKS, Job
-from dasp.runtime.cpu.team import multiply_alone, team
+from dasp.runtime.cpu.team import NUMBER_SECONDS, multiply_alone, team
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.sizes import ceil_div, round_up
 from dasp.runtime.types import Vector
@@ -21,12 +20,6 @@ from dasp.solvers.space import Dot, Fused, Update, parse_dot, parse_update
 
 ALIGNMENT = 64
 """Bytes to which rows are rounded up, so that each starts with a cache line."""
-
-ELEMENT_SECONDS = 2e-10
-"""The time of one thread for an element of a vector, about, in seconds."""
-
-LEAST_SECONDS = 6e-6
-"""A pass that takes less is left to one thread."""
 
 
 class Rows(NamedTuple):
@@ -65,7 +58,7 @@ class CpuFused:
         self._program = np.array(program, np.int64)
         self._sums = vectors.sums[: max(1, sums_each * len(dots))]
         self._flat, self._dots, self._blocks = self._sums.reshape(-1), len(dots), blocks
-        self._seconds = ELEMENT_SECONDS * vectors.n * (len(self._names) + len(updates) + 2 * len(dots))
+        self._seconds = NUMBER_SECONDS * vectors.n * (len(self._names) + len(updates) + 2 * len(dots))
         self._jobs: dict[int, Job] = {}
         self._arguments: dict[str, Any] = {
             "vectors": vectors.block,
@@ -85,7 +78,7 @@ class CpuFused:
             self._factors[k] = sign * coefficients[name]
         if self._blocks:
             shared = team()
-            parts = min(_threads.get_num_threads(), shared.most) if self._seconds > LEAST_SECONDS else 1
+            parts = shared.parts(self._seconds)
             job = self._jobs.get(parts) or self._prepare(parts)
             operands = self._flat, self._readable, self._flat, 0.0, 0.0
             if parts == 1:

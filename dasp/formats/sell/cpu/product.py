@@ -21,7 +21,6 @@ from dasp.formats.sell.cpu.column_blocks import ColumnRange, cut_columns, produc
 from dasp.formats.sell.cpu.emitter import VECTOR_BYTES, Dtype, StepEmitter, of_plan
 from dasp.formats.sell.cpu.unpack import diagonal
 from dasp.formats.sell.pattern import BITS_8, BITS_16, NONE, Coding, shape_fields
-from dasp.runtime.cpu import threads
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import (
     I32,
@@ -33,21 +32,15 @@ from dasp.runtime.cpu.emitter import (
 )
 from dasp.runtime.cpu.job import CHUNKS, Job, SharedFunction
 from dasp.runtime.cpu.operands import bits_of_halves
-from dasp.runtime.cpu.team import multiply_alone, team
+from dasp.runtime.cpu.team import NUMBER_SECONDS, is_short, multiply_alone, team
 from dasp.runtime.dtypes import TABLE, sum_type
 from dasp.runtime.types import Number, Vector
 
 SLICE_STEPS = 3
 """Cost of finding, reducing and storing a slice, in steps."""
 
-SLOT_SECONDS = 3e-10
-"""Seconds that a slot of a slice in the cache takes, about."""
-
 COLUMNS_AT_ONCE = 4
 """Columns that take about as long together as a vector does."""
-
-LEAST_SECONDS = 4e-6
-"""A product that takes less is left to one thread."""
 
 _NO_PARTIALS = {sum_type(row.dtype): np.empty(0, row.sum) for row in TABLE.values()}
 
@@ -66,8 +59,8 @@ class SellCpuProduct(product_cpu.CpuProduct):
         # Numba knows no numbers in half precision; a table of them is small.
         self._table = table.astype(np.float32) if plan.dtype.itemsize == 2 else table
         self._costs = np.concatenate([[0], np.cumsum(WARP * (steps + SLICE_STEPS))])
-        self._seconds = SLOT_SECONDS * int(self._costs[-1])
-        self._is_tiny = not pattern.segments and self._seconds <= LEAST_SECONDS
+        self._seconds = NUMBER_SECONDS * int(self._costs[-1])
+        self._is_tiny = not pattern.segments and is_short(self._seconds)
         self._jobs: dict[tuple[Any, ...], Job] = {}
 
     def follow(self) -> None:
@@ -89,7 +82,7 @@ class SellCpuProduct(product_cpu.CpuProduct):
             return
         pattern, shared = self._pattern, team()
         partials = np.empty(pattern.segments, y.dtype)
-        parts = min(threads.get_num_threads(), shared.most) if self._seconds > LEAST_SECONDS else 1
+        parts = shared.parts(self._seconds)
         job = self._jobs.get((parts, x.dtype, y.dtype)) or self._prepare(parts, x.dtype, y.dtype)
         shared.multiply(parts, job, self._seconds, partials, x, y, alpha, beta)
         if pattern.segments:
@@ -112,7 +105,7 @@ class SellCpuProduct(product_cpu.CpuProduct):
         """Multiply by a block of X's columns, and leave those that are done."""
         (x, y), shared = arrays, team()
         seconds = self._seconds * block.columns / COLUMNS_AT_ONCE
-        parts = min(threads.get_num_threads(), shared.most) if seconds > LEAST_SECONDS else 1
+        parts = shared.parts(seconds)
         rest = y.shape[1] - block.begin - block.columns
         mine = [span[block.begin : len(span) - rest] for span in spans]
         key = parts, x.dtype, y.dtype, *block[1:], x.strides[0], y.strides[0]
