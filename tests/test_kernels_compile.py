@@ -178,9 +178,8 @@ def columns() -> Iterator[Defines]:
     for kinds, k, order in product((single, double), (2, 5, 8, 16, 31, 32), "CF"):
         for alike in (True, False):
             seen += blocks(kinds, k, order, alike=alike)
-    for kinds, k, reads in product((single, double), (24, 48, 100, 128), (1.0, 100.0)):
-        for slices in (100, 10_000):
-            seen += blocks(kinds, k, "C", reads=reads, slices=slices)
+    for kinds, k, slices in product((single, double), (24, 48, 100, 128), (100, 10_000)):
+        seen += blocks(kinds, k, "C", slices=slices)
     for kinds, k in product((single, double), (3, 7, 99)):
         for even, sectors in ((True, 1.0), (False, 0.3)):
             seen += blocks(kinds, k, "C", even=even, sectors=sectors)

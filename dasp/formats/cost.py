@@ -1,8 +1,9 @@
 """The cost model: numbers that differ from machine to machine, by which matrices are packed.
 
-A field stands here if it differs between the machines that we know, follows from what a device says of
-itself, or is measured by `dasp tune machine`. Other thresholds belong to the kernels and stand beside the
-code that reads them. A plan carries the model that it was chosen by.
+A field stands here if it trades one way to store or multiply a matrix for another, and so differs between
+machines. It was measured, follows from what a device says of itself, or is searched by `dasp tune machine`. A
+plan carries the model that it was chosen by. Beside the code that reads them stand sizes of a format, limits,
+and the registers and loads in flight that a kernel is compiled for, which GPUs from sm_80 on have alike.
 
 The user's own numbers are in a file that `dasp tune machine` writes and planning reads. It is JSON:
 {machine: {field of `CostModel`: number}}. A machine is a GPU by its name or a processor by its design: one
@@ -95,11 +96,7 @@ class CostModel:
     name: str = number("", "nothing", "")
     kind: str = number("cpu or gpu", "nothing", "")
 
-    sampled_rows: int = number(
-        "rows",
-        "from which on sort windows are tried on a sample: less planning, against windows that cost more",
-        _BOOK,
-    )
+    # ---- how many steps a slice has: few keep a machine busy, many take fewer bytes
     steps: tuple[tuple[int, int], ...] = number(
         "(entries, steps)",
         "most steps of a slice in matrices of fewer entries: short slices are many and keep a machine busy, "
@@ -115,6 +112,7 @@ class CostModel:
         _BOOK,
     )
 
+    # ---- in which order rows come: sorted rows save pads, and cost gathers and numbers of rows
     slot: float = number(f"{_COST} a slot", "pads against far x and numbers of rows", TUNE)
     value_byte: float = number(
         f"{_COST} a byte of a stored value", "the same; 0 where slots are not bound by memory", _BOOK
@@ -142,7 +140,13 @@ class CostModel:
         "that sorted rows must be able to save for windows to be tried: a product, against a plan",
         _BOOK,
     )
+    sampled_rows: int = number(
+        "rows",
+        "from which on sort windows are tried on a sample: less planning, against windows that cost more",
+        _BOOK,
+    )
 
+    # ---- how many slices a block has: many read the same x once, and wait for the slowest
     large_block: float = number(
         "ratio", "what a block of `MANY_WARPS` slices costs more: it waits for its slowest warp", TUNE
     )
@@ -161,6 +165,16 @@ class CostModel:
         "takes as long as it runs",
         _SURVEY,
     )
+
+    # ---- several columns on a GPU: in slices, in tiles for tensor cores, or transposed first
+    tile_entries: tuple[tuple[int, int, float], ...] = number(
+        "(bytes of a number of X, columns, entries a tile)",
+        "from so many bytes and columns on, how full the 32 slots of a tile must be for tensor cores to "
+        "multiply: rows of X read once for several of A, against slots without an entry",
+        "benchmarks/columns.py",
+    )
+
+    # ---- what a GPU has room and time for
     wave_slices: int = number("slices", "that run at the same time: more take turns", _DEVICE)
     multiprocessors: int = number("", "slices that run at once against those that wait", _DEVICE)
     kept_plans: tuple[int, int] = number(
@@ -263,7 +277,13 @@ MOST_STEPS = (1 << 12) - 1
 MOST = 2.0**63
 """Every number is less than this."""
 
-LEAST = {"least_saving": -MOST, "most_growth": 1.0, "wave_slices": 1.0, "multiprocessors": 1.0}
+LEAST = {
+    "least_saving": -MOST,
+    "most_growth": 1.0,
+    "wave_slices": 1.0,
+    "multiprocessors": 1.0,
+    "tile_entries": 1e-9,
+}
 """The least number that a field may hold, if that is not 0."""
 
 
@@ -308,6 +328,7 @@ H200 = CostModel(
     multiprocessors=H200_GPU.multiprocessors,
     kept_plans=(4_000_000, 115_000_000),
     kept_bytes=26_500_000,
+    tile_entries=((8, 16, 6.0), (8, 8, 8.5), (4, 32, 10.0), (4, 16, 8.5)),
     launch_bytes=25e6,
 )
 """An H200, driver 580. A sector costs 0.6 of its 32 bytes: from 0.3 (Markov chains) to 0.8 (power laws)."""

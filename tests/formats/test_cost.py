@@ -1,23 +1,42 @@
 """The cost model: where its numbers come from, the plans that carry it, and the user's own file."""
 
 import dataclasses
+import itertools
 import json
 import re
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix, load_plan, save_plan
 from dasp.formats import cost, device_cpu, device_cuda
-from dasp.formats.cost import H200, H200_GPU, ZEN4, CostModel, Gpu
+from dasp.formats.cost import H200, H200_GPU, ZEN4, CostModel, Gathers, Gpu
 from dasp.formats.plan import arrays_of
+from dasp.formats.sell import choose
+from dasp.formats.sell.cuda import row_blocks, vector
+from dasp.formats.sell.cuda.column_blocks import (
+    Gathering,
+    Strides,
+    choose_parts,
+    describe,
+    pays_to_transpose,
+)
 from dasp.io.plans import HEAD, pack_plan, unpack_plan
 from dasp.models import generate
 from dasp.runtime.cpu.compile import name_processor
-from tests.support.planned import plan_of
+from dasp.runtime.cuda.device import KernelLauncher
+from dasp.runtime.dtypes import arithmetic, into
+from dasp.solvers.cuda.space import CudaSpace
+from tests.support.gallery import from_lengths
+from tests.support.planned import plan_of, with_model
 
 A100 = Gpu("NVIDIA A100", 108, 64, 40 << 20, 1.41e9, 1.555e12)
 SELL = Policy(format="sell")
+NAMES = "name", "kind"
+"""The fields that are no numbers."""
 
 
 @pytest.fixture
@@ -68,16 +87,33 @@ def test_an_unknown_gpu_starts_from_what_it_says_of_itself():
     assert model.slot == H200.slot
 
 
+def test_a_small_gpu_gets_smaller_numbers_and_fewer_blocks():
+    """60 multiprocessors and a third of an H200's bandwidth: all else equal."""
+    small = H200_GPU._replace(name="small", multiprocessors=60, bandwidth=H200_GPU.bandwidth / 3)
+    model, busy, speed = CostModel.for_gpu(small), 60 / 132, 132 / 60 / 3
+    assert model.as_dict() == H200.as_dict() | {
+        "name": "small",
+        "steps": ((round(busy * 1e6), 8), (round(busy * 4e6), 16)),
+        "long_slices": ((16, 1, 545, 0.0), (48, 1, 1136, 0.0), (96, 1, 2727, 0.0), (48, 2, 1591, 0.75)),
+        "near": pytest.approx(tuple(speed * cost for cost in H200.near)),
+        "far": pytest.approx(tuple(speed * cost for cost in H200.far)),
+        "slot_bytes": pytest.approx(speed * 7.0),
+        "tiny_bytes": pytest.approx(speed * 1175.0),
+        "wave_slices": round(busy * 8192),
+        "multiprocessors": 60,
+        "launch_bytes": pytest.approx(25e6 / 3),
+    }
+    launcher = KernelLauncher(SimpleNamespace(processors=60))
+    assert [launcher.count_blocks(count, 256) for count in (1, 1000, 10**9)] == [1, 4, 240]
+    space = CudaSpace("cuda:0", np.dtype(float), SimpleNamespace(processors=60))
+    assert [space.blocks(n) for n in (1, 122_879, 122_880, 10**9)] == [1, 240, 120, 120]
+
+
 @pytest.mark.parametrize("silent", [{"clock": 0.0}, {"bandwidth": 0.0}, {"l2_bytes": 0}])
 def test_a_gpu_that_does_not_say_all_has_a_model(silent):
     model = CostModel.for_gpu(A100._replace(**silent))
     assert model.slot_bytes == H200.slot_bytes or "l2_bytes" in silent
-    plan = plan_of(generate("poisson2d:30"), SELL)
-    choice = dataclasses.replace(plan.pattern.choice, model=model)
-    plan = dataclasses.replace(plan, pattern=dataclasses.replace(plan.pattern, choice=choice))
-    from dasp.formats.sell.cuda import vector
-    from dasp.runtime.dtypes import into
-
+    plan = with_model(plan_of(generate("poisson2d:30"), SELL), model)
     assert "DASP_IN_FLIGHT" in vector.defines(plan, into(*3 * [plan.dtype]))
 
 
@@ -85,6 +121,108 @@ def test_every_number_says_its_unit_what_it_trades_and_how_it_is_measured():
     for field in dataclasses.fields(CostModel)[2:]:
         assert field.metadata["trades"], field.name
         assert field.metadata["again"], field.name
+
+
+def test_the_documentation_names_every_number():
+    text = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
+    for field in dataclasses.fields(CostModel)[2:]:
+        assert f"`{field.name}`" in text, field.name
+
+
+WHOLE = dataclasses.replace(
+    H200,
+    near_bytes=200_000,
+    near=Gathers(1.0, 2.0, 10.0, 3.0),
+    far=Gathers(1.0, 3.0, 19.2, 5.0),
+)
+"""A model all of whose numbers matter."""
+
+
+def decisions(model):
+    """Everything that is chosen by a model, for matrices of many shapes."""
+    sizes, double = [round(10 ** (k / 8)) for k in range(24, 65)], np.dtype(float)
+    yield from (choose.choose_steps(entries, model) for entries in sizes)
+    for rows, length in itertools.product(sizes, (10, 30, 70, 90)):
+        for mean in (1.0, 0.8, 0.5):
+            entries = round(mean * length * rows)
+            yield choose.choose_long_steps(8, rows, entries, length, double, model)
+            saved = choose.most_saved(rows, entries, length, 32, double, model)
+            yield choose.windows_to_try(saved, rows, entries, double, model)
+            yield choose.windows_to_try(0.03 * 9.5 * entries + 4 * rows, rows, entries, double, model)
+        yield choose.tiles_to_try(choose.WINDOWS, rows, model)
+        yield choose.gathers_of(8 * rows, model)
+    for rows, share, kind in itertools.product((10_000, 3_000_000), range(41), ("near", "far")):
+        yield from (window(rows, share, change, kind, model) for change in range(6))
+    for slices, steps, few in itertools.product((2000, 9000, 50_000), range(1, 20), range(0, 40, 3)):
+        sampled = 1000 * steps
+        found = choose.SliceStatistics(
+            slices, slices * steps, 0, sampled, 0, sampled * few, sampled * few // 9
+        )
+        for kind, code in itertools.product(("near", "far"), (0, 8)):
+            yield choose.choose_warps(found, True, double, code, getattr(model, kind), model)
+    for slices, steps in itertools.product((100, 3000, 6000, 9000), (3, 7, 20, 40)):
+        plan = with_model(shaped(slices, steps), model)
+        yield vector.in_flight(plan), vector.kept_share(plan), vector.pays_to_dot(plan, slices // 4)
+        yield choose_parts(model, slices, 8), vector.slices_at_once(plan, 8)
+        yield describe(arithmetic(double, double), Strides(8, 1, 2), Gathering(slices=slices), model)
+        for k in (4, 8, 16, 32):
+            kinds = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
+            yield [row_blocks.most_tiles(plan, kind, k) for kind in kinds]
+            yield pays_to_transpose(plan, 1.0, 8 * k)
+
+
+def window(rows, share, change, kind, model):
+    """The window chosen of three, of which the others have some slots, pads or sectors less by a share."""
+    share, slices = share / 40, rows // 32
+    steps = 10 * slices
+    less = round(steps * (1 - share / 4))
+    tried = {0: choose.SliceStatistics(slices, steps, steps, steps, steps, steps, steps)}
+    fewer = (less, steps, steps, steps, steps, steps)
+    for width in (128, rows):
+        last = [fewer[(k - change) % 6] for k in range(6)] if width == 128 else [less] * 6
+        tried[width] = choose.SliceStatistics(round(slices * (1 + 30 * share * (change == 0))), *last)
+    return choose.choose_window(tried, rows, np.dtype(float), 8, getattr(model, kind), model)
+
+
+@cache
+def shaped(slices, steps):
+    """A plan of so many slices of so many steps, one row a lane."""
+    return plan_of(
+        from_lengths(np.full(32 * slices, steps), 400), Policy(format="sell", steps=steps, window=0)
+    )
+
+
+def leaves(value, make=lambda other: other):
+    """The values that differ from this one in one number, which is twice as large or half."""
+    if isinstance(value, tuple):
+        for k, part in enumerate(value):
+            kind = type(value)
+
+            def put(other, k=k, kind=kind):
+                parts = (*value[:k], other, *value[k + 1 :])
+                return make(parts if kind is tuple else kind(*parts))
+
+            yield from leaves(part, put)
+    elif value:
+        yield [make(type(value)(factor * value)) for factor in (2, 0.5)]
+
+
+NUMBERS = [
+    pytest.param(field.name, others, id=f"{field.name}-{k}")
+    for field in dataclasses.fields(CostModel)[2:]
+    for k, others in enumerate(leaves(getattr(WHOLE, field.name)))
+]
+
+
+@pytest.fixture(scope="module")
+def chosen():
+    """What the whole model decides."""
+    return list(decisions(WHOLE))
+
+
+@pytest.mark.parametrize(("name", "others"), NUMBERS)
+def test_every_number_decides_something(chosen, name, others):
+    assert any(list(decisions(dataclasses.replace(WHOLE, **{name: other}))) != chosen for other in others)
 
 
 @pytest.mark.parametrize(
@@ -111,11 +249,10 @@ def test_a_plan_carries_the_model_that_chose(tmp_path):
     own_model = dataclasses.replace(ZEN4, name="mine", most_steps=7)
     for model in (H200, ZEN4, own_model):
         plan = dataclasses.replace(plan_of(generate("rmat:6"), SELL))
-        choice = dataclasses.replace(plan.pattern.choice, model=model)
-        plan = dataclasses.replace(plan, pattern=dataclasses.replace(plan.pattern, choice=choice))
+        plan = with_model(plan, model)
         save_plan(tmp_path / "plan.npz", plan)
         again = load_plan(tmp_path / "plan.npz")
-        assert again.pattern.choice == choice
+        assert again.pattern.choice == plan.pattern.choice
         for one, other in zip(arrays_of(plan), arrays_of(again), strict=True):
             np.testing.assert_array_equal(one, other)
     assert SpMatrix(generate("rmat:6"), "cpu", policy=SELL).plan.pattern.choice.model is ZEN4
@@ -161,6 +298,13 @@ def test_the_users_numbers_are_kept_and_choose(own):
     assert machine in choice.model.name
     assert cost.apply_own_numbers(H200, "another").slot == 3.0
     assert cost.apply_own_numbers(H200, "a third") is H200
+
+
+def test_a_whole_model_comes_back_from_a_file(own):
+    numbers = {name: value for name, value in CostModel.for_gpu(A100).as_dict().items() if name not in NAMES}
+    cost.write_own_numbers(own, "another", numbers)
+    again = cost.apply_own_numbers(H200, "another").as_dict()
+    assert {name: value for name, value in again.items() if name not in NAMES} == numbers
 
 
 def test_without_a_file_the_shipped_numbers_hold(own):

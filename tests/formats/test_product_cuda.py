@@ -19,11 +19,11 @@ from dasp.formats.plan import diagonal_rows
 from dasp.formats.sell.cuda import columns, row_blocks
 from dasp.formats.sell.cuda import product as of_slices
 from dasp.formats.sell.cuda import vector as by_vector
-from dasp.formats.sell.cuda.column_blocks import BLOCKS, read_sectors
+from dasp.formats.sell.cuda.column_blocks import read_sectors
 from dasp.models import generate
 from dasp.runtime.cuda import driver
 from tests.support.gallery import GALLERY, LENGTHS, from_lengths
-from tests.support.planned import MODELS, plan_of, widened
+from tests.support.planned import MODELS, plan_of, widened, with_model
 from tests.support.reference import assert_close, entries_of
 
 cupy = pytest.importorskip("cupy")
@@ -676,11 +676,11 @@ def test_values_written_in_place_have_come_before_a_product_may_start_early(
     assert gpu.launches[-1][0] == gpu.stream
 
 
-def test_row_blocks_are_made_once_wanted_by_enough_columns(gpu, eights, monkeypatch):
-    _, a, _ = eights
+def test_row_blocks_are_made_once_wanted_by_enough_columns(gpu, eights):
+    csr, a, _ = eights
     tiles = row_blocks.build(row_blocks.primitives(0), a.plan, 0)[0]
-    asked = ((16, a.nnz / (tiles + 1)), (8, a.nnz / (tiles - 1)))
-    monkeypatch.setattr(row_blocks, "BLOCKS", dataclasses.replace(BLOCKS, tile_entries=asked))
+    asked = ((8, 16, a.nnz / (tiles + 1)), (8, 8, a.nnz / (tiles - 1)))
+    a = SpMatrix(with_model(plan_of(csr, Policy()), dataclasses.replace(H200, tile_entries=asked)), "cuda:0")
     for k, kernel in ((8, "dasp_slices_columns"), (16, "dasp_row_blocks"), (8, "dasp_slices_columns")):
         gpu.launches.clear()
         a @ gpu.put(np.ones((a.shape[1], k)))

@@ -95,7 +95,7 @@ def emulate_columns(
     """
     kernels, kinds, k = several.SLICES, into(plan.dtype, x.dtype, y.dtype), x.shape[1]
     x_at, y_at = (find_strides(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-    most = row_blocks.most_tiles(table, plan, kinds, k)
+    most = row_blocks.most_tiles(plan, kinds, k)
     if most >= 1 and row_blocks.serve(plan, kinds, x_at):
         _, found = row_blocks.build(CudaPrimitives(PackingDevice()), plan, most)
         kernels = kernels if found is None else found.kernels()

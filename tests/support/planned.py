@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dasp import Policy, formats
-from dasp.formats.cost import H200, ZEN4
+from dasp.formats.cost import H200, ZEN4, CostModel
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.formats.sell.cpu import primitives
@@ -24,6 +24,12 @@ def plan_of(matrix: Any, policy: Policy | None = None, *, machine: str = "gpu") 
     csr = entries_of(matrix)
     arrays = Csr(csr.shape, csr.indptr, csr.indices, csr.data)
     return planning.make_plan(arrays, policy or Policy(), MODELS[machine], primitives)
+
+
+def with_model(plan: Plan, model: CostModel) -> Plan:
+    """The same plan of slices, as if another model had chosen it."""
+    choice = dataclasses.replace(plan.pattern.choice, model=model)
+    return dataclasses.replace(plan, pattern=dataclasses.replace(plan.pattern, choice=choice))
 
 
 def unpacked(plan: Plan) -> tuple[Any, Any, Any]:

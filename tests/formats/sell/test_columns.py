@@ -38,7 +38,7 @@ from tests.support.executors import EXECUTORS, emulate, emulate_columns
 from tests.support.executors import multiply as by_vector
 from tests.support.gallery import GALLERY, from_lengths, matrices
 from tests.support.pack_device import PackingDevice
-from tests.support.planned import plan_of, widened
+from tests.support.planned import plan_of, widened, with_model
 from tests.support.reference import assert_close
 
 pytestmark = pytest.mark.simt
@@ -503,7 +503,7 @@ def test_a_few_columns_are_read_by_lone_lanes_where_columns_lie_near_and_by_two_
     assert lanes(4, DOUBLE, Strides(4, 1, 2), sectors=0.9) == (4, 2)
     assert lanes(4, DOUBLE, Strides(4, 1, 2), sectors=0.3) == (4, 1)
     assert lanes(8, SINGLE, Strides(8, 1, 4), sectors=0.9) == (8, 2)
-    assert lanes(8, SINGLE, Strides(8, 1, 4), sectors=0.9, reads=4.0) == (8, 1)
+    assert lanes(8, SINGLE, Strides(8, 1, 4), sectors=0.3) == (8, 1)
 
 
 def test_no_warps_share_one_of_many_slices_to_read_rows_of_128_bytes():
@@ -565,16 +565,15 @@ def test_sectors_of_what_a_step_reads():
 
 # ---- row blocks --------------------------------------------------------------------------------------
 
-EVER = ((1, 1e-9),)
-EIGHTS = dataclasses.replace(BLOCKS, tile_entries=EVER, narrow_tile_entries=EVER)
+EIGHTS = dataclasses.replace(H200, tile_entries=((4, 1, 1e-9),))
 """Multiplies in row blocks whatever can be."""
 
 
 def in_row_blocks(matrix, x, alpha=1.0, beta=0.0, y=None, order="C", policy=None):
     """Return alpha A X + beta y of a matrix in row blocks, from the emulator."""
-    plan = plan_of(matrix, policy or Policy(format="sell", steps=32))
+    plan = with_model(plan_of(matrix, policy or Policy(format="sell", steps=32)), EIGHTS)
     out = np.full((matrix.shape[0], x.shape[1]), np.nan, x.dtype, order=order) if y is None else y.copy("K")
-    emulate_columns(plan, x, out, alpha, beta, table=EIGHTS)
+    emulate_columns(plan, x, out, alpha, beta)
     return out
 
 
@@ -644,7 +643,7 @@ def test_row_blocks_of_wide_integers_give_the_same_bits(dtype):
     results = []
     for one in (plan, widened(plan)):
         y = np.full((44, 16), np.nan, dtype)
-        emulate_columns(one, x, y, table=EIGHTS)
+        emulate_columns(with_model(one, EIGHTS), x, y)
         results.append(bits(y))
     np.testing.assert_array_equal(*results)
 

@@ -54,14 +54,6 @@ each other."""
 FAR_SECTORS = 0.5
 """Sectors for each entry that slices read of a vector, from which on columns lie far apart."""
 
-OFTEN = 16.0
-"""Times that a row of X is read, on average, from which on it pays in narrow numbers that two lanes read 32
-bytes: half as many lines a load, against twice the slots."""
-
-CROWDED_READS = 5.0
-"""Times that a row of X is read from which on no warps share one of many slices: each warp loads fewer steps
-of more slots."""
-
 COLUMN_BYTES = 10.0
 """Least cost of gathering a number of a column of X, where one of a row costs 8."""
 
@@ -132,17 +124,11 @@ class BlockTable:
         Where each column of X lies in one run.
     row_blocks : tuple of Rule
         Where rows are multiplied by eights, on tensor cores; steps are tiles.
-    tile_entries, narrow_tile_entries : tuple of (columns, entries a tile)
-        From so many columns on, how full the 32 slots of a tile must be for rows to be multiplied by eights:
-        rows of X read once for several of A, against slots without an entry. The second for numbers of less
-        than 8 bytes.
     """
 
     c_order: tuple[Rule, ...]
     f_order: tuple[Rule, ...]
     row_blocks: tuple[Rule, ...]
-    tile_entries: tuple[tuple[int, float], ...]
-    narrow_tile_entries: tuple[tuple[int, float], ...]
 
 
 BLOCKS = BlockTable(
@@ -169,8 +155,6 @@ BLOCKS = BlockTable(
         Rule(64, 8, 4, 4, 56, where="wide"),
         Rule(64, 8, 4, 4, 64, where="narrow"),
     ),
-    tile_entries=((16, 6.0), (8, 8.5)),
-    narrow_tile_entries=((32, 10.0), (16, 8.5)),
 )
 
 
@@ -186,15 +170,12 @@ class Gathering(NamedTuple):
         True if few slices are segments of long rows, or nearly all.
     sectors : float
         As `read_sectors` counts them.
-    reads : float
-        How often a row of X is read.
     """
 
     slices: int = 1
     steps: int = 8
     alike: bool = True
     sectors: float = FAR
-    reads: float = 64.0
 
 
 class ColumnBlock(NamedTuple):
@@ -261,17 +242,17 @@ def describe(kinds: Arithmetic, x: Strides, by: Gathering, model: CostModel) -> 
     """Return the words that hold of a product, for `Rule.where`.
 
     `wide` or `narrow`: numbers of X have 8 bytes and more, or fewer. `near`: entries that a warp reads
-    together have columns that lie near each other. `far`: they do not, rows of X are aligned, and narrow ones
-    are read often. `shared`: warps may share slices. `few`: slices are not so many that sharing costs more.
+    together have columns that lie near each other. `far`: they do not, and rows of X are aligned. `shared`:
+    warps may share slices. `few`: slices are not so many that sharing costs more.
     """
     wide, near = kinds.x.itemsize >= NUMBER_BYTES, by.sectors < FAR_SECTORS
     aligned = x.pack * kinds.x.itemsize == WIDEST_LOAD
-    crowded = 2 * by.slices >= model.wave_slices and by.reads >= CROWDED_READS
+    crowded = 2 * by.slices >= model.wave_slices
     words = {
         "wide": wide,
         "narrow": not wide,
         "near": near,
-        "far": aligned and not near and (wide or by.reads >= OFTEN),
+        "far": aligned and not near,
         "shared": by.alike and by.steps >= SHARED_STEPS and kinds.x == kinds.sum,
         "few": near or not (aligned and crowded),
     }
@@ -391,7 +372,6 @@ def gathering_of(plan: Plan, sectors: float) -> Gathering:
         steps=ceil_div(len(plan.pattern.bases), max(slices, 1)),
         alike=min(segments, slices - segments) <= SHARED_SEGMENTS * slices,
         sectors=sectors,
-        reads=plan.nnz / max(plan.shape[1], 1),
     )
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from dasp.formats.plan import WARP, Array, Plan
 from dasp.formats.sell.cuda import columns
 from dasp.formats.sell.cuda.column_blocks import (
-    BLOCKS,
     NUMBER_BYTES,
     BlockTable,
     ColumnBlock,
@@ -147,7 +146,7 @@ class LazyRowBlocks:
 
         They are made when they are first wanted, if there is memory for them.
         """
-        most = most_tiles(BLOCKS, self._plan, kinds, k)
+        most = most_tiles(self._plan, kinds, k)
         if most < 1 or not serve(self._plan, kinds, x):
             return None
         with self._lock:
@@ -245,11 +244,12 @@ def serve(plan: Plan, kinds: Arithmetic, x: Strides) -> bool:
     )
 
 
-def most_tiles(table: BlockTable, plan: Plan, kinds: Arithmetic, k: int) -> float:
+def most_tiles(plan: Plan, kinds: Arithmetic, k: int) -> float:
     """Return the tiles up to which k columns are multiplied faster in row blocks than in slices."""
-    wide = kinds.x.itemsize >= NUMBER_BYTES
-    known = table.tile_entries if wide else table.narrow_tile_entries
-    return next((plan.nnz / entries for columns, entries in known if k >= columns), 0.0)
+    for number, least, entries in plan.pattern.choice.model.tile_entries:
+        if kinds.x.itemsize >= number and k >= least:
+            return float(plan.nnz / entries)
+    return 0.0
 
 
 def build(made_of: CudaPrimitives, plan: Plan, most: float) -> tuple[int, RowBlocks | None]:
