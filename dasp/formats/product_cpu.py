@@ -18,9 +18,6 @@ Vector = np.ndarray[Any, Any]
 TRANSPOSED_BYTES = 128
 """Most bytes of a row of the columns that are transposed at a time: two lines of the cache."""
 
-TRANSPOSED_ROOM = 1 << 23
-"""Bytes that the columns transposed at a time should fit, to stay in the cache; four columns in any case."""
-
 
 class CpuProduct:
     """A plan, ready to be multiplied on the CPU; see `dasp.formats.devices.Product`.
@@ -113,8 +110,6 @@ class CpuProduct:
             self.multiply_rows(x, y, alpha, beta)
             return
         k, most = y.shape[1], TRANSPOSED_BYTES // y.itemsize
-        while most > 4 and most * y.itemsize * (len(x) + len(y)) > TRANSPOSED_ROOM:
-            most //= 2
         starts = range(0, k - 1, most)  # so that no column is left alone
         for start, end in zip(starts, [*starts[1:], k], strict=True):
             mine, result = x[:, start:end], y[:, start:end]
