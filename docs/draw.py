@@ -26,6 +26,7 @@ from benchmarks.bench.sparse_report import baselines, pays_against_all, speedup,
 from dasp import formats
 from dasp.cli import report, timing
 from dasp.formats import devices
+from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import PAD, WARP
 from dasp.formats.sell.pattern import Coding, shape_fields
 
@@ -85,12 +86,13 @@ def draw_lengths(count: int) -> tuple[int, ...]:
     return tuple(int(k) for k in np.clip(rng.pareto(1.4, count) * 3 + 1, 1, 70))
 
 
-def packed(matrix: Any, policy: dasp.Policy) -> tuple[Any, np.ndarray, np.ndarray]:
+def packed(matrix: Any, layout: str, **options: Any) -> tuple[Any, np.ndarray, np.ndarray]:
     """The plan of a CSR matrix, and the row and the column of each of its slots; `PAD` for a pad."""
-    plan = dasp.SpMatrix.from_scipy(matrix, policy=policy, device="cpu").plan
-    on = devices.find("cpu").primitives
-    slots, numbers = formats.find(plan.format).slots(plan, on), np.arange(1.0, matrix.nnz + 1)
-    count = sum(part.slots for part in formats.find(plan.format).summary(plan))
+    packs, on = formats.find(layout), devices.find("cpu").primitives
+    csr = Csr(matrix.shape, matrix.indptr, matrix.indices, matrix.data)
+    plan = packs.pack(csr, packs.options(**options), devices.find("cpu").find_cost_model("cpu"), on)
+    slots, numbers = packs.slots(plan, on), np.arange(1.0, matrix.nnz + 1)
+    count = sum(part.slots for part in packs.summary(plan))
     if plan.format == "sell":
         entries = on.code_values(numbers, slots, count, Coding.PLAIN, None).codes
     else:
@@ -116,7 +118,7 @@ def slice_fields(plan: Any) -> tuple[np.ndarray, np.ndarray]:
 def slices() -> Figure:
     """A matrix before and after: where its entries lie, and the slots that they are packed into."""
     matrix = mixed(draw_lengths(160), 160, 24)
-    plan, rows, columns = packed(matrix, dasp.Policy(steps=8, window=160))
+    plan, rows, columns = packed(matrix, "sell", steps=8, window=160)
     steps, lanes_of = slice_fields(plan)
     kinds = sorted(set(lanes_of.tolist()))
     colour = dict(
@@ -161,7 +163,7 @@ def lanes() -> Figure:
         ("one row of 150", [150]),
     )
     for axes, (name, lengths) in zip(panels, cases, strict=True):
-        plan, rows, _ = packed(mixed(tuple(lengths), 160, 160), dasp.Policy(steps=5, window=32))
+        plan, rows, _ = packed(mixed(tuple(lengths), 160, 160), "sell", steps=5, window=32)
         steps, lanes_of = slice_fields(plan)
         count = WARP * int(steps[0])
         order = {int(row): i % 8 + 1 for i, row in enumerate(dict.fromkeys(rows[rows >= 0]))}
@@ -252,8 +254,7 @@ def plan_bytes() -> Figure:
 def tiles() -> Figure:
     """A matrix by category, and the tiles that its medium rows are packed into."""
     matrix = mixed(draw_lengths(96), 128, 40)
-    policy = dasp.Policy.dasp(long_row=40, segment=64)
-    plan, rows, found = packed(matrix, policy)
+    plan, rows, found = packed(matrix, "dasp", long_row=40, segment=64)
     pattern = plan.pattern
     sizes = (
         len(pattern.long.columns),

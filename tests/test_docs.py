@@ -390,7 +390,7 @@ def test_the_pictures_of_the_site_are_drawn(draw: ModuleType, name: str) -> None
 @pytest.mark.parametrize("layout", ["sell", "dasp"])
 def test_the_pictures_of_plans_show_what_is_in_their_slots(draw: ModuleType, spec: str, layout: str) -> None:
     matrix = entries_of(dasp.models.generate(spec))
-    plan, rows, columns = draw.packed(matrix, dasp.Policy(format=layout))
+    plan, rows, columns = draw.packed(matrix, layout)
     there = rows != PAD
     assert (there == (columns != PAD)).all()
     drawn = np.sort(rows[there].astype(np.int64) * matrix.shape[1] + columns[there])

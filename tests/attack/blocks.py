@@ -15,13 +15,12 @@ import sys
 import numpy as np
 from scipy.sparse import csr_array
 
-from dasp import Policy
 from tests.attack._cases import Counts, attack_with
 from tests.attack._command import attack_by_command
 from tests.formats.sell.test_pack_cuda import csr_of, plans
 from tests.support.executors import emulate
 from tests.support.gallery import LENGTHS, from_lengths
-from tests.support.planned import plan_of
+from tests.support.planned import Tuned, plan_of
 from tests.support.reference import assert_close
 
 SCALES = (1.0, 0.0), (1.0, 0.0), (-2.0, 0.0), (1.0, 1.0), (0.5, -3.0), (0.0, 2.0)
@@ -54,7 +53,7 @@ def product(rng: random.Random, counts: Counts) -> None:
     """Multiply in order and in a random one."""
     matrix, layout = draw_matrix(rng), rng.choice(("sell", "sell", "dasp"))
     choices = {"narrow": rng.random() < 0.8} if layout == "sell" else {"long_row": rng.choice((4, 64, 256))}
-    plan = plan_of(matrix, Policy(format=layout, **choices))
+    plan = plan_of(matrix, Tuned(layout, **choices))
     numbers = np.random.default_rng(rng.getrandbits(32))
     x, y = (numbers.standard_normal(size).astype(matrix.dtype) for size in matrix.shape[::-1])
     alpha, beta = rng.choice(SCALES)

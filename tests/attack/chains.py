@@ -27,6 +27,7 @@ from dasp.runtime.dtypes import result_type, sum_type
 from tests.attack._cases import Counts, Draws, attack_with, written_in_graphs
 from tests.attack._command import attack_by_command
 from tests.support.gallery import GALLERY, LENGTHS, from_lengths
+from tests.support.planned import Tuned
 from tests.support.reference import assert_close, assert_same_entries, entries_of
 from tests.support.threads import products_in_threads
 
@@ -47,8 +48,8 @@ SLICES: tuple[dict[str, Any], ...] = {"steps": 2}, {"window": 64}, {"warps": 16}
 POLICIES = (
     *3 * [None],
     Policy(narrow=False),
-    *(Policy.dasp(**each) for each in DASP),
-    *(Policy(format="sell", **each) for each in SLICES),
+    *(Tuned("dasp", **each) for each in DASP),
+    *(Tuned("sell", **each) for each in SLICES),
 )
 COLUMNS = 0, 0, 0, 1, 2, 3, 5, 8, 16, 17, 33
 

@@ -41,6 +41,7 @@ import scipy.sparse
 from dasp import Policy, SpMatrix
 from dasp.io import MatrixFileError, load_matrix, load_plan, save_plan
 from tests.attack._command import attack_by_command
+from tests.support.planned import Tuned
 
 MOST_SECONDS = 60
 MOST_BYTES = 300 << 20
@@ -532,8 +533,8 @@ def densify(path: Path) -> np.ndarray | None:
 POLICIES = (
     Policy(),
     Policy(format="dasp"),
-    Policy(format="dasp", long_row=8),
-    Policy(format="sell", steps=1),
+    Tuned("dasp", long_row=8),
+    Tuned("sell", steps=1),
 )
 
 

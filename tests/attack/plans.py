@@ -41,6 +41,7 @@ from tests.attack._cases import Counts, Draws, attack_with, written_in_graphs
 from tests.attack._command import attack_by_command
 from tests.support.gallery import LENGTHS
 from tests.support.pack_device import PackingDevice
+from tests.support.planned import Tuned
 
 GPU = gpus.available()[0]
 if GPU:
@@ -583,7 +584,7 @@ def calls(rng: Draws, counts: Counts) -> None:
 def _calls(rng: Draws, counts: Counts) -> None:
     draw, done = np.random.default_rng(rng.getrandbits(64)), []
     csr = draw_matrix(rng, draw)
-    policy = rng.choice((None, Policy(**draw_choices(rng)), Policy(**draw_choices(rng), format="sell")))
+    policy = rng.choice((None, Policy(narrow=rng.random() < 0.5), Tuned("sell", **draw_choices(rng))))
     if rng.random() < 0.05 and csr.shape[1] < 2**31:
         policy = Policy.dasp(segment=rng.choice((64, 1024)), long_row=rng.choice((4, 64, 256)))
     with places(rng), mock.patch.object(find("cpu"), "find_cost_model", return_value=H200):

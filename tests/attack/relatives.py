@@ -28,6 +28,7 @@ from dasp.runtime.dtypes import named, result_type, sum_type
 from tests.attack._cases import Counts, attack_with
 from tests.attack._command import attack_by_command
 from tests.attack.arrays import laid_out, wide
+from tests.support.planned import Tuned
 
 TYPES = tuple(map(named, ("float64", "float32", "float16", "bfloat16", "complex64", "complex128")))
 SCALES = (1.0, 0.0), (-2.0, 0.0), (1.0, 1.0), (0.5, -1.0), (0.0, 2.0)
@@ -121,7 +122,7 @@ def draw_policy(rng: random.Random) -> Policy | None:
     elif layout == "dasp":
         choices |= {"long_row": (4, 5, 64), "fill": (0.01, 0.5, 1.0), "segment": (64, 1024)}
     taken = {name: rng.choice(values) for name, values in choices.items() if rng.random() < 0.5}
-    return None if layout == "auto" else Policy(format=layout, **taken)
+    return None if layout == "auto" else Tuned(layout, **taken)
 
 
 def draw_matrix(rng: random.Random) -> Modelled:

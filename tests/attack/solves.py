@@ -27,6 +27,7 @@ from dasp import Policy, SpMatrix, preconditioners, solvers
 from dasp.runtime.cuda import gpus
 from tests.attack._cases import Counts, Draws, attack_with
 from tests.attack._command import attack_by_command
+from tests.support.planned import Tuned
 
 GPU = gpus.available()[0]
 DEVICE = "cuda" if GPU else "cpu"
@@ -49,7 +50,7 @@ MODELS = (
     "stencil27:7",
     "short:900",
 )
-POLICIES = None, None, Policy(narrow=False), Policy(format="sell", steps=2), Policy.dasp(long_row=8)
+POLICIES = None, None, Policy(narrow=False), Tuned("sell", steps=2), Tuned("dasp", long_row=8)
 DEFINITE = solvers.cg, solvers.minres
 SQUARE = (*DEFINITE, solvers.bicgstab, solvers.gmres)
 PRECONDITIONERS = (

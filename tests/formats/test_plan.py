@@ -17,14 +17,15 @@ from dasp.formats.csr.cpu import sort as ordering
 from dasp.formats.dasp.pattern import LONG_UNIT, TILE, TILE_COLUMNS, TILE_ROWS
 from dasp.formats.plan import PAD, Plan, arrays_of
 from tests.support.gallery import GALLERY, MILLION, from_lengths, matrices
-from tests.support.planned import plan_of, widened
+from tests.support.planned import Tuned, plan_of, widened
 from tests.support.planned import unpacked as csr_of
 from tests.support.reference import assert_same_entries
 
 pytestmark = pytest.mark.slow
 
 tiled = st.builds(
-    Policy.dasp,
+    Tuned,
+    st.just("dasp"),
     long_row=st.sampled_from([4, 20, 256, 100_000]),
     fill=st.sampled_from([0.01, 0.5, 0.75, 1.0]),
     segment=st.sampled_from([64, 128, 1024]),
@@ -32,8 +33,8 @@ tiled = st.builds(
     row_blocks_4=st.sampled_from([20, 400_000]),
 )
 sliced = st.builds(
-    Policy,
-    format=st.just("sell"),
+    Tuned,
+    st.just("sell"),
     steps=st.sampled_from([None, 1, 3, 8, 4095]),
     window=st.sampled_from([None, 0, 8, 33, 10**6]),
     narrow=st.booleans(),
@@ -67,7 +68,7 @@ def test_any_plan_gives_its_matrix_back(matrix, policy):
 def test_wide_types_hold_the_same_matrix(matrix):
     # A matrix with so many columns needs 64 bits for each; its plan is the narrow one, widened.
     wide = csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], 2**31 + 1))
-    for policy in (Policy.dasp(), Policy(window=8)):
+    for policy in (Policy.dasp(), Tuned("sell", window=8)):
         plan, narrow = plan_of(wide, policy), widened(plan_of(matrix, policy))
         assert plan.pattern.index_dtype == np.int64
         for one, other in zip(arrays_of(plan.pattern), arrays_of(narrow.pattern), strict=True):
@@ -100,7 +101,7 @@ def test_an_empty_row_writes_no_column(ranges):
 @given(matrices(), tiled)
 def test_every_row_is_in_one_category(matrix, policy):
     plan = plan_of(matrix, policy)
-    pattern, long_row = plan.pattern, policy.options().long_row
+    pattern, long_row = plan.pattern, policy.chosen.long_row
     parts = [pattern.long.rows, pattern.medium.rows, pattern.short.rows, pattern.empty_rows]
     rows = np.concatenate([part[part != PAD] for part in parts])
     np.testing.assert_array_equal(np.sort(rows), np.arange(matrix.shape[0]))
@@ -129,7 +130,7 @@ def test_long_rows_are_whole_groups_with_pads_last(matrix, policy):
 @given(matrices(), tiled)
 def test_medium_rows_are_sorted_and_cut_at_the_first_emptier_tile(matrix, policy):
     plan = plan_of(matrix, policy)
-    part, least = plan.pattern.medium, policy.options().fill * TILE
+    part, least = plan.pattern.medium, policy.chosen.fill * TILE
     rows = part.rows[part.rows != PAD]
     lengths = np.diff(matrix.indptr)[rows]
     assert (np.diff(lengths) <= 0).all()
@@ -220,17 +221,18 @@ def test_a_plan_is_frozen():
         ({"warps": 4.0}, TypeError, "warps is 4.0"),
     ],
 )
-def test_a_wrong_policy_is_a_clear_error(arguments, error, words):
+def test_a_wrong_option_is_a_clear_error(arguments, error, words):
     layout = "sell" if {"steps", "window", "warps"} & set(arguments) else "dasp"
     with pytest.raises(error, match=words):
-        Policy(format=layout, **arguments)
+        formats.find(layout).options(**arguments)
 
 
-def test_a_choice_of_another_format_is_refused():
-    with pytest.raises(ValueError, match="steps is a choice of 'sell'; pass format='sell' or"):
-        Policy.dasp(steps=8)
-    with pytest.raises(ValueError, match="long_row is a choice of 'dasp'"):
-        Policy(long_row=100)
+def test_a_wrong_policy_is_a_clear_error():
+    with pytest.raises(ValueError, match="format is 'ell'; 'auto' or 'sell' or 'dasp' is needed"):
+        Policy(format="ell")
+    for name in ("narrow", "mma"):
+        with pytest.raises(TypeError, match=f"{name} is None; it must be True or False"):
+            Policy(**{name: None})
 
 
 @given(matrices(), policies)

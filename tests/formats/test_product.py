@@ -12,7 +12,7 @@ from dasp import Policy, SpMatrix, load_matrix, set_num_threads
 from tests.formats.test_plan import policies
 from tests.support.executors import EXECUTORS, emulate, multiply
 from tests.support.gallery import GALLERY, MILLION, from_lengths, matrices
-from tests.support.planned import plan_of, widened
+from tests.support.planned import Tuned, plan_of, widened
 from tests.support.reference import assert_close, entries_of, product
 
 pytestmark = pytest.mark.simt
@@ -92,7 +92,7 @@ def test_a_nan_or_inf_in_a_stays_in_its_row(executor, matrix, policy, data):
 
 
 @every_executor
-@pytest.mark.parametrize("policy", [Policy.dasp(), Policy(format="sell", window=0)])
+@pytest.mark.parametrize("policy", [Policy.dasp(), Tuned("sell", window=0)])
 @pytest.mark.parametrize("first", [np.nan, np.inf])
 def test_pads_do_not_read_the_first_x(executor, policy, first):
     # Row lengths that leave pads in every part; no row uses column 0.

@@ -23,7 +23,7 @@ from dasp.formats.sell.cuda.column_blocks import read_sectors
 from dasp.models import generate
 from dasp.runtime.cuda import driver
 from tests.support.gallery import GALLERY, LENGTHS, from_lengths
-from tests.support.planned import MODELS, plan_of, widened, with_model
+from tests.support.planned import MODELS, Tuned, plan_of, widened, with_model
 from tests.support.reference import assert_close, entries_of
 
 cupy = pytest.importorskip("cupy")
@@ -33,10 +33,16 @@ from tests.simt.gpu import Gpu  # noqa: E402
 pytestmark = pytest.mark.simt
 
 POLICIES = {
-    "sell": Policy(format="sell", warps=4),
-    "split sell": Policy(format="sell", steps=2, warps=4),
-    "dasp": Policy.dasp(segment=64),
+    "sell": Tuned("sell", warps=4),
+    "split sell": Tuned("sell", steps=2, warps=4),
+    "dasp": Tuned("dasp", segment=64),
 }
+PLAIN = {
+    "sell": Tuned("sell", warps=4, narrow=False),
+    "split sell": Tuned("sell", steps=2, warps=4, narrow=False),
+    "dasp": POLICIES["dasp"],
+}
+"""The same, with values of one coding in all plans."""
 SPLIT = ["split sell", "dasp"]
 
 
@@ -201,7 +207,7 @@ def test_where_a_product_leaves_no_dot_product(gpu, matrix, monkeypatch):
     assert nothing.prepare_with_dot(x, y[:0], w[:0]) is None
     long = from_lengths([40] * m, 300)
     assert planned(long, "sell").__dasp_product__.prepare_with_dot(x, y, w) is not None
-    alone = SpMatrix(plan_of(long, Policy(format="sell", steps=40)), "cuda:0").__dasp_product__
+    alone = SpMatrix(plan_of(long, Tuned("sell", steps=40)), "cuda:0").__dasp_product__
     assert alone.prepare_with_dot(x, y, w) is None  # slices of 40 steps
     assert alone.prepare_with_dot(x, y, w, run=2) is not None
     monkeypatch.setattr(by_vector, "most_dot_blocks", lambda plan: 0)
@@ -534,8 +540,7 @@ def test_columns_keep_to_the_memory_that_they_were_given(gpu, dtype, names, coun
     gpu.get(x)[...] = given
     if beta:
         gpu.get(y)[...] = before
-    narrow = None if policy == "dasp" else False
-    plan = plan_of(matrix, dataclasses.replace(POLICIES[policy], narrow=narrow))
+    plan = plan_of(matrix, PLAIN[policy])
     if seed % 4 == 3 and dtype == np.float64:
         plan = widened(plan)
     if rng.integers(2):
@@ -583,7 +588,7 @@ def eights():
     from dasp.io import load_matrix
 
     csr = csr_array(load_matrix("fem3:3"))
-    return csr, *(SpMatrix(plan_of(csr, Policy(mma=mma)), "cuda:0") for mma in (None, False))
+    return csr, *(SpMatrix(plan_of(csr, Policy(mma=mma)), "cuda:0") for mma in (True, False))
 
 
 @pytest.mark.parametrize("k", [21, 40])
@@ -709,7 +714,7 @@ def test_a_stream_keeps_its_handle_while_scratch_is_known_by_it(gpu, monkeypatch
             self.ptr, self.done = ptr, False
 
     matrix = from_lengths([700, 3, 4], 50)
-    a = SpMatrix(plan_of(matrix, Policy(format="sell", steps=2)), "cuda:0")
+    a = SpMatrix(plan_of(matrix, Tuned("sell", steps=2)), "cuda:0")
     monkeypatch.setattr(sys.modules["cupy"].cuda, "ExternalStream", int)
     x, y = gpu.put(np.ones(50)), gpu.put(np.zeros(3))
     streams = [Stream(0x100 + k) for k in range(2 * product.MOST_STREAMS)]

@@ -17,12 +17,13 @@ from dasp.runtime.cuda import driver
 from dasp.solvers import cg
 from tests.support import sanitizer
 from tests.support.gallery import GALLERY, from_lengths
+from tests.support.planned import Tuned
 from tests.support.reference import assert_close, assert_same_entries
 from tests.support.threads import products_in_threads
 
 pytestmark = pytest.mark.cuda
 
-SPLIT = [Policy.dasp(segment=64), Policy(format="sell", steps=2)]
+SPLIT = [Tuned("dasp", segment=64), Tuned("sell", steps=2)]
 """Policies that give long rows to several warps."""
 
 
@@ -233,7 +234,7 @@ def test_products_wait_for_a_python_function_of_their_stream():
 ENDING = """
 import cupy, numpy, dasp, sys, threading
 A = dasp.SpMatrix.from_scipy(dasp.models.generate("spikes:2000:5:2000"), device="cuda",
-                             policy=dasp.Policy(format="sell", steps=2))
+                             policy=Tuned("sell", steps=2))
 assert A.plan.pattern.segments
 xs = [cupy.asarray(numpy.random.default_rng(k).standard_normal(2000)) for k in range(8)]
 wants = [A @ x for x in xs]

@@ -31,6 +31,7 @@ from tests.formats.sell.test_columns import multiply as by_columns
 from tests.support.executors import EXECUTORS, multiply
 from tests.support.gallery import GALLERY, MILLION, from_lengths, matrices
 from tests.support.pack_device import PackingDevice
+from tests.support.planned import Tuned
 from tests.support.reference import assert_close, assert_same_entries, entries_of
 
 pytestmark = pytest.mark.simt
@@ -50,7 +51,7 @@ MIXES = [
     ("complex128", "float64"),
 ]
 SHAPES = "one dense row", "every row long", "lengths around every threshold", "explicit zeros", "1 x 1"
-DASP = Policy.dasp(segment=64)
+DASP = Tuned("dasp", segment=64)
 
 
 def numbers(name, count, seed=1):
@@ -230,7 +231,7 @@ def test_any_matrix_of_any_mix(matrix, mix, seed, data):
     x = numbers(mix[1], matrix.shape[1], seed + 1)
     executor = data.draw(st.sampled_from(["cpu", "simt"]))
     alpha = data.draw(st.sampled_from([1.0, -2.0, 0.0]))
-    policy = Policy(narrow=data.draw(st.booleans()), steps=data.draw(st.sampled_from([None, 1, 3])))
+    policy = Tuned("sell", narrow=data.draw(st.booleans()), steps=data.draw(st.sampled_from([None, 1, 3])))
     got = multiply(executor, matrix, x, policy=policy, alpha=alpha)
     assert_close(got, matrix, x, alpha)
 

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from dasp import Policy, SpMatrix
+from dasp import SpMatrix
 from dasp.formats.sell.cuda import columns
 from dasp.runtime.dtypes import bits_type, named, result_type
 from tests.matrix.test_dtypes import MIXES, TYPES, numbers, typed
 from tests.support.gallery import from_lengths
+from tests.support.planned import Tuned
 from tests.support.reference import assert_close
 
 pytestmark = pytest.mark.cuda
 
 LENGTHS = [700, 3, 129] + [5] * 40 + [0, 0] + [40] * 9
-SPLIT = Policy(format="sell", steps=2, mma=False)
+SPLIT = Tuned("sell", steps=2, mma=False)
 
 
 def bits(array):

@@ -21,6 +21,7 @@ from dasp.formats.plan import arrays_of
 from dasp.runtime.cuda import gpus
 from tests.conftest import gpu
 from tests.support.gallery import GALLERY, from_lengths
+from tests.support.planned import Tuned
 from tests.support.reference import assert_close, assert_same_entries
 from tests.support.threads import products_in_threads
 
@@ -443,7 +444,7 @@ def test_without_cupy_the_reason_says_how_to_get_it(monkeypatch):
 
 
 def test_policies_change_the_plan_but_not_the_matrix(matrix, x):
-    for policy in (Policy.dasp(long_row=4), Policy.dasp(fill=1.0), Policy(format="sell")):
+    for policy in (Tuned("dasp", long_row=4), Tuned("dasp", fill=1.0), Policy(format="sell")):
         planned = SpMatrix.from_scipy(matrix, policy=policy, device="cpu")
         assert_same_entries(planned.to_scipy(), matrix)
         assert_close(planned @ x, matrix, x)

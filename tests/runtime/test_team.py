@@ -24,6 +24,7 @@ from dasp.models import generate
 from dasp.runtime.cpu import job as _job
 from dasp.runtime.cpu import team as _team
 from dasp.runtime.cpu import threads as _threads
+from tests.support.planned import Tuned
 from tests.support.reference import assert_close
 
 pytestmark = pytest.mark.slow
@@ -68,7 +69,7 @@ def all_sleep_through(products: int, planned: SpMatrix, x: np.ndarray, want: np.
 
 @needs_two
 @pytest.mark.parametrize("spec", ["rmat:8", "dense:70", "poisson2d:40", "spikes:3000:3:2000"])
-@pytest.mark.parametrize("policy", [Policy(format="sell", steps=2), DASP], ids=["sell", "dasp"])
+@pytest.mark.parametrize("policy", [Tuned("sell", steps=2), DASP], ids=["sell", "dasp"])
 def test_a_team_makes_the_bits_that_one_thread_makes(long_work: None, spec: str, policy: Policy) -> None:
     planned, x, want = prepared(spec, policy)
     assert_close(want, generate(spec), x)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.sparse import coo_array, csr_array
 
-from dasp import Policy
 from dasp.formats.plan import Plan
 from dasp.io import MatrixFileError, load_matrix
 from dasp.models import generate
+from tests.support.planned import Tuned
 from tests.support.planned import plan_of as planned
 
 HEADER = "%%MatrixMarket matrix coordinate real general\n"
@@ -90,7 +90,7 @@ def npy(array: object, said: tuple[int, ...] | None = None) -> bytes:
 
 
 def plan_of(matrix: csr_array, **choices: Any) -> Plan:
-    return planned(matrix, Policy(**choices))
+    return planned(matrix, Tuned(**choices) if choices else None)
 
 
 def dasp_plan() -> Plan:

@@ -8,12 +8,28 @@ from typing import Any
 import numpy as np
 
 from dasp import Policy, formats
+from dasp.formats import Format
 from dasp.formats.cost import H200, ZEN4, CostModel
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.formats.sell.cpu import primitives
 from dasp.matrix import planning
 from tests.support.reference import entries_of
+
+
+class Tuned(Policy):
+    """A policy with a format's own options, so that a small matrix reaches every path."""
+
+    def __init__(self, format: str, **choices: Any) -> None:
+        super().__init__(format=format)
+        object.__setattr__(self, "chosen", formats.find(format).options(**choices))
+
+    def options(self, format: Format) -> Any:
+        return self.chosen
+
+    def __repr__(self) -> str:
+        return f"Tuned({self.chosen})"
+
 
 MODELS = {"gpu": H200, "cpu": ZEN4}
 """The cost model of each kind of machine."""

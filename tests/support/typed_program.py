@@ -14,7 +14,7 @@ from dasp.solvers import Stats, Workspace, cg
 def program() -> Stats:
     """Plan, multiply and solve, with every public name of a matrix's life."""
     A = SpMatrix.from_scipy(dasp.models.generate("poisson2d:12"), device="cpu")
-    B = SpMatrix(A.to_scipy(), policy=Policy(window=0), device="cpu")
+    B = SpMatrix(A.to_scipy(), policy=Policy(narrow=False), device="cpu")
     assert_type(A.plan, Plan)
     assert_type(A.shape, tuple[int, int])
     assert_type(A.nnz + A.nbytes, int)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dasp import Policy, SpMatrix
+from dasp import SpMatrix
 from tests.formats.sell.test_columns import (
     assert_columns_close,
     columns,
@@ -14,8 +14,9 @@ from tests.formats.sell.test_columns import (
     multiply,
 )
 from tests.support.gallery import GALLERY, from_lengths
+from tests.support.planned import Tuned
 
-SPLIT = Policy.dasp(segment=64)
+SPLIT = Tuned("dasp", segment=64)
 """Gives long rows to several warps."""
 
 MIXED = from_lengths(

@@ -38,12 +38,12 @@ from tests.support.executors import EXECUTORS, emulate, emulate_columns
 from tests.support.executors import multiply as by_vector
 from tests.support.gallery import GALLERY, from_lengths, matrices
 from tests.support.pack_device import PackingDevice
-from tests.support.planned import plan_of, widened, with_model
+from tests.support.planned import Tuned, plan_of, widened, with_model
 from tests.support.reference import assert_close
 
 pytestmark = pytest.mark.simt
 
-SPLIT = Policy(format="sell", steps=2)
+SPLIT = Tuned("sell", steps=2)
 """Gives long rows to several warps."""
 
 COUNTS = (0, 1, 2, 3, 5, 8, 17, 33)
@@ -344,9 +344,7 @@ def test_a_nan_or_inf_in_x_reaches_only_its_column_and_rows_that_use_it(executor
 
 
 @every_executor
-@pytest.mark.parametrize(
-    "policy", [Policy(format="sell", mma=False), Policy(format="sell", steps=2, mma=False)]
-)
+@pytest.mark.parametrize("policy", [Policy(format="sell", mma=False), Tuned("sell", steps=2, mma=False)])
 def test_a_column_has_the_bits_that_the_product_by_it_has(executor, policy):
     """Whatever the number of columns, their order in memory, and the other columns."""
     matrix = from_lengths([700, 3, 129] + [5] * 40 + [0, 0] + [40] * 9 + [2] * 70, 300)
@@ -384,7 +382,7 @@ def test_warps_that_share_a_slice_change_no_bit(share, loads, matrix, split):
     assume(matrix.shape[0])
     shared = dataclasses.replace(SMALL, c_order=(Rule(128, 16, 4, loads, 64, share),))
     x = columns(matrix.shape[1], 40)
-    plan = plan_of(matrix, Policy(format="sell", steps=2 if split else None, narrow=False, mma=False))
+    plan = plan_of(matrix, Tuned("sell", steps=2 if split else None, narrow=False, mma=False))
     np.testing.assert_array_equal(emulated_bits(plan, x, table=shared), emulated_bits(plan, x, table=SMALL))
 
 
@@ -555,12 +553,12 @@ def test_sectors_of_what_a_step_reads():
     near = sp.diags_array(np.ones((3, rows)), offsets=[0, 64, 128], shape=(rows, n)).tocsr()
     far = near[:, np.random.default_rng(0).permutation(n)].tocsr()
     equal = sp.csr_array((np.ones(4 * rows), np.tile([3, 4, 5, 6], rows), np.arange(rows + 1) * 4))
-    short = Policy(format="sell", steps=16)
+    short = Tuned("sell", steps=16)
     assert read_sectors(plan_of(near, short)) == pytest.approx(0.25, abs=0.01)
     assert 0.8 < read_sectors(plan_of(far, short)) <= 1
     assert read_sectors(plan_of(equal, short)) == 1 / 32
     assert read_sectors(plan_of(from_lengths([0] * 40, 9))) == 1
-    assert read_sectors(plan_of(from_lengths([500], 600), Policy(format="sell", steps=2))) == 1
+    assert read_sectors(plan_of(from_lengths([500], 600), Tuned("sell", steps=2))) == 1
 
 
 # ---- row blocks --------------------------------------------------------------------------------------
@@ -571,7 +569,7 @@ EIGHTS = dataclasses.replace(H200, tile_entries=((4, 1, 1e-9),))
 
 def in_row_blocks(matrix, x, alpha=1.0, beta=0.0, y=None, order="C", policy=None):
     """Return alpha A X + beta y of a matrix in row blocks, from the emulator."""
-    plan = with_model(plan_of(matrix, policy or Policy(format="sell", steps=32)), EIGHTS)
+    plan = with_model(plan_of(matrix, policy or Tuned("sell", steps=32)), EIGHTS)
     out = np.full((matrix.shape[0], x.shape[1]), np.nan, x.dtype, order=order) if y is None else y.copy("K")
     emulate_columns(plan, x, out, alpha, beta)
     return out
@@ -695,11 +693,11 @@ def test_row_blocks_of_a_grid_are_boxes(shape, dtype):
 
 def test_boxes_of_a_grid_have_fewer_tiles_and_every_row_once():
     matrix = lattice((6, 8, 10), 3)
-    plan, on = plan_of(matrix, Policy(format="sell", steps=32)), CudaPrimitives(PackingDevice())
+    plan, on = plan_of(matrix, Tuned("sell", steps=32)), CudaPrimitives(PackingDevice())
     count, boxes = row_blocks.build(on, plan, 1e9)
     assert sorted(boxes.rows.tolist()) == list(range(480))
     mixed = matrix[np.random.default_rng(0).permutation(480)]
-    assert count < row_blocks.build(on, plan_of(mixed, Policy(format="sell", steps=32)), 1e9)[0] / 2
+    assert count < row_blocks.build(on, plan_of(mixed, Tuned("sell", steps=32)), 1e9)[0] / 2
     lines = sum(-(-len(np.unique(matrix[i : i + 8].indices)) // 4) for i in range(0, 480, 8))
     assert count < 0.85 * lines
     assert boxes.tiles == count

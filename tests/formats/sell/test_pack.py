@@ -33,7 +33,7 @@ from dasp.runtime.dtypes import into
 from dasp.runtime.sizes import HUGE_PAGE, new_array
 from tests.support.executors import EXECUTORS, multiply
 from tests.support.gallery import from_lengths, matrices
-from tests.support.planned import MODELS, plan_of
+from tests.support.planned import MODELS, Tuned, plan_of
 from tests.support.reference import assert_close
 from tests.support.slots import expand
 
@@ -44,7 +44,7 @@ PADS = {Width.BITS_8: 2**8 - 1, Width.BITS_16: 2**16 - 1, Width.BITS_32: 2**32 -
 
 def slices_of(matrix: csr_array, *, machine: str = "gpu", **choices: object) -> SimpleNamespace:
     """The plan of a matrix in slices, with the fields of its pattern and values as its own."""
-    plan = plan_of(matrix, Policy(format="sell", **choices), machine=machine)
+    plan = plan_of(matrix, Tuned("sell", **choices), machine=machine)
     return SimpleNamespace(plan=plan, **vars(plan.pattern), **vars(plan.values))
 
 
@@ -521,7 +521,7 @@ def coded_matrix(coding: Coding, dtype=np.float64) -> csr_array:
 
 
 def form_of(steps: int, window: int) -> Policy:
-    return Policy(format="sell", steps=steps, window=window, warps=4)
+    return Tuned("sell", steps=steps, window=window, warps=4)
 
 
 every_executor = pytest.mark.parametrize("executor", EXECUTORS)
@@ -601,10 +601,10 @@ def test_segments_of_many_slices_lie_by_their_first_columns(executor, monkeypatc
     assert sorted(firsts) == [header["first"] for header in headers_of(few)] != firsts
     first_bases = many.bases[[header["first_step"] for header in headers_of(many)]]
     assert (np.diff(first_bases) >= 0).all()
-    got = multiply(executor, matrix, x, policy=Policy(format="sell", steps=2))
+    got = multiply(executor, matrix, x, policy=Tuned("sell", steps=2))
     assert_close(got, matrix, x)
     monkeypatch.undo()
-    np.testing.assert_array_equal(multiply(executor, matrix, x, policy=Policy(format="sell", steps=2)), got)
+    np.testing.assert_array_equal(multiply(executor, matrix, x, policy=Tuned("sell", steps=2)), got)
 
 
 def with_parts(matrix: csr_array) -> csr_array:
@@ -616,7 +616,7 @@ def with_parts(matrix: csr_array) -> csr_array:
 def flight(matrix: csr_array | str, **choices) -> int:
     """Steps in flight of the plan of a matrix, or of a model."""
     matrix = generate(matrix) if isinstance(matrix, str) else matrix
-    return cuda.in_flight(plan_of(matrix, Policy(format="sell", **choices)))
+    return cuda.in_flight(plan_of(matrix, Tuned("sell", **choices)))
 
 
 def test_few_steps_are_in_flight_where_slices_take_turns_and_have_few():
@@ -736,7 +736,7 @@ def test_fewer_steps_are_in_flight_where_all_slices_run_at_once_then():
     def equal(slices: int, steps: int) -> csr_array:
         return with_parts(from_lengths(np.full(slices * WARP, steps), 400))
 
-    plan = plan_of(equal(10, 6), Policy(format="sell", warps=4))
+    plan = plan_of(equal(10, 6), Tuned("sell", warps=4))
     fewer = cuda.FEWER_IN_FLIGHT[0][1]
     most, more = (cuda.slices_at_once(plan, n) for n in (cuda.IN_FLIGHT, fewer))
     assert (most, more) == (132 * 24, 132 * 32)  # 80 and 64 registers
@@ -773,7 +773,7 @@ def test_products_with_few_steps_in_flight(executor, steps, window, in_flight, m
 def test_products_of_plans_of_which_a_share_stays_in_the_cache(executor, monkeypatch):
     """The same bits: the share says where they come from."""
     matrix = coded_matrix(Coding.DICTIONARY)
-    x, policy = np.random.default_rng(6).standard_normal(400), Policy(format="sell", warps=4)
+    x, policy = np.random.default_rng(6).standard_normal(400), Tuned("sell", warps=4)
     plain = multiply(executor, matrix, x, policy=policy)
     assert_close(plain, matrix, x)
     assert "DASP_KEEP" not in defines_of(matrix, policy)  # it is small
@@ -855,7 +855,7 @@ def test_halves_need_no_instruction_of_their_own(tmp_path):
 def test_any_slices_multiply(executor, matrix, coding, choice):
     matrix.data = CODED[coding](np.random.default_rng(1), matrix.nnz).astype(float)
     x = np.random.default_rng(5).standard_normal(matrix.shape[1])
-    policy = Policy(format="sell", warps=4, **choice)
+    policy = Tuned("sell", warps=4, **choice)
     assert_close(multiply(executor, matrix, x, policy=policy), matrix, x)
 
 

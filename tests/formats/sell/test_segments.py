@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dasp import Policy
 from dasp.runtime.dtypes import arithmetic
 from tests.simt import SimtError
 from tests.support.executors import emulate
 from tests.support.gallery import from_lengths
-from tests.support.planned import plan_of
+from tests.support.planned import Tuned, plan_of
 from tests.support.reference import assert_close
 
 pytestmark = pytest.mark.simt
 
-POLICIES = {"sell": Policy(format="sell", steps=2), "dasp": Policy.dasp(segment=64)}
+POLICIES = {"sell": Tuned("sell", steps=2), "dasp": Tuned("dasp", segment=64)}
 SEEDS = range(30)
 
 

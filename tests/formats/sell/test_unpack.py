@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dasp import Policy, formats, set_num_threads
+from dasp import formats, set_num_threads
 from dasp.formats.cost import H200
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Plan, arrays_of, csr_of_slots, diagonal_rows, slots_of_entries
@@ -36,7 +36,7 @@ from tests.formats.sell.test_pack_cuda import (
 from tests.simt import compile_kernels
 from tests.support.gallery import GALLERY
 from tests.support.pack_device import PackingDevice
-from tests.support.planned import frozen, plan_of, widened
+from tests.support.planned import Tuned, frozen, plan_of, widened
 from tests.support.slots import expand
 
 pytestmark = pytest.mark.simt
@@ -49,7 +49,7 @@ def assert_same(got, want):
 
 def pack(csr, model=H200, **choices):
     """Return the plan of the CPU."""
-    return planning.make_plan(csr, Policy(format="sell", **choices), model, cpu)
+    return planning.make_plan(csr, Tuned("sell", **choices), model, cpu)
 
 
 def assert_unpacks(plan, seed=None):
