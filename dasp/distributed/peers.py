@@ -35,8 +35,8 @@ from dasp.runtime.types import CupyDevice, DeviceArray, Event
 from dasp.solvers.cuda.passes import THREADS
 
 MOST_BLOCKS = 128
-"""Blocks of a launch that brings rows, at most: one for each multiprocessor, which leaves the product beside
-it room for its own."""
+"""Blocks of a launch that brings rows, at most, and so the flags that each rank has for each other: alike on
+all. They leave the product beside them room for its own."""
 
 IN_FLIGHT = 4
 """Elements that a thread of it reads at once."""
