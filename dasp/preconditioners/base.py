@@ -47,14 +47,11 @@ class Preconditioner:
         `cpu` or `cuda:N`.
     lasting : bool
         A product that was captured in a graph stays right as long as it lives.
-    costly : bool
-        M r takes as long as several products with a matrix: solvers make few in vain then.
     generation : int
         Grows when `update` replaces arrays, so that programs prepared before must be prepared anew.
     """
 
     lasting: ClassVar[bool] = True
-    costly: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -25,9 +25,6 @@ PACK_BYTES = 16
 
 C_TYPES = {name: TABLE[name].c for name in ("float32", "float64", "complex64", "complex128")}
 
-UNGUARDED, WHILE_RUNNING, UNLESS_LIMIT = range(3)
-"""When a pass does something: always; while the iteration goes on; unless it may go on later."""
-
 PASS = """
     long long      n
     const double*  in
@@ -49,7 +46,9 @@ class PassText:
     ----------
     given : TracedPass
     dtype : numpy.dtype
-    guard, carried, threads : int
+    guarded : bool
+        True if it does nothing after the iteration stopped.
+    carried : int
         As the source says.
 
     Attributes
@@ -60,13 +59,7 @@ class PassText:
     """
 
     def __init__(
-        self,
-        given: TracedPass,
-        dtype: np.dtype[Any],
-        *,
-        guard: int,
-        carried: int,
-        threads: int = THREADS,
+        self, given: TracedPass, dtype: np.dtype[Any], *, guarded: bool = False, carried: int = 0
     ) -> None:
         read, written = _accesses(given)
         self.names = list(dict.fromkeys([*read, *written]))
@@ -77,8 +70,8 @@ class PassText:
         places, out = range(len(self.names)), [self._place[name] for name in written]
         loaded = [self._place[name] for name in read]
         self.defines = {
-            **scalar_defines(dtype, threads),
-            "DASP_GUARD": str(guard),
+            **scalar_defines(dtype, THREADS),
+            "DASP_GUARD": str(int(guarded)),
             "DASP_CARRIED": str(carried),
             "DASP_SUMS_IN": str(given.sums),
             "DASP_SUMS_MORE": str(given.more[0]),
@@ -176,5 +169,4 @@ def launch_pass(
     arguments |= {"sums_more": given.more[1], "blocks_more": given.more[2]}
     types = {"Scalar": space.dtype}
     blocks = space.blocks(given.vectors.n)
-    threads = space.threads(given.vectors.n)
-    return space.on.launch(text.signature(), text.defines, arguments, blocks, threads, types)
+    return space.on.launch(text.signature(), text.defines, arguments, blocks, THREADS, types)
