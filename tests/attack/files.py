@@ -180,8 +180,8 @@ def _fill(entries: list[tuple[int, int, Any]], field: str, symmetry: str, m: int
     dense: Dense = [[0] * n for _ in range(m)]
     for (i, j), values in sums.items():
         total = sum(values[1:], values[0])
-        if isinstance(total, int) and any(_fits(value, field) is None for value in (*values, total)):
-            return None
+        if isinstance(total, int):  # SciPy's sums, and opposites, of integers are those of their type
+            total = total % 2**64 - (2**64 if not field.startswith("u") and total % 2**64 >= 2**63 else 0)
         dense[i][j] = total if isinstance(total, int) else values
     return dense
 
