@@ -379,11 +379,11 @@ SOURCES: dict[str, list[Defines]] = {
     ],
     "solve/allow.cu": [{}],
     "solve/basis.cu": [
-        {"DASP_SCALAR": scalar, "DASP_MOST": most, "DASP_RANKS": ranks}
-        | {"DASP_COMPLEX": str(int("Complex" in scalar)), "DASP_THREADS": "512"}
-        for scalar, most, ranks in (
-            *(("float", "31", "0"), ("double", "1500", "1")),
-            *(("Complex<float>", "31", "1"), ("Complex<double>", "750", "0")),
+        {"DASP_SCALAR": scalar, "DASP_MOST": most, "DASP_THREADS": "512"}
+        | {"DASP_COMPLEX": str(int("Complex" in scalar))}
+        for scalar, most in (
+            *(("float", "31"), ("double", "1500")),
+            *(("Complex<float>", "31"), ("Complex<double>", "750")),
         )
     ],
     "solve/fused.cu": list(passes()),

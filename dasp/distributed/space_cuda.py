@@ -12,7 +12,7 @@ from dasp.distributed.communicator import Communicator, find_largest
 from dasp.distributed.protocols import Transport
 from dasp.distributed.transport import find_transport
 from dasp.runtime.cuda import gpus
-from dasp.runtime.cuda.device import CudaDevice, in_turn
+from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.driver import PriorityGraph
 from dasp.runtime.cuda.stream import Branch, on_stream
 from dasp.runtime.types import DeviceArray
@@ -129,19 +129,14 @@ class RanksCudaArnoldi(CudaArnoldi):
     What blocks leave of dot products is summed over the ranks; all then make the same small numbers of it.
     """
 
-    on_several_gpus = True
-
     def _count_blocks(self, space: Any, n: int) -> int:
         return int(space.processors)
 
-    def _prepare_dots(self, space: Any, basis: dict[str, Any], k: int, closing: int) -> Callable[[], None]:
-        blocks, parts, step = self._blocks, self._parts, {"k": k, "closing": closing}
-        leave = self._prepare("leave", {**basis, **step, "parts": parts})
-        some = parts[2 * k * blocks * closing : 2 * (k + 1) * blocks]
-        numbers = some.view(np.float64)  # of complex numbers both parts
-        add = space.transport.sum(numbers, numbers)
-        taken = {**step, "parts": parts, "blocks": blocks, "small": self._small}
-        return in_turn([leave, add, self._prepare("take", taken, blocks=1)])
+    def _add_over_ranks(self, space: Any, k: int, *, closing: bool) -> list[Callable[[], None]]:
+        first = 2 * k if closing else 0
+        parts = self._parts[first * self._blocks : 2 * (k + 1) * self._blocks]
+        numbers = parts.view(np.float64)  # of complex numbers both parts
+        return [space.transport.sum(numbers, numbers)]
 
 
 class RanksCudaSpace(CudaSpace):

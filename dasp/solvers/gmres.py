@@ -54,7 +54,6 @@ class Cycles:
         self._system, self._inner, self._restart = system, system.space_loop(), restart
         self._basis = system.space.arnoldi(system.vectors, [f"v{k}" for k in range(restart + 1)])
         self._given: Mapping[str, float] = {}
-        self._rate = 0.0
         self._state: dict[str, float] = {}
         if system.preconditioner is None:
             self._steps = [self._step(f"v{k}", k) for k in range(restart)]
@@ -85,7 +84,7 @@ class Cycles:
 
     def start(self, name: str, given: Mapping[str, float]) -> None:
         """Compute the residual."""
-        self._given, self._rate = given, 0.0
+        self._given = given
         self._inner.start(name, given)
         self._state = self._inner.advance(0, finish=False).state
         if name == "zero" and self._state["code"] == CLAIMED:  # A 0 is not 0 where A holds NaN
@@ -101,18 +100,10 @@ class Cycles:
         while self._state["code"] == RUNNING and len(residuals) < most:
             before, goal = self._state["rr"], self._state["goal"]
             steps = min(self._restart, most - len(residuals))
-            # The host need not look into a cycle that will not do, by what the last one did.
-            blind = self._basis.ahead > 1 and steps == self._restart and before * self._rate > goal
-            if blind:
-                self._correct(lambda target: self._run(0, self._restart, target))
-            else:
-                residuals += self._cycle(math.sqrt(before), steps)
+            residuals += self._cycle(math.sqrt(before), steps)
             self._inner.start("x", self._given)
             self._state = self._inner.advance(0, finish=False).state
-            if blind:
-                residuals += [norm for norm, _ in self._basis.residuals(0, steps)]
             rr = self._state["rr"]
-            self._rate = rr / before
             code = float(first_verdict(rr, goal, float(RUNNING)))
             if code == RUNNING and rr > STALL * before:
                 code = float(STALLED)
@@ -135,17 +126,17 @@ class Cycles:
                 if residuals[-1] > goal and not broken:
                     residuals.append(residual)
                     count, broken = count + 1, ends
-        self._correct(lambda target: basis.correct(count, target))
+        self._correct(count)
         return residuals[1:]
 
-    def _correct(self, add: Callable[[str], None]) -> None:
-        """Correct x by what `add` adds to the vector that it is given."""
+    def _correct(self, count: int) -> None:
+        """Correct x by the first `count` steps."""
         system = self._system
         if system.preconditioner is None:
-            return add("x")
+            return self._basis.correct(count, "x")
         vectors = system.vectors
         vectors["q"][...] = 0
-        add("q")
+        self._basis.correct(count, "q")
         system.preconditioner.multiply(vectors["q"], vectors["z"])
         vectors["x"][...] += vectors["z"]
 

@@ -277,11 +277,8 @@ class Arnoldi(Protocol):
     def extend(self, k: int) -> None:
         """Make vector k + 1 orthogonal to those before it."""
 
-    def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[..., None]:
-        """Return a function that makes steps `first` to `last`, each a product and `extend`.
-
-        With a third argument it then adds their correction to that vector, without a look at what was found.
-        """
+    def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[[int, int], None]:
+        """Return a function that makes steps `first` to `last`, each a product and `extend`."""
 
     def residuals(self, first: int, last: int) -> list[tuple[float, bool]]:
         """Return the norm of the residual after each of these steps, and whether it left nothing."""

@@ -1,17 +1,17 @@
 // Arnoldi's method without the host: a step of it, and the least-squares problem that grows by a column a step.
 //
-// The basis is kept as it comes: v_j = w_j / norm(w_j). Of q = A w_k, dasp_basis_dots makes all dot products, and its
-// last block the coefficients and the residual; dasp_basis_subtract makes w_(k+1) of q. One projection by I - V T V', T the inverse of I + L, L the strict lower triangle of V'V, is modified
-// Gram-Schmidt with one reduction (Swirydowicz, Langou, Ananthan, Yang, Thomas, doi:10.1002/nla.2343), which
+// The basis is kept as it comes: v_j = w_j / norm(w_j). Of q = A w_k, dasp_basis_leave makes all dot products, a part in
+// each block; dasp_basis_take adds the parts up and makes the coefficients and the residual; dasp_basis_subtract makes
+// w_(k+1) of q. Where vectors lie on several GPUs, the parts are summed over these between the first two.
+// One projection by I - V T V', T the inverse of I + L, L the strict lower triangle of V'V, is modified Gram-Schmidt
+// with one reduction (Swirydowicz, Langou, Ananthan, Yang, Thomas, doi:10.1002/nla.2343), which
 // is as much orthogonality as GMRES needs (Paige, Rozloznik, Strakos, doi:10.1137/050630416).
 //
-// DASP_RANKS 1: vectors lie on several GPUs. Then dasp_basis_leave and dasp_basis_take, the two halves of dasp_basis_dots,
-// stand in its place: between them the parts are summed over the GPUs.
-//
-// Launch: one dimension, blocks of DASP_THREADS threads, any number of them, of dasp_basis_take one; of dasp_basis_subtract the last turns the
-//     new column while the others subtract, and dasp_basis_solve is one. All numbers of `small` but those a call writes are those that the calls before it wrote.
+// Launch: one dimension, blocks of DASP_THREADS threads, any number of them, of dasp_basis_take and dasp_basis_solve
+//     one; of dasp_basis_subtract the last turns the new column while the others subtract. All numbers of `small` but
+//     those a call writes are those that the calls before it wrote.
 // basis (DASP_MOST rows of `stride`, n of each): the vectors w one after the other, rows multiples of 16 bytes apart.
-// parts (2 * DASP_MOST * blocks), arrived (1): sums of blocks; how many have left theirs, 0 before and after.
+// parts (2 * DASP_MOST * blocks): sums of blocks.
 // small: see the constants below. closing: 1 if w_k is the last vector for now: only its norm is found.
 // dasp_basis_solve: the coefficients, of the vectors w, of the correction from the first `count` steps.
 // dasp_basis_add: out += their combination of `count` vectors.
@@ -261,23 +261,6 @@ __device__ __forceinline__ void take_dots(Number* small, int k, int blocks, bool
     }
 }
 
-#if !DASP_RANKS
-extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_basis_dots(const Scalar* basis, long long stride, long long n, int k, int closing, Number* parts,
-                unsigned* arrived, Number* small)
-{
-    __shared__ bool is_last;
-    wait_for_earlier_kernels();
-    leave_all_dots(basis, stride, n, k, closing, parts);
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) is_last = atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1;
-    __syncthreads();
-    if (!is_last) return;
-    __threadfence();
-    take_dots(small, k, gridDim.x, closing, parts);
-}
-#else
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_basis_leave(const Scalar* basis, long long stride, long long n, int k, int closing, Number* parts)
 {
@@ -291,7 +274,6 @@ dasp_basis_take(const Number* parts, int blocks, int k, int closing, Number* sma
     wait_for_earlier_kernels();
     take_dots(small, k, blocks, closing, parts);
 }
-#endif
 
 // target[at] = scale target[at] + sign * the combination of `count` vectors, by so many blocks.
 __device__ __forceinline__ void combine(const Scalar* basis, long long stride, long long n, int count,

@@ -60,15 +60,12 @@ class CpuArnoldi:
         self._passes[k] = made
         return made
 
-    def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[..., None]:
-        """Return a function that makes steps `first` to `last`, and corrects a vector if one is named."""
+    def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[[int, int], None]:
+        """Return a function that makes steps `first` to `last`."""
 
-        def run(first: int, last: int, corrected: str | None = None) -> None:
+        def run(first: int, last: int) -> None:
             for k in range(first, last):
                 steps[k]()
-            if corrected is not None:
-                self.residuals(first, last)
-                self.correct(last, corrected)
 
         return run
 

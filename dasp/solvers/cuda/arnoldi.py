@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -36,9 +36,6 @@ VECTORS = """
 """
 
 SIGNATURES = {
-    "dots": _basis(
-        "dots", VECTORS + "int k\n int closing\n Number* parts\n unsigned* arrived [1]\n Number* small"
-    ),
     "leave": _basis("leave", VECTORS + "int k\n int closing\n Number* parts"),
     "take": _basis("take", "const Number* parts\n int blocks\n int k\n int closing\n Number* small"),
     "subtract": _basis("subtract", VECTORS.replace("const ", "") + "int k\n Number* small"),
@@ -65,8 +62,6 @@ class CudaArnoldi:
     """
 
     ahead = 10
-    on_several_gpus: ClassVar[bool] = False
-    """Whether a step's dot products are summed between two halves of its kernel."""
 
     def __init__(self, space: Any, vectors: CudaVectors, names: list[str]) -> None:
         self._most = most = len(names)
@@ -79,24 +74,25 @@ class CudaArnoldi:
         self._small = space.on.zeros(ROWS * most + 2 * most * most, self._number)
         self._report = self._small[: 2 * most]
         basis = {"basis": vectors.rows_from(names[0]), "stride": vectors.stride, "n": vectors.n}
-        self._dots: Callable[..., None] | None = None
         self._parts = space.on.zeros(2 * most * self._blocks, self._number)
-        self._arrived = space.on.zeros(1, np.uint32)
-        self._closings = [self._prepare_dots(space, basis, k, 1) for k in range(most)]
-        subtract = self._prepare_steps("subtract", basis, ("n", "k"), self._blocks + 1)
+        small, parts = {"small": self._small}, {"parts": self._parts}
+        # A launch serves all steps: to make one for each takes longer than the steps themselves.
+        self._leave = self._prepare("leave", {**basis, **parts}, ("n", "k", "closing"))
+        self._take = self._prepare("take", {**parts, **small}, ("blocks", "k", "closing"), blocks=1)
+        subtract = self._prepare("subtract", {**basis, **small}, ("n", "k"), self._blocks + 1)
+        self._closings = [in_turn(self._find_dots(space, k, closing=True)) for k in range(most)]
         self._extends = [
-            (self._prepare_dots(space, basis, k, 0), partial(subtract, self._n, k)) for k in range(most - 1)
+            in_turn([*self._find_dots(space, k, closing=False), partial(subtract, self._n, k)])
+            for k in range(most - 1)
         ]
-        self._solve = self._prepare("solve", {"small": self._small}, varying=("count",), blocks=1)
+        self._solve = self._prepare("solve", small, ("count",), blocks=1)
 
         def first() -> None:
             vectors.fuse(f"{names[0]} = r")()
 
         self._begin = space.program(first)
         self._add = {
-            target: self._prepare(
-                "add", {**basis, "small": self._small, "out": vectors[target]}, varying=("count",)
-            )
+            target: self._prepare("add", {**basis, **small, "out": vectors[target]}, ("count",))
             for target in ("x", "q")
         }
 
@@ -105,31 +101,25 @@ class CudaArnoldi:
         pieces = ceil_div(n * space.dtype.itemsize, PACK_BYTES * THREADS)
         return int(max(1, min(pieces, space.on.processors)))
 
-    def _prepare_dots(self, space: Any, basis: dict[str, Any], k: int, closing: int) -> Callable[[], None]:
-        """Return the launch of step k's dot products and of the small numbers that follow from them."""
-        if self._dots is None:
-            given = {**basis, "parts": self._parts, "arrived": self._arrived}
-            self._dots = self._prepare_steps("dots", given, ("n", "k", "closing"))
-        return partial(self._dots, self._n, k, closing)
+    def _find_dots(self, space: Any, k: int, *, closing: bool) -> list[Callable[[], None]]:
+        """Return the launches of step k's dot products and of the small numbers that follow from them."""
+        leave = partial(self._leave, self._n, k, int(closing))
+        take = partial(self._take, self._blocks, k, int(closing))
+        return [leave, *self._add_over_ranks(space, k, closing=closing), take]
 
-    def _prepare_steps(
-        self, entry: str, arguments: dict[str, Any], varying: tuple[str, ...], blocks: int = 0
-    ) -> Callable[..., None]:
-        """Return a launch for any step: to make one for each takes longer than the steps themselves."""
-        fixed = {name: value for name, value in arguments.items() if name not in varying}
-        return self._prepare(entry, {**fixed, "small": self._small}, varying, blocks)
+    def _add_over_ranks(self, space: Any, k: int, *, closing: bool) -> list[Callable[[], None]]:
+        """Return the launches that add the blocks' parts of dot products up over ranks: on one GPU none."""
+        return []
 
     def _prepare(
-        self, entry: str, arguments: dict[str, Any], varying: tuple[str, ...] = (), blocks: int = 0
+        self, entry: str, arguments: dict[str, Any], varying: tuple[str, ...], blocks: int = 0
     ) -> Callable[..., None]:
-        defines = {
-            **scalar_defines(self._dtype, THREADS),
-            "DASP_MOST": str(self._most),
-            "DASP_RANKS": str(int(self.on_several_gpus)),
-        }
+        """Return a launch that takes the values of the varying arguments."""
+        defines = {**scalar_defines(self._dtype, THREADS), "DASP_MOST": str(self._most)}
         types, blocks = {"Scalar": self._dtype, "Number": self._number}, blocks or self._blocks
+        fixed = {name: value for name, value in arguments.items() if name not in varying}
         launch: Callable[..., None] = self._on.launch(
-            SIGNATURES[entry], defines, arguments, blocks, THREADS, types, varying
+            SIGNATURES[entry], defines, fixed, blocks, THREADS, types, varying
         )
         return launch
 
@@ -138,22 +128,20 @@ class CudaArnoldi:
 
     def extend(self, k: int) -> None:
         """Make vector k + 1, which holds the product with vector k, orthogonal to those before it."""
-        for launch in self._extends[k]:
-            launch()
+        self._extends[k]()
 
-    def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[..., None]:
-        """Return a function that makes steps `first` to `last`, and corrects a vector if one is named."""
+    def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[[int, int], None]:
+        """Return a function that makes steps `first` to `last`."""
         if captured:
             for step in steps[:1]:
                 step()  # so that what a product does once is done before it is captured
-        graphs: dict[tuple[int, int, str | None], Callable[[], None]] = {}
+        graphs: dict[tuple[int, int], Callable[[], None]] = {}
 
-        def run(first: int, last: int, corrected: str | None = None) -> None:
-            key = first, last, corrected
+        def run(first: int, last: int) -> None:
+            key = first, last
             if key not in graphs:
                 begin = [self._begin] if first == 0 else []
-                end = [] if corrected is None else [partial(self.correct, last, corrected)]
-                some = in_turn([*begin, *steps[first:last], self._closings[last], *end])
+                some = in_turn([*begin, *steps[first:last], self._closings[last]])
                 graphs[key] = self._on.record(some) if captured else some
             graphs[key]()
 
