@@ -25,7 +25,6 @@ from dasp.io.npz import open_archive
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.process import as_raised
-from dasp.runtime.sizes import refuse_oversize
 
 FILE_VERSION = 8
 """Raised with every change of what a file holds."""
@@ -92,8 +91,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     ------
     MatrixFileError
         If the file is missing, is no plan, was written by another version of the format, or holds arrays
-        that do not make a plan; and, before any of them is read, if they would take more than half of this
-        machine's memory.
+        that make no plan or do not fit in this machine's memory.
 
     See Also
     --------
@@ -106,9 +104,6 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     ):
         if archive.announced[HEAD].nbytes > 1 << 20:
             raise ValueError(f"dasp_plan has {archive.announced[HEAD].nbytes:,} bytes")
-        nbytes = sum(announced.nbytes for announced in archive.announced.values())
-        # To read and check a plan took 1.1 to 6.1 of its bytes.
-        refuse_oversize(str(target), 8.0 * nbytes, "choose a smaller matrix")
         plan = unpack_plan({name: archive.read(name) for name in archive.announced})
         check_plan(plan)
         return plan

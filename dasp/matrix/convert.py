@@ -22,7 +22,6 @@ from dasp.matrix.planning import Request
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.arrays import index, is_cupy, take, values
-from dasp.runtime.sizes import BYTES_PER_ROW, refuse_oversize
 from dasp.runtime.types import ArrayLike, Vector
 
 Entries = tuple[Csr, Array | None]
@@ -127,12 +126,8 @@ def from_coo(
 
 
 def _compress(shape: tuple[int, int], arrays: Compressed | Coordinates, request: Request) -> Entries:
-    """Return checked arrays as CSR; MemoryError if the CPU packs them and has no room for the rows."""
+    """Return checked arrays as CSR; MemoryError if there is no room for the rows."""
     order = None
-    if request.packing_device(shape) == "cpu":
-        refuse_oversize(
-            f"A with {shape[0]:,} rows", BYTES_PER_ROW * float(shape[0]), "leave out rows without entries"
-        )
     if isinstance(arrays, Coordinates):
         if (arrays.rows[1:] < arrays.rows[:-1]).any():
             order = sort_by_row(shape[0], arrays.rows)[1]

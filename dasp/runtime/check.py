@@ -40,12 +40,14 @@ def shape(given: object) -> tuple[int, int]:
     Raises
     ------
     TypeError, ValueError
-        If `given` is not a pair of non-negative ints.
+        If `given` is not a pair of ints that are not negative, or a size is no 64-bit number.
     """
     if not isinstance(given, (tuple, list)) or not all(isinstance(size, Integral) for size in given):
         raise TypeError(f"shape is {given!r}; a pair of ints is needed")
     if len(given) != 2 or min(given) < 0:
         raise ValueError(f"shape is {tuple(given)}; a pair of ints that are not negative is needed")
+    if max(given) >= 2**63:
+        raise ValueError(f"shape is {tuple(given)}; sizes below 2^63 are needed")
     return int(given[0]), int(given[1])
 
 

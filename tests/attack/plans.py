@@ -586,7 +586,7 @@ def _calls(rng: Draws, counts: Counts) -> None:
     csr = draw_matrix(rng, draw)
     policy = rng.choice((None, Policy(narrow=rng.random() < 0.5), Tuned("sell", **draw_choices(rng))))
     if rng.random() < 0.05 and csr.shape[1] < 2**31:
-        policy = Policy.dasp(segment=rng.choice((64, 1024)), long_row=rng.choice((4, 64, 256)))
+        policy = Tuned("dasp", segment=rng.choice((64, 1024)), long_row=rng.choice((4, 64, 256)))
     with places(rng), mock.patch.object(find("cpu"), "find_cost_model", return_value=H200):
         try:
             done.append("planned")

@@ -31,7 +31,7 @@ from dasp.runtime.cuda.device import KernelLauncher
 from dasp.runtime.dtypes import arithmetic, into
 from dasp.solvers.cuda.space import CudaSpace
 from tests.support.gallery import from_lengths
-from tests.support.planned import plan_of, with_model
+from tests.support.planned import Tuned, plan_of, with_model
 
 A100 = Gpu("NVIDIA A100", 108, 64, 40 << 20, 1.41e9, 1.555e12)
 SELL = Policy(format="sell")
@@ -187,9 +187,7 @@ def window(rows, share, change, kind, model):
 @cache
 def shaped(slices, steps):
     """A plan of so many slices of so many steps, one row a lane."""
-    return plan_of(
-        from_lengths(np.full(32 * slices, steps), 400), Policy(format="sell", steps=steps, window=0)
-    )
+    return plan_of(from_lengths(np.full(32 * slices, steps), 400), Tuned("sell", steps=steps, window=0))
 
 
 def leaves(value, make=lambda other: other):

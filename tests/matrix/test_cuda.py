@@ -233,6 +233,7 @@ def test_products_wait_for_a_python_function_of_their_stream():
 
 ENDING = """
 import cupy, numpy, dasp, sys, threading
+from tests.support.planned import Tuned
 A = dasp.SpMatrix.from_scipy(dasp.models.generate("spikes:2000:5:2000"), device="cuda",
                              policy=Tuned("sell", steps=2))
 assert A.plan.pattern.segments
