@@ -15,7 +15,7 @@ from dasp.runtime import check as _check
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import make_limits, one_call
 from dasp.solvers.operator import Matrix
-from dasp.solvers.scalars import CLAIMED, LIMIT, OWN, RUNNING, first_verdict
+from dasp.solvers.scalars import CLAIMED, LIMIT, OWN, RUNNING, Scalar, first_verdict
 from dasp.solvers.space import Report, State
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import Method, System, solve
@@ -28,33 +28,24 @@ STALL = 1 - 1e-8
 
 
 class GeneralizedMinimalResiduals(Method):
-    """The method as `System` takes one; the iteration itself is in `Cycles`."""
+    """The method's words; the iteration itself is in `Cycles`."""
 
     words: ClassVar[dict[int, str]] = {
         STALLED: "a whole cycle did not lower the residual: A is singular, or the cycles are too short, or "
         "no more can be had in this type; try a larger restart or a preconditioner, or ask for less"
     }
 
-    def __init__(self, system: System) -> None:
-        pass
-
-    def start(self, s: State) -> State:
-        """Keep nothing."""
-        return {}
-
-    def iterate(self, phase: int, s: State) -> State:
-        """Change nothing: this loop is only asked for residuals."""
-        return {"rr": s["rr"]}
-
 
 class Cycles:
     """The loop of a system: cycles of a Krylov basis and a small least-squares problem each."""
 
     def __init__(self, system: System, restart: int) -> None:
-        self._system, self._inner, self._restart = system, system.space_loop(), restart
-        self._basis = system.space.arnoldi(system.vectors, [f"v{k}" for k in range(restart + 1)])
-        self._given: Mapping[str, float] = {}
-        self._state: dict[str, float] = {}
+        self._system, self._restart, vectors, eager = system, restart, system.vectors, system.space.eager
+        self._basis = system.space.arnoldi(vectors, [f"v{k}" for k in range(restart + 1)])
+        self._begin = eager(vectors, "r = b", "x = 0", dots=("b b", "r r"))
+        self._multiply = system.operator.prepare(vectors["x"], vectors["q"])
+        self._subtract = eager(vectors, "r = b - q", dots=("b b", "r r", "x x"))
+        self._state: State = {}
         if system.preconditioner is None:
             self._steps = [self._step(f"v{k}", k) for k in range(restart)]
         else:
@@ -84,33 +75,41 @@ class Cycles:
 
     def start(self, name: str, given: Mapping[str, float]) -> None:
         """Compute the residual."""
-        self._given = given
-        self._inner.start(name, given)
-        self._state = self._inner.advance(0, finish=False).state
-        if name == "zero" and self._state["code"] == CLAIMED:  # A 0 is not 0 where A holds NaN
-            self._inner.start("x", given)
-            self._state = self._inner.advance(0, finish=False).state
+        squares = self._begin() if name == "zero" else self._find_residual()
+        state = self._judge(given, *squares)
+        if name == "zero" and state["code"] == CLAIMED:  # A 0 is not 0 where A holds NaN
+            state = self._judge(given, *self._find_residual())
+        self._state = state
+
+    def _find_residual(self) -> tuple[Scalar, ...]:
+        """Set r to b - A x; return the squares of the norms of b, r and x."""
+        self._multiply()
+        return self._subtract()
+
+    def _judge(self, given: Mapping[str, float], bb: Scalar, rr: Scalar, xx: Scalar = 0.0) -> State:
+        """Return the first scalars, with the verdict on them."""
+        state = self._system.find_first_scalars(dict(given), bb, rr)
+        return {**state, "xx": xx, "code": first_verdict(rr, state["goal"], state["code"])}
 
     def advance(self, most: int, *, finish: bool) -> Report:
         """Make cycles until there is a verdict, `most` iterations at most (but whole cycles)."""
         residuals: list[float] = []
-        if self._state["code"] == LIMIT:
-            self._state["code"] = RUNNING
-        start = self._state["start"]
-        while self._state["code"] == RUNNING and len(residuals) < most:
-            before, goal = self._state["rr"], self._state["goal"]
+        state = self._state
+        if state["code"] == LIMIT:
+            state["code"] = RUNNING
+        while state["code"] == RUNNING and len(residuals) < most:
+            before = state["rr"]
             steps = min(self._restart, most - len(residuals))
             residuals += self._cycle(math.sqrt(before), steps)
-            self._inner.start("x", self._given)
-            self._state = self._inner.advance(0, finish=False).state
-            rr = self._state["rr"]
-            code = float(first_verdict(rr, goal, float(RUNNING)))
+            _, rr, xx = self._find_residual()
+            code = first_verdict(rr, state["goal"], float(RUNNING))
             if code == RUNNING and rr > STALL * before:
-                code = float(STALLED)
-            self._state["code"] = code
-        if self._state["code"] == RUNNING:
-            self._state["code"] = LIMIT
-        return Report({**self._state, "start": start, "true": self._state["rr"]}, residuals)
+                code = STALLED
+            state |= {"rr": rr, "xx": xx, "code": code}
+        if state["code"] == RUNNING:
+            state["code"] = LIMIT
+        numbers = {name: float(value) for name, value in state.items()}
+        return Report({**numbers, "true": numbers["rr"]}, residuals)
 
     def _cycle(self, norm: float, steps: int) -> list[float]:
         """Make one cycle: extend the basis, solve the small problem, correct x. Return the norms on the

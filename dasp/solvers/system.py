@@ -42,6 +42,9 @@ class Method:
     words: ClassVar[dict[int, str]] = {}
     restarts: ClassVar[frozenset[int]] = frozenset()
 
+    def __init__(self, system: System) -> None:
+        """Prepare the passes of an iteration."""
+
     def start(self, s: State) -> State:
         """Take r = b - A x and the square of its norm, `rr`; return the first scalars."""
         raise NotImplementedError
@@ -67,7 +70,7 @@ class System:
     space : Space, optional
         By default that of the device.
     loop : callable, optional
-        Takes the system and returns what iterates; by default `System.space_loop`.
+        Takes the system and returns what iterates; by default the space's loop of the method's iterations.
     """
 
     def __init__(
@@ -93,10 +96,9 @@ class System:
         self._begin = self.vectors.fuse("r = b", "x = 0", dots=("b b", "r r"))
         self._subtract = self.vectors.fuse("r = b - q", dots=("b b", "r r", "x x"))
         self.method = method(self)
-        self.loop: Loop = self.space_loop() if loop is None else loop(self)
+        self.loop: Loop = self._make_loop() if loop is None else loop(self)
 
-    def space_loop(self) -> Loop:
-        """Return the space's loop of the method's iterations."""
+    def _make_loop(self) -> Loop:
         starts = {"zero": self._start_from_zero, "x": self._start_from_x}
         method = self.method
         return self.space.loop(starts, method.iterate, self._true, method.period, method.leaving)
@@ -147,12 +149,17 @@ class System:
         return {**self._start(given, *squares), "xx": xx}
 
     def _start(self, given: State, bb: Scalar, rr: Scalar) -> State:
+        state = self.find_first_scalars(given, bb, rr)
+        return {**state, **self.method.start(state)}
+
+    def find_first_scalars(self, given: State, bb: Scalar, rr: Scalar) -> State:
+        """Return the first scalars of any method, by the squares of the norms of b and of the residual."""
         relative, absolute = given["rtol"] * given["rtol"] * bb, given["atol"] * given["atol"]
         low, high = self.squares
         lost = where(bb >= 0.0, float(NOTHING), float(NOT_FINITE))
         fits = where(bb >= low, where(bb <= high, float(RUNNING), lost), lost)
         wanted = where(relative > absolute, relative, absolute)
-        state = {
+        return {
             "bb": bb,
             "rr": rr,
             "start": rr,
@@ -160,7 +167,6 @@ class System:
             "goal": wanted * given["margin"],
             "code": fits,
         }
-        return {**state, **self.method.start(state)}
 
     def _true(self) -> State:
         self.multiply("x", "q")
