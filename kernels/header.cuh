@@ -25,6 +25,3 @@ __device__ __forceinline__ int width_of(const uint4& header) { return width_of(h
 #define CODING_BYTE 2
 #define CODING_DICTIONARY 3
 #define CODING_EQUAL 4
-#define CODING_HALF 5
-#define CODING_REAL 6
-#define CODING_REAL_SINGLE 7

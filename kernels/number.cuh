@@ -99,10 +99,6 @@ template <class To, class From> __device__ __forceinline__ To convert(From value
 __device__ __forceinline__ double multiply_add(double a, double b, double c) { return fma(a, b, c); }
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return fma(a, b, c); }
 
-template <class T> __device__ __forceinline__ Complex<T> multiply_add(T a, T b, Complex<T> c)
-{
-    return {multiply_add(a, b, c.real), c.imag};
-}
 template <class T> __device__ __forceinline__ Complex<T> multiply_add(T a, Complex<T> b, Complex<T> c)
 {
     return {multiply_add(a, b.real, c.real), multiply_add(a, b.imag, c.imag)};

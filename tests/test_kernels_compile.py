@@ -97,7 +97,7 @@ def coded(coding: Coding, **constants: str) -> Defines:
 def asked() -> Iterator[Defines]:
     """Constants of slices with which every load of x of a full turn is to be under way at once."""
     singles, halves = type_names(SINGLES), type_names(HALVES)
-    for coding in (Coding.PLAIN, Coding.SINGLE, Coding.BYTE, Coding.DICTIONARY, Coding.EQUAL, Coding.HALF):
+    for coding in Coding:
         yield {**USUAL_SLICES, **coded(coding)}
     for changes in (
         coded(Coding.PLAIN, IN_FLIGHT="2"),
@@ -122,7 +122,6 @@ def slices() -> Iterator[Defines]:
         ("float64", "float64", coded(Coding.PLAIN, DOT="2", THREADS="512")),
         ("complex128", "complex128", coded(Coding.PLAIN, KEEP="1.0f", IN_FLIGHT="4", REGISTERS="64")),
         ("complex128", "complex128", coded(Coding.SINGLE, KEEP="0.35f", TICKETS="1")),
-        ("complex128", "complex128", coded(Coding.REAL_SINGLE)),
         (
             *("float64", "float64"),
             coded(Coding.EQUAL, DOT="1", IN_FLIGHT="3", THREADS="256", INDEX="long long", OFFSET="long long"),
@@ -144,9 +143,9 @@ def diagonals() -> Iterator[Defines]:
     double = into(*3 * [np.dtype(np.float64)])
     for row in TABLE.values():
         yield {**usual, **into(*3 * [row.dtype]).defines}
-    for coding in set(Coding) - {Coding.REAL, Coding.REAL_SINGLE}:
+    for coding in Coding:
         yield {**usual, **double.defines, "DASP_CODING": str(int(coding))}
-    for coding in (Coding.REAL, Coding.REAL_SINGLE, Coding.BYTE, Coding.DICTIONARY):
+    for coding in (Coding.SINGLE, Coding.DICTIONARY):
         yield {**usual, **into(*3 * [np.dtype(np.complex128)]).defines, "DASP_CODING": str(int(coding))}
     yield {**usual, **double.defines, "DASP_INDEX": "long long"}
 
@@ -190,10 +189,10 @@ def columns() -> Iterator[Defines]:
     for value, x in OTHER_TYPES:
         yield from blocks(arithmetic(np.dtype(value), np.dtype(x)), 32, "C")
     (widest,) = blocks(double, 32, "C")
-    for coding in (Coding.SINGLE, Coding.BYTE, Coding.DICTIONARY, Coding.EQUAL, Coding.HALF):
+    for coding in (Coding.SINGLE, Coding.BYTE, Coding.DICTIONARY, Coding.EQUAL):
         yield {**widest, "DASP_CODING": str(int(coding))}
     (widest_complex,) = blocks(COMPLEX, 32, "C")
-    yield {**widest_complex, "DASP_CODING": str(int(Coding.REAL_SINGLE))}
+    yield {**widest_complex, "DASP_CODING": str(int(Coding.SINGLE))}
     for changes in (
         {"DASP_VALUE": "float"},
         {"DASP_INDEX": "long long", "DASP_OFFSET": "long long"},
@@ -218,7 +217,7 @@ def eights() -> Iterator[Defines]:
     ):
         yield from blocks(kinds, k, pack)
     (widest,) = blocks(double, 32, 2)
-    for coding in (Coding.PLAIN, Coding.SINGLE, Coding.BYTE, Coding.DICTIONARY, Coding.EQUAL, Coding.HALF):
+    for coding in Coding:
         yield {**widest, "DASP_CODING": str(int(coding))}
     yield {**widest, "DASP_VALUE": "float"}
     yield {**widest, "DASP_INDEX": "long long", "DASP_OFFSET": "long long"}
@@ -322,31 +321,22 @@ def pack() -> Iterator[tuple[str, Defines]]:
     ):
         yield from ((f"pack/{name}.cu", known) for known in (narrow, wide))
     for known, size in ((narrow, 2), (wide, 4), (narrow, 8), (wide, 16)):
-        real = {"DASP_VALUE_BYTES": str(size), "DASP_KIND": str(2 if size == 16 else 1)}
+        real = {"DASP_VALUE_BYTES": str(size), "DASP_COMPLEX": str(int(size == 16))}
         yield "pack/values.cu", known | real
         yield "pack/scatter.cu", known | real
         for name, coding in product(("store", "refill"), (Coding.PLAIN, Coding.DICTIONARY)):
             yield f"pack/{name}.cu", known | real | {"DASP_CODING": str(int(coding))}
         for name in ("store", "holds"):
             yield f"pack/{name}.cu", known | real | {"DASP_CODING": str(int(Coding.EQUAL))}
-    for coding, size in product((Coding.BYTE, Coding.HALF, Coding.SINGLE), (4, 8)):
-        real = {"DASP_VALUE_BYTES": str(size), "DASP_KIND": "1", "DASP_CODING": str(int(coding))}
-        yield "pack/store.cu", narrow | real
-        yield "pack/refill.cu", narrow | real
-        yield "pack/holds.cu", narrow | real
-        yield "pack/decode.cu", narrow | real
+    for coding, size in ((Coding.BYTE, 4), (Coding.BYTE, 8), (Coding.SINGLE, 8), (Coding.SINGLE, 16)):
+        real = {"DASP_VALUE_BYTES": str(size), "DASP_COMPLEX": str(int(size == 16))}
+        for name in ("store", "refill", "holds", "decode"):
+            yield f"pack/{name}.cu", narrow | real | {"DASP_CODING": str(int(coding))}
     for coding, size in product((Coding.EQUAL, Coding.DICTIONARY), (2, 4, 8, 16)):
-        bits = {"DASP_VALUE_BYTES": str(size), "DASP_KIND": "0", "DASP_CODING": str(int(coding))}
+        bits = {"DASP_VALUE_BYTES": str(size), "DASP_COMPLEX": "0", "DASP_CODING": str(int(coding))}
         yield "pack/decode.cu", narrow | bits
-    complex_codings = (Coding.REAL, 8), (Coding.BYTE, 8), (Coding.SINGLE, 16), (Coding.REAL_SINGLE, 16)
-    for coding, size in (*complex_codings, (Coding.HALF, 16)):
-        parts = {"DASP_VALUE_BYTES": str(size), "DASP_KIND": "2", "DASP_CODING": str(int(coding))}
-        yield "pack/store.cu", narrow | parts
-        yield "pack/refill.cu", narrow | parts
-        yield "pack/holds.cu", narrow | parts
-        yield "pack/decode.cu", narrow | parts
-    yield "pack/values.cu", narrow | {"DASP_VALUE_BYTES": "8", "DASP_KIND": "2"}
-    brain = {"DASP_VALUE_BYTES": "2", "DASP_KIND": "1", "DASP_BFLOAT16": "1"}
+    yield "pack/values.cu", narrow | {"DASP_VALUE_BYTES": "8", "DASP_COMPLEX": "1"}
+    brain = {"DASP_VALUE_BYTES": "2", "DASP_COMPLEX": "0", "DASP_BFLOAT16": "1"}
     yield "pack/values.cu", narrow | brain
     yield "pack/decode.cu", narrow | brain | {"DASP_CODING": str(int(Coding.BYTE))}
     for known, size in ((narrow, 1), (wide, 2), (narrow, 4), (wide, 8), (narrow, 16)):

@@ -10,16 +10,12 @@
 #error "define DASP_CODING: how values are stored, the number of a Coding in pattern.py"
 #endif
 
-#if DASP_CODING == CODING_SINGLE && DASP_KIND == KIND_COMPLEX
+#if DASP_CODING == CODING_SINGLE && DASP_VALUE_BYTES == 16
 using Code = unsigned long long;
-#elif DASP_CODING == CODING_SINGLE || DASP_CODING == CODING_REAL_SINGLE
+#elif DASP_CODING == CODING_SINGLE
 using Code = unsigned;
-#elif DASP_CODING == CODING_REAL
-using Code = Part;
 #elif DASP_CODING == CODING_BYTE || DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING_EQUAL
 using Code = unsigned char;
-#elif DASP_CODING == CODING_HALF
-using Code = unsigned short;
 #else
 using Code = Bits;
 #endif
@@ -88,14 +84,8 @@ struct Coder {
         return finder.find(bits) >= 0;
 #elif DASP_CODING == CODING_BYTE
         return are_bytes(bits);
-#elif DASP_CODING == CODING_HALF
-        return are_halves(bits);
 #elif DASP_CODING == CODING_SINGLE
         return are_singles(bits);
-#elif DASP_CODING == CODING_REAL
-        return is_real(bits);
-#elif DASP_CODING == CODING_REAL_SINGLE
-        return is_real(bits) && are_singles(bits);
 #else
         return true;
 #endif
@@ -104,17 +94,10 @@ struct Coder {
     // The code of a value of which no bit is lost.
     __device__ __forceinline__ Code code_of(Bits bits) const
     {
-#if DASP_CODING == CODING_SINGLE && DASP_KIND == KIND_COMPLEX
-        const Code real = SingleBits::convert(number_of(part_of(bits, 0)));
-        return Code(SingleBits::convert(number_of(part_of(bits, 1)))) << 32 | real;
-#elif DASP_CODING == CODING_SINGLE || DASP_CODING == CODING_REAL_SINGLE
-        return SingleBits::convert(number_of(part_of(bits, 0)));
+#if DASP_CODING == CODING_SINGLE
+        return Single::convert(bits);
 #elif DASP_CODING == CODING_BYTE
-        return as_byte(number_of(part_of(bits, 0)));
-#elif DASP_CODING == CODING_HALF
-        return Code(HalfBits::convert(number_of(part_of(bits, 0))));
-#elif DASP_CODING == CODING_REAL
-        return part_of(bits, 0);
+        return as_byte(number_of(bits));
 #elif DASP_CODING == CODING_DICTIONARY
         return Code(finder.find(bits));
 #elif DASP_CODING == CODING_EQUAL

@@ -12,16 +12,10 @@ constexpr int THREADS = 256;
 // The value that a code stands for, as its bits.
 __device__ __forceinline__ Bits value_of(const Code* codes, const Bits* table, long long i)
 {
-#if DASP_CODING == CODING_SINGLE && DASP_KIND == KIND_COMPLEX
-    return of_parts(SingleBits::widen<Part>(unsigned(codes[i])), SingleBits::widen<Part>(unsigned(codes[i] >> 32)));
-#elif DASP_CODING == CODING_SINGLE || DASP_CODING == CODING_REAL_SINGLE
-    return of_parts(SingleBits::widen<Part>(codes[i]), 0);
-#elif DASP_CODING == CODING_HALF
-    return of_parts(HalfBits::widen<Part>(codes[i]), 0);
+#if DASP_CODING == CODING_SINGLE
+    return Single::widen(codes[i]);
 #elif DASP_CODING == CODING_BYTE
-    return of_parts(of_byte<Part>((signed char)codes[i]), 0);
-#elif DASP_CODING == CODING_REAL
-    return of_parts(codes[i], 0);
+    return of_byte<Bits>((signed char)codes[i]);
 #elif DASP_CODING == CODING_DICTIONARY
     return table[codes[i]];
 #elif DASP_CODING == CODING_EQUAL

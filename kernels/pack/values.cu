@@ -12,22 +12,16 @@
 
 #include "pack/values.cuh"
 
-// What the values are not, as far as is known: narrower types are asked of wider ones alone, and whether complex
-// numbers are real, of these. Bytes and halves are real numbers, singles may be complex.
-enum Dead : unsigned { NOT_BYTES = 1, NOT_DICTIONARY = 2, NOT_HALVES = 4, NOT_SINGLES = 8, NOT_REAL = 16, ALL = 31 };
+// What the values are not, as far as is known. Bytes are real numbers; singles, which are asked of wider types alone,
+// may be complex.
+enum Dead : unsigned { NOT_BYTES = 1, NOT_DICTIONARY = 2, NOT_SINGLES = 4, ALL = 7 };
 
 // One block has a multiprocessor: what each has seen must be found and told once for all of its warps.
 constexpr int THREADS = 1024, AT_ONCE = sizeof(Bits) == 16 ? 2 : 4, TILE = THREADS * AT_ONCE;
 
 __device__ __forceinline__ unsigned dead_of(Bits bits)
 {
-#if DASP_KIND
-    return (are_bytes(bits) ? 0u : unsigned(NOT_BYTES)) | (are_halves(bits) ? 0u : unsigned(NOT_HALVES)) |
-           (are_singles(bits) ? 0u : unsigned(NOT_SINGLES)) |
-           (DASP_KIND == KIND_COMPLEX && is_real(bits) ? 0u : unsigned(NOT_REAL));
-#else
-    return ALL & ~NOT_DICTIONARY;
-#endif
+    return (are_bytes(bits) ? 0u : unsigned(NOT_BYTES)) | (are_singles(bits) ? 0u : unsigned(NOT_SINGLES));
 }
 
 // The value that stands at place `nth` of those that this block looks at: tiles a grid apart.

@@ -8,15 +8,12 @@
 #error "define DASP_VALUE_BYTES and DASP_PLACE: the bytes of a value, and the type of places among them"
 #endif
 
-#ifndef DASP_KIND
-#error "define DASP_KIND: 0 where values are bits and no more, 1 for real numbers, 2 for complex ones"
+#ifndef DASP_COMPLEX
+#error "define DASP_COMPLEX: 1 if values are complex numbers, 0 if real ones"
 #endif
 #ifndef DASP_BFLOAT16
 #define DASP_BFLOAT16 0  // 1 if the real numbers of 2 bytes are bfloat16, and not float16
 #endif
-
-#define KIND_REAL 1
-#define KIND_COMPLEX 2
 
 using Place = DASP_PLACE;
 
@@ -28,21 +25,6 @@ using Bits = unsigned;
 using Bits = unsigned long long;
 #else
 using Bits = ulonglong2;
-#endif
-
-// The bits of a real number, or of a part of a complex one: the real part is number 0.
-#if DASP_KIND != KIND_COMPLEX
-using Part = Bits;
-__device__ __forceinline__ Part part_of(Bits bits, int) { return bits; }
-__device__ __forceinline__ Bits of_parts(Part real, Part) { return real; }
-#elif DASP_VALUE_BYTES == 8
-using Part = unsigned;
-__device__ __forceinline__ Part part_of(Bits bits, int number) { return Part(bits >> 32 * number); }
-__device__ __forceinline__ Bits of_parts(Part real, Part imag) { return Bits(imag) << 32 | real; }
-#else
-using Part = unsigned long long;
-__device__ __forceinline__ Part part_of(Bits bits, int number) { return number ? bits.y : bits.x; }
-__device__ __forceinline__ Bits of_parts(Part real, Part imag) { return {real, imag}; }
 #endif
 
 template <class T> __device__ __forceinline__ bool same(T a, T b) { return a == b; }
@@ -144,66 +126,62 @@ template <class T> __device__ __forceinline__ T of_byte(signed char code)
                        size ? ((unsigned long long)size << (52 - exponent)) & ((1ull << 52) - 1) : 0});
 }
 
-// A narrower type. A NaN keeps its bits if those that are cut off are 0 and, where conversions make NaNs quiet, as
-// they do to float32, if it is quiet.
-template <int EXPONENT_BITS, int FRACTION_BITS, bool QUIETS> struct Narrow {
-    static constexpr int bias = (1 << (EXPONENT_BITS - 1)) - 1, least = 1 - bias, cut = 52 - FRACTION_BITS;
+// A float32 that holds every bit of a float64, given as bits. A NaN keeps its bits if those that are cut off are 0
+// and if it is quiet, as conversions make NaNs quiet.
+struct Single {
+    static constexpr int bias = 127, least = 1 - bias, bits = 23, cut = 52 - bits;
 
-    static __device__ __forceinline__ bool keeps(const Number& x)
+    static __device__ __forceinline__ bool keeps(unsigned long long value)
     {
+        const Number x = number_of(value);
         if (x.zero) return true;
         if (x.tiny) return false;
-        const bool ends = (x.fraction & ((1ull << cut) - 1)) == 0;
-        if (x.special) return ends && (!QUIETS || x.fraction == 0 || x.fraction >> 51);
-        if (x.exponent > bias || x.exponent < least - FRACTION_BITS) return false;
-        const int lost = cut + max(least - x.exponent, 0);  // bits below the last one of the narrower type
+        if (x.special) return (x.fraction & ((1ull << cut) - 1)) == 0 && (x.fraction == 0 || x.fraction >> 51);
+        if (x.exponent > bias || x.exponent < least - bits) return false;
+        const int lost = cut + max(least - x.exponent, 0);  // bits below the last one of the float32
         return (x.fraction & ((1ull << lost) - 1)) == 0;
     }
+    static __device__ __forceinline__ bool keeps(ulonglong2 value) { return keeps(value.x) && keeps(value.y); }
 
-    static __device__ __forceinline__ unsigned convert(const Number& x)
+    static __device__ __forceinline__ unsigned convert(unsigned long long value)
     {
-        const unsigned sign = unsigned(x.negative) << (EXPONENT_BITS + FRACTION_BITS);
+        const Number x = number_of(value);
+        const unsigned sign = unsigned(x.negative) << 31, fraction = unsigned(x.fraction >> cut);
         if (x.zero) return sign;
-        const unsigned fraction = unsigned(x.fraction >> cut);
-        if (x.special) return sign | unsigned(2 * bias + 1) << FRACTION_BITS | fraction;
-        if (x.exponent >= least) return sign | unsigned(x.exponent + bias) << FRACTION_BITS | fraction;
+        if (x.special) return sign | unsigned(2 * bias + 1) << bits | fraction;
+        if (x.exponent >= least) return sign | unsigned(x.exponent + bias) << bits | fraction;
         return sign | unsigned((1ull << 52 | x.fraction) >> (cut + least - x.exponent));
     }
-
-    // The number as bits of a wider type, where none of the narrower type's is subnormal.
-    template <class T> static __device__ __forceinline__ T widen(unsigned bits)
+    static __device__ __forceinline__ unsigned long long convert(ulonglong2 value)
     {
-        Number x = number_of<EXPONENT_BITS, FRACTION_BITS>(bits);
+        return (unsigned long long)convert(value.y) << 32 | convert(value.x);
+    }
+
+    // The way back; no float32 is subnormal as a float64.
+    static __device__ __forceinline__ unsigned long long widen(unsigned value)
+    {
+        Number x = number_of(value);
         if (x.tiny) {
             const int places = __clzll((long long)x.fraction) - 11;  // by which its first bit is below the unit's
             x.fraction = (x.fraction << places) & ((1ull << 52) - 1);
             x.exponent = least - places;
         }
-        return as_bits<T>(x);
+        return as_bits<unsigned long long>(x);
+    }
+    static __device__ __forceinline__ ulonglong2 widen(unsigned long long value)
+    {
+        return {widen(unsigned(value)), widen(unsigned(value >> 32))};
     }
 };
 
-using HalfBits = Narrow<5, 10, false>;
-using SingleBits = Narrow<8, 23, true>;
-
 // What numbers are, of which the bits are given.
-__device__ __forceinline__ bool is_real(Bits bits)
-{
-#if DASP_KIND == KIND_COMPLEX
-    return part_of(bits, 1) == 0;
+#if DASP_COMPLEX
+__device__ __forceinline__ bool are_bytes(Bits) { return false; }
 #else
-    return true;
+__device__ __forceinline__ bool are_bytes(Bits bits) { return is_byte(number_of(bits)); }
 #endif
-}
-#if DASP_KIND
-__device__ __forceinline__ bool are_bytes(Bits bits) { return is_real(bits) && is_byte(number_of(part_of(bits, 0))); }
-__device__ __forceinline__ bool are_halves(Bits bits)
-{
-    return sizeof(Part) > 2 && is_real(bits) && HalfBits::keeps(number_of(part_of(bits, 0)));
-}
-__device__ __forceinline__ bool are_singles(Bits bits)
-{
-    return sizeof(Part) == 8 && SingleBits::keeps(number_of(part_of(bits, 0))) &&
-           (DASP_KIND != KIND_COMPLEX || SingleBits::keeps(number_of(part_of(bits, 1))));
-}
+#if DASP_VALUE_BYTES == (DASP_COMPLEX ? 16 : 8)
+__device__ __forceinline__ bool are_singles(Bits bits) { return Single::keeps(bits); }
+#else
+__device__ __forceinline__ bool are_singles(Bits) { return false; }
 #endif

@@ -99,14 +99,14 @@ struct Near {
                          reinterpret_cast<const Delta*>(deltas + 32ll * header.z)[32 * step + lane_id()]);
     }
 
-    __device__ __forceinline__ Weight value(unsigned step) const
+    __device__ __forceinline__ Factor value(unsigned step) const
     {
 #if DASP_CODING == CODING_EQUAL
-        return convert<Weight>(load_cached(table));
+        return convert<Factor>(load_cached(table));
 #elif DASP_CODING == CODING_DICTIONARY
-        return convert<Weight>(load_cached(table + values[32ll * step + lane_id()]));
+        return convert<Factor>(load_cached(table + values[32ll * step + lane_id()]));
 #else
-        return convert<Weight>(values[32ll * step + lane_id()]);
+        return convert<Factor>(values[32ll * step + lane_id()]);
 #endif
     }
 };
@@ -152,8 +152,8 @@ struct Chunk {
 #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
             if (k >= steps) break;
-            const Weight a = near.value(header.x + first + k);
-            sum = multiply_add(CODED && (pads >> k & 1) ? Weight(0) : a, x[k], sum);
+            const Factor a = near.value(header.x + first + k);
+            sum = multiply_add(CODED && (pads >> k & 1) ? Factor(0) : a, x[k], sum);
         }
     }
 };

@@ -81,7 +81,7 @@ struct Slots {
     }
     __device__ __forceinline__ double value(int q, const Value* table) const
     {
-        const double a = convert<double>(weight_of(code[q], table));
+        const double a = convert<double>(factor_of(code[q], table));
         return CODED && !(mask[q] >> lane_id() & 1) ? 0.0 : a;
     }
 };

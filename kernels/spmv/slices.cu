@@ -54,14 +54,14 @@ __device__ __forceinline__ void add_steps(const Slices& slices, const X* x, long
     Index column[STEPS];
     Code code[STEPS];
     X b[STEPS];
-    Weight a[STEPS];
+    Factor a[STEPS];
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
         column[k] = load_column(slices.bases + step + k, deltas + 32 * k);
         code[k] = load_code(slices.values + 32 * (step + k) + lane_id());
     }
 #if DASP_CODING == CODING_EQUAL
-    const Weight equal = weight_of(Code(), slices.table);
+    const Factor equal = factor_of(Code(), slices.table);
 #endif
     __syncwarp();  // else the compiler issues the loads of values after the columns have arrived
     wait_for_earlier_kernels();
@@ -70,11 +70,11 @@ __device__ __forceinline__ void add_steps(const Slices& slices, const X* x, long
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
 #if DASP_CODING == CODING_EQUAL
-        a[k] = column[k] < 0 ? Weight(0) : equal;
+        a[k] = column[k] < 0 ? Factor(0) : equal;
 #elif DASP_CODING == CODING_DICTIONARY
-        a[k] = convert<Weight>(load_result_at(slices.table + code[k], column[k]));
+        a[k] = convert<Factor>(load_result_at(slices.table + code[k], column[k]));
 #else
-        a[k] = convert<Weight>(code[k]);
+        a[k] = convert<Factor>(code[k]);
 #endif
     }
 #pragma unroll

@@ -11,16 +11,10 @@
 
 #if DASP_CODING == CODING_SINGLE
 using Code = Choose<Parts<Value>::are_two, Complex<float>, float>::type;
-#elif DASP_CODING == CODING_REAL
-using Code = Parts<Value>::Real;
-#elif DASP_CODING == CODING_REAL_SINGLE
-using Code = float;
 #elif DASP_CODING == CODING_BYTE
 using Code = signed char;
 #elif DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING_EQUAL
 using Code = unsigned char;
-#elif DASP_CODING == CODING_HALF
-using Code = Float16;
 #else
 using Code = Value;
 #endif
@@ -37,9 +31,6 @@ struct Slices {
 
 // Pads have the value 0 unless a code stands for their value: then they must be left out.
 constexpr bool CODED = DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING_EQUAL;
-
-// What a value is made to be multiplied: a complex one that is stored as its real part, a real number.
-using Weight = Multiplied<Sum, Choose<CODED, Value, Code>::type>;
 
 // DASP_KEEP: the share of deltas and values that stays in the second-level cache from one product to the next. Not
 // where a dot product is left too: the hints take registers.
@@ -63,20 +54,20 @@ __device__ __forceinline__ Code load_code(const Code* code)
 }
 
 // What it stands for.
-__device__ __forceinline__ Weight weight_of(Code code, const Value* table)
+__device__ __forceinline__ Factor factor_of(Code code, const Value* table)
 {
 #if DASP_CODING == CODING_EQUAL
-    return convert<Weight>(load_cached(table));
+    return convert<Factor>(load_cached(table));
 #elif DASP_CODING == CODING_DICTIONARY
-    return convert<Weight>(load_cached(table + code));
+    return convert<Factor>(load_cached(table + code));
 #else
-    return convert<Weight>(code);
+    return convert<Factor>(code);
 #endif
 }
 
-__device__ __forceinline__ Weight load_value(const Slices& slices, long long slot)
+__device__ __forceinline__ Factor load_value(const Slices& slices, long long slot)
 {
-    return weight_of(load_code(slices.values + slot), slices.table);
+    return factor_of(load_code(slices.values + slot), slices.table);
 }
 
 // The column of a base and a delta, PAD where the delta says so.

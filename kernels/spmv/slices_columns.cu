@@ -61,7 +61,7 @@ constexpr int TOGETHER = PACKS > 1 || STEPS % AT_ONCE ? 1 : power_of_two(DASP_LO
 // The slots that a lane loads of a chunk of STEPS steps; those of steps that do not exist are pads.
 struct Slots {
     Index column[EACH];
-    Weight a[EACH];
+    Factor a[EACH];
 
     // The number in the chunk of the step of slot i of this lane.
     static __device__ __forceinline__ int step_of(int i)
@@ -82,12 +82,12 @@ struct Slots {
         for (int i = 0; i < EACH; ++i) {
             const int k = step_of(i);
             column[i] = k < steps ? load_column(slices.bases + step + k, deltas + 32 * k, number()) : PAD;
-            a[i] = k < steps ? load_value(slices, 32 * (step + k) + number()) : Weight(0);
+            a[i] = k < steps ? load_value(slices, 32 * (step + k) + number()) : Factor(0);
         }
         if (CODED) {
 #pragma unroll
             for (int i = 0; i < EACH; ++i)
-                if (column[i] < 0) a[i] = Weight(0);
+                if (column[i] < 0) a[i] = Factor(0);
         }
     }
 
@@ -144,7 +144,7 @@ template <class T> struct Shelf {
 // The slots of all lanes where other lanes read them: shared memory, if lanes share slots.
 struct Stage {
     Shelf<Index> column;
-    Shelf<Weight> a;
+    Shelf<Factor> a;
 };
 
 // What this lane multiplies of a chunk of STEPS steps.
@@ -157,13 +157,13 @@ struct Chunk {
     {
         memcpy(column, slots.column, sizeof column);
     }
-    __device__ __forceinline__ void values(int, Weight (&a)[STEPS]) const { memcpy(a, slots.a, sizeof a); }
+    __device__ __forceinline__ void values(int, Factor (&a)[STEPS]) const { memcpy(a, slots.a, sizeof a); }
 #else
     Stage* const stage;
 
     __device__ __forceinline__ explicit Chunk(Stage* stage) : stage(stage) {}
     __device__ __forceinline__ void columns(int slot, Index (&i)[STEPS]) const { stage->column.get(slot, i); }
-    __device__ __forceinline__ void values(int slot, Weight (&a)[STEPS]) const { stage->a.get(slot, a); }
+    __device__ __forceinline__ void values(int slot, Factor (&a)[STEPS]) const { stage->a.get(slot, a); }
 #endif
 
     __device__ __forceinline__ void load(const Slices& slices, const uint4& header, int first)
@@ -195,7 +195,7 @@ struct Sums {
             for (int v = 0; v < OWN; ++v) of[j][v] = Sum(0);
     }
 
-    __device__ __forceinline__ void add(int j, int p, Weight a, const Pack<X, PACK>& b)
+    __device__ __forceinline__ void add(int j, int p, Factor a, const Pack<X, PACK>& b)
     {
 #pragma unroll
         for (int w = 0; w < PACK; ++w) {
@@ -223,7 +223,7 @@ struct Sums {
                 if (LANES > 1) __syncwarp();  // else the compiler moves products before loads, which then wait
 #pragma unroll
                 for (int j = 0; j < TOGETHER; ++j) {
-                    Weight a[STEPS];
+                    Factor a[STEPS];
                     chunk.values(group + slot + j, a);
 #pragma unroll
                     for (int k = first; k < first + AT_ONCE && k < STEPS; ++k)

@@ -35,7 +35,6 @@ VALUES = {
     Coding.BYTE: lambda count: np.random.default_rng(3).integers(-128, 128, count),
     Coding.DICTIONARY: lambda count: np.random.default_rng(4).integers(0, 50, count) / 2,
     Coding.EQUAL: lambda count: np.full(count, 0.1),
-    Coding.HALF: lambda count: np.random.default_rng(5).standard_normal(count).astype(np.float16),
 }
 """Values that are stored in each coding."""
 
@@ -254,7 +253,6 @@ SLICE_FAULTS: dict[str, tuple[Change, str]] = {
     "the first segment later": (array("segment_offsets", lambda a: a.__setitem__(0, 1)), "from 0 to"),
     "more entries": (field("pattern.entries", 10**6), "says 1000000 entries"),
     "no coding": (field("values.coding", 60), "no Coding has that number"),
-    "parts of real values": (field("values.coding", 6), "values of float64 are coded as REAL"),
     "a coding in words": (field("values.coding", "PLAIN"), "no Coding has that number"),
     "plain codes": (field("values.coding", 0), "codes is uint8, not float64"),
     "equal codes": (field("values.coding", 4), "codes has"),

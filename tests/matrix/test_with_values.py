@@ -66,7 +66,6 @@ def test_products_have_the_bits_of_a_matrix_planned_with_the_values():
 VALUES = {
     Coding.PLAIN: lambda rng, n: rng.standard_normal(n),
     Coding.SINGLE: lambda rng, n: rng.standard_normal(n).astype(np.float32),
-    Coding.HALF: lambda rng, n: rng.standard_normal(n).astype(np.float16),
     Coding.BYTE: lambda rng, n: rng.integers(-128, 128, n),
     Coding.DICTIONARY: lambda rng, n: rng.integers(0, 40, n) / 3,
     Coding.EQUAL: lambda rng, n: np.full(n, 0.1),
@@ -74,8 +73,7 @@ VALUES = {
 
 
 ALSO = {
-    Coding.SINGLE: (Coding.HALF, Coding.BYTE),
-    Coding.HALF: (Coding.BYTE,),
+    Coding.SINGLE: (Coding.BYTE,),
     Coding.DICTIONARY: (Coding.EQUAL,),
 }
 """Values of which other codings each holds, beside its own and what holds any."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from dasp.formats.cost import FEW_WARPS, MANY_WARPS, SOME_WARPS, CostModel, Gathers
 from dasp.formats.plan import WARP
-from dasp.formats.sell.pattern import MOST_CODES, Coding, code_type, may_code
+from dasp.formats.sell.pattern import MOST_CODES, Coding, code_type
 from dasp.runtime.sizes import ceil_div, round_up
 
 SECTOR_BYTES = 32
@@ -47,21 +47,16 @@ class ValueStatistics(NamedTuple):
     distinct : int
         Different bit patterns; `MOST_CODES` + 1 where there are more than a dictionary holds.
     are_bytes : bool
-        True if every value is an integer from -128 to 127, and no zero is negative.
-    are_halves, are_singles : bool
-        True if every value keeps all of its bits as float16, and as float32 (complex64). May be False where
-        `distinct` is at most `MOST_CODES`, and the second where the first is True: they decide nothing then.
-    are_real : bool
-        True if the imaginary part of every complex value is 0, and not -0; likewise. Complex values that are
-        bytes or halves are real as well.
+        True if every value is real, an integer from -128 to 127, and no zero is negative.
+    are_singles : bool
+        True if every value keeps all of its bits in float32 (complex64), and not in fewer as it is. May be
+        False where `distinct` is at most `MOST_CODES`: it decides nothing then.
     """
 
     entries: int
     distinct: int
     are_bytes: bool
-    are_halves: bool
     are_singles: bool
-    are_real: bool = False
 
 
 class SliceStatistics(NamedTuple):
@@ -149,7 +144,7 @@ def with_segments(
     return SliceStatistics(slices, steps, full, *rows[3:])
 
 
-def choose_coding(values: ValueStatistics, dtype: np.dtype[Any]) -> Coding:
+def choose_coding(values: ValueStatistics) -> Coding:
     """Choose the narrowest coding that keeps every bit of every value."""
     if not values.entries:
         return Coding.PLAIN
@@ -159,13 +154,7 @@ def choose_coding(values: ValueStatistics, dtype: np.dtype[Any]) -> Coding:
         return Coding.BYTE
     if values.distinct <= MOST_CODES:
         return Coding.DICTIONARY
-    held = (
-        (Coding.HALF, values.are_halves),
-        (Coding.REAL_SINGLE, values.are_real and values.are_singles),
-        (Coding.REAL, values.are_real),
-        (Coding.SINGLE, values.are_singles),
-    )
-    return next((coding for coding, fits in held if fits and may_code(coding, dtype)), Coding.PLAIN)
+    return Coding.SINGLE if values.are_singles else Coding.PLAIN
 
 
 def code_bytes(coding: Coding, dtype: np.dtype[Any]) -> int:

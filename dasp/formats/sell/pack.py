@@ -42,7 +42,7 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:
     """
     dtype = csr.data.dtype
     survey, cut = _survey(csr, options, model, on)
-    coding = choose.choose_coding(survey.values, dtype) if survey.values else Coding.PLAIN
+    coding = choose.choose_coding(survey.values) if survey.values else Coding.PLAIN
     order = None
     if not survey.columns_rise:
         csr, order = on.operations.sort_columns(csr)
@@ -174,7 +174,7 @@ def values_from(plan: Plan, data: Array, slots: Slots, on: Primitives) -> Values
     coding, counted = Coding.PLAIN, None
     if plan.pattern.choice.narrow and len(data):
         counted = on.count_values(data)
-        coding = choose.choose_coding(counted[0], data.dtype)
+        coding = choose.choose_coding(counted[0])
     return on.code_values(data, slots, WARP * len(plan.pattern.bases), coding, counted)
 
 
@@ -223,7 +223,7 @@ def mapped(plan: Plan, function: Callable[[Array], Array], on: Primitives) -> Pl
     # A pad's 0 may hide that numbers fit a narrower coding, and never that they do not.
     if pattern.choice.narrow and len(numbers):
         counted, _ = on.count_values(numbers)
-        if choose.choose_coding(counted, numbers.dtype) != Coding.PLAIN:
+        if choose.choose_coding(counted) != Coding.PLAIN:
             return None
     return plan.of(Values(Coding.PLAIN, numbers, on.zeros(0, numbers.dtype)), numbers.dtype)
 

@@ -15,7 +15,6 @@ import numpy as np
 from dasp.formats.cost import MOST_STEPS, CostModel
 from dasp.formats.format import check_int, check_switch
 from dasp.formats.plan import WARP, Array, Part, Plan, nbytes
-from dasp.runtime.dtypes import real_type
 
 NAME = "sell"
 
@@ -225,10 +224,8 @@ class Coding(IntEnum):
     """How the values of a matrix are stored; every coding gives back every bit.
 
     PLAIN: as the matrix's type. SINGLE: as float32, a complex value as complex64. BYTE: as int8. DICTIONARY:
-    as the uint8 position in `table`. EQUAL: not at all, since each is `table[0]`. HALF: as float16. REAL: as
-    the real part; REAL_SINGLE: as that part in float32. Of complex values BYTE and HALF hold the real part as
-    well; the imaginary part of every value is then 0, and no -0. Values as codes are the CSR-VI of Kourtis,
-    Goumas and Koziris, CF '08, doi:10.1145/1366230.1366244.
+    as the uint8 position in `table`. EQUAL: not at all, since each is `table[0]`. Values as codes are the
+    CSR-VI of Kourtis, Goumas and Koziris, CF '08, doi:10.1145/1366230.1366244.
     """
 
     PLAIN = 0
@@ -236,22 +233,14 @@ class Coding(IntEnum):
     BYTE = 2
     DICTIONARY = 3
     EQUAL = 4
-    HALF = 5
-    REAL = 6
-    REAL_SINGLE = 7
 
 
 CODE_TYPES: dict[Coding, np.dtype[Any]] = {
     Coding.SINGLE: np.dtype(np.float32),
     Coding.BYTE: np.dtype(np.int8),
     Coding.DICTIONARY: np.dtype(np.uint8),
-    Coding.HALF: np.dtype(np.float16),
-    Coding.REAL_SINGLE: np.dtype(np.float32),
 }
 """The type of a coded value, where it is not the matrix's."""
-
-REAL_PARTS = Coding.BYTE, Coding.HALF, Coding.REAL, Coding.REAL_SINGLE
-"""Codings that hold the real parts of complex values."""
 
 MOST_CODES = 256
 """Values that a dictionary can hold."""
@@ -260,8 +249,6 @@ MOST_CODES = 256
 @cache
 def code_type(coding: Coding, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type of a stored value of a matrix of a type; any where none is stored."""
-    if coding == Coding.REAL:
-        return real_type(dtype)
     if coding == Coding.SINGLE and dtype.kind == "c":
         return np.dtype(np.complex64)
     kind: np.dtype[Any] = CODE_TYPES.get(coding, dtype)
@@ -269,12 +256,10 @@ def code_type(coding: Coding, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def may_code(coding: Coding, dtype: np.dtype[Any]) -> bool:
-    """Return True if a coding stores values of a type in fewer bits; of real ones none stores parts."""
-    if coding in (Coding.REAL, Coding.REAL_SINGLE) and dtype.kind != "c":
+    """Return True if a coding stores values of a type in fewer bits; BYTE stores real ones alone."""
+    if coding == Coding.BYTE and dtype.kind == "c":
         return False
-    kind = code_type(coding, dtype)
-    narrower = kind.itemsize < dtype.itemsize
-    return narrower and (coding != Coding.REAL_SINGLE or kind.itemsize < real_type(dtype).itemsize)
+    return code_type(coding, dtype).itemsize < dtype.itemsize
 
 
 def summary(plan: Plan) -> list[Part]:

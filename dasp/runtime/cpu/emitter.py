@@ -81,8 +81,7 @@ def multiply_add(
         return [added(a[0], b[0], real), added(a[0], b[1], imaginary)]
     if len(b) == 2:
         return [added(a[0], part, total) for part, total in zip(b, sums, strict=True)]
-    # A complex matrix whose values are all real adds nothing to the imaginary parts of a real x.
-    return [added(part, b[0], total) for part, total in zip(a, sums, strict=False)] + sums[len(a) :]
+    return [added(part, b[0], total) for part, total in zip(a, sums, strict=True)]
 
 
 def prefetch_run(

@@ -309,7 +309,6 @@ def test_matrices_are_turned(monkeypatch, shape, dtype, count):
 CODED = {
     "equal": lambda rng, n: np.full(n, 0.1),
     "bytes": lambda rng, n: rng.integers(-100, 100, n).astype(float),
-    "halves": lambda rng, n: rng.integers(-1000, 1000, n) / 8.0,
     "singles": lambda rng, n: rng.standard_normal(n).astype(np.float32).astype(float),
     "dictionary": lambda rng, n: rng.choice(np.array([0.1, 0.3, 0.7, -1.1]), n),
 }
@@ -592,7 +591,7 @@ def test_row_blocks_are_within_the_bound_of_every_row(matrix, k, order, alpha, b
     assert_columns_close(got, matrix, x, dtype(alpha), dtype(beta), y)
 
 
-@pytest.mark.parametrize("values", ["equal", "bytes", "few", "halves", "singles", "plain"])
+@pytest.mark.parametrize("values", ["equal", "bytes", "few", "singles", "plain"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_row_blocks_of_every_coding(values, dtype):
     matrix = from_lengths([7, 3, 0, 12] + [5] * 40 + [0, 0, 1], 60)
@@ -601,7 +600,6 @@ def test_row_blocks_of_every_coding(values, dtype):
         "equal": lambda n: np.full(n, 0.3),
         "bytes": lambda n: rng.integers(-128, 128, n),
         "few": lambda n: rng.standard_normal(5)[rng.integers(0, 5, n)],
-        "halves": lambda n: rng.standard_normal(n).astype(np.float16),
         "singles": lambda n: rng.standard_normal(n).astype(np.float32),
         "plain": lambda n: rng.standard_normal(n),
     }

@@ -88,7 +88,7 @@ def rows_of_five(values):
     return Csr((m, 9), indptr, indices, values)
 
 
-VALUES = ("any", "equal", "bytes", "few", "halves", "singles", "NaNs")
+VALUES = ("any", "equal", "bytes", "few", "singles", "NaNs")
 
 
 def draw_values(kind, count, dtype, rng):
@@ -101,8 +101,6 @@ def draw_values(kind, count, dtype, rng):
     if kind == "few":
         return rng.standard_normal(300).astype(dtype)[rng.integers(0, rng.integers(2, 301), count)]
     with np.errstate(over="ignore", invalid="ignore"):
-        if kind == "halves":
-            return any_bits.astype(np.uint16).view(np.float16).astype(dtype)
         if kind == "singles":
             return any_bits.astype(np.uint32).view(np.float32).astype(dtype)
         if kind == "NaNs":

@@ -427,9 +427,7 @@ class RowBuilder:
         is_real = ir.Constant(ir.VectorType(ir.IntType(1), count), [1, 0] * (count // 2))
         if x.type.count < count:
             twice = self.shuffled(x, [number // 2 for number in range(count)])
-            total = self.fma(builder.select(is_real, factors[0], factors[-1]), twice, before)
-            # A complex matrix whose values are all real adds nothing to the imaginary parts of a real x.
-            return total if len(factors) == 2 else builder.select(is_real, total, before)
+            return self.fma(builder.select(is_real, *factors), twice, before)
         if len(factors) == 2:
             across = self.shuffled(x, [number ^ 1 for number in range(count)])
             before = self.fma(self.minus_first(factors[1]), across, before)

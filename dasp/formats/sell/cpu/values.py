@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dasp.formats.sell.choose import ValueStatistics
-from dasp.formats.sell.pattern import MOST_CODES, REAL_PARTS, Coding, Values, code_type, may_code
+from dasp.formats.sell.pattern import MOST_CODES, Coding, Values, code_type
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
-from dasp.runtime.dtypes import bits_type, real_type
+from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Vector
 
 CODE_BITS = 13
@@ -19,6 +18,10 @@ CODE_BITS = 13
 
 FEW = 64
 """Values that are looked at before all are: they answer most questions, and nothing is compiled then."""
+
+
+CHUNK = 1 << 13
+"""Numbers that are made float32 and compared at a time: they stay in the first caches."""
 
 
 class Coded(NamedTuple):
@@ -34,17 +37,13 @@ def count_values(data: Vector) -> tuple[ValueStatistics, Coded | None]:
     Each question is asked only if those before it leave the coding open.
     """
     if _are_equal(_bits(data)):
-        return ValueStatistics(len(data), 1, False, False, False), None
-    real = _are_real(data)
-    if real and _are_bytes(data):
-        return ValueStatistics(len(data), MOST_CODES + 1, True, False, False), None
+        return ValueStatistics(len(data), 1, False, False), None
+    if data.dtype.kind != "c" and _are_bytes(data):
+        return ValueStatistics(len(data), MOST_CODES + 1, True, False), None
     coded = find_dictionary(data)
     if len(coded.table):
-        return ValueStatistics(len(data), len(coded.table), False, False, False), coded
-    halves = real and _survives(data, Coding.HALF)
-    singles = not halves and _survives(data, Coding.SINGLE)
-    parts = real and data.dtype.kind == "c"
-    return ValueStatistics(len(data), MOST_CODES + 1, False, halves, singles, parts), None
+        return ValueStatistics(len(data), len(coded.table), False, False), coded
+    return ValueStatistics(len(data), MOST_CODES + 1, False, _are_singles(data)), None
 
 
 def encode(
@@ -67,7 +66,7 @@ def encode(
                 table = table[np.argsort(numbers)]
         return codes, table
     with np.errstate(under="ignore"):
-        return _converted(data, coding), data[:0].copy()
+        return data.astype(code_type(coding, data.dtype), copy=False), data[:0].copy()
 
 
 def decode(values: Values, codes: Vector, count: int, dtype: np.dtype[Any]) -> Vector:
@@ -77,12 +76,6 @@ def decode(values: Values, codes: Vector, count: int, dtype: np.dtype[Any]) -> V
     if values.coding == Coding.DICTIONARY:
         found: Vector = values.table[codes]
         return found
-    if values.coding == Coding.SINGLE and dtype.kind == "c":
-        return codes.view(np.float32).astype(np.float64).view(dtype)
-    if dtype.kind == "c" and values.coding != Coding.PLAIN:
-        parts = np.zeros((count, 2), real_type(dtype))
-        parts[:, 0] = codes
-        return parts.view(dtype).ravel()
     return codes.astype(dtype, copy=False)
 
 
@@ -92,11 +85,9 @@ def holds(data: Vector, coding: Coding, codes: int) -> bool:
         return _are_equal(_bits(data))
     if coding == Coding.DICTIONARY:
         return 0 < len(find_dictionary(data).table) <= codes
-    if coding in REAL_PARTS and not _are_real(data):
-        return False
     if coding == Coding.BYTE:
         return _are_bytes(data)
-    return coding in (Coding.PLAIN, Coding.REAL) or _survives(data, coding)
+    return coding == Coding.PLAIN or _are_singles(data)
 
 
 def _bits(data: Vector) -> Vector:
@@ -109,18 +100,13 @@ def _are_equal(bits: Vector) -> bool:
     return not any((part != bits[:1]).any() for part in (bits[:FEW], bits))
 
 
-def _are_real(data: Vector) -> bool:
-    """Return True if every value is real, or complex with the imaginary part 0, not -0."""
-    return data.dtype.kind != "c" or not data.imag.view(bits_type(real_type(data.dtype))).any()
-
-
 def _are_bytes(data: Vector) -> bool:
-    """Return True if every real part is an integer from -128 to 127 and no zero is negative."""
-    few = _wide(data.real[:FEW])
+    """Return True if every real number is an integer from -128 to 127 and no zero is negative."""
+    few = _wide(data[:FEW])
     with np.errstate(invalid="ignore"):
         if (np.rint(few) != few).any():
             return False
-    numbers = _wide(data.real)
+    numbers = _wide(data)
     bits = numbers.view(f"u{numbers.itemsize}")
     minus_zero = bits.dtype.type(1 << 8 * numbers.itemsize - 1)
     # Next to numbers of this size stand integers alone, so that a sum with one rounds to an integer.
@@ -173,29 +159,22 @@ def _wide(data: Vector) -> Vector:
     return data.astype(np.float32) if data.itemsize == 2 else data
 
 
-def _converted(data: Vector, coding: Coding) -> Vector:
-    """Return values in the type of a coding, or their real parts if it holds those."""
-    kind = code_type(coding, data.dtype)
-    numbers = np.ascontiguousarray(data.real) if coding in REAL_PARTS else data
-    if kind.kind == numbers.dtype.kind == "c" and kind != numbers.dtype:
-        return numbers.view(real_type(numbers.dtype)).astype(real_type(kind)).view(kind)
-    return numbers.astype(kind, copy=False)
-
-
-def _survives(data: Vector, coding: Coding) -> bool:
-    """Return True if all values, or real parts if the coding holds those, keep their bits when narrowed."""
-    if not may_code(coding, data.dtype):
+def _are_singles(data: Vector) -> bool:
+    """Return True if all values are of 8 bytes a part, and keep their bits in float32 and back."""
+    if real_type(data.dtype) != np.float64:
         return False
-    kind, real = real_type(code_type(coding, data.dtype)), real_type(data.dtype)
-    narrow, wide = np.finfo(kind), np.finfo(real)
-    sizes = wide.nmant, wide.maxexp - 1, narrow.nmant, narrow.maxexp - 1, kind != np.float16
-    parts = data.view(bits_type(real))
-    if data.dtype.kind == "c" and coding in REAL_PARTS:
-        parts = parts[::2]
-    lost = parts.dtype.type((1 << wide.nmant - narrow.nmant) - 1)
-    if (parts[:FEW] & lost).any():
-        return False
-    return all(over_ranges(len(parts), len(parts), partial(_keeps_bits, parts, *sizes)))
+    parts = data.view(np.float64)
+
+    def are_singles(begin: int, end: int) -> bool:
+        for first in range(begin, end, CHUNK):
+            some = parts[first : min(first + CHUNK, end)]
+            with np.errstate(all="ignore"):
+                kept = some.astype(np.float32).astype(np.float64)
+            if (kept.view(np.uint64) != some.view(np.uint64)).any():
+                return False
+        return True
+
+    return are_singles(0, min(FEW, len(parts))) and all(over_ranges(len(parts), len(parts), are_singles))
 
 
 _compile = jit(nogil=True)
@@ -214,31 +193,6 @@ def _folded(bits, i):
     if bits.ndim == 1:
         return np.uint64(bits[i])
     return bits[i, 0] ^ (bits[i, 1] << np.uint64(1) | bits[i, 1] >> np.uint64(63))
-
-
-@_compile
-def _keeps_bits(bits, fraction_bits, bias, narrow_bits, narrow_bias, quiets, begin, end):
-    """Return True if numbers, given as bits, are those of a narrower type; if `quiets`, no NaN signals."""
-    ones, least = 2 * bias + 1, 1 - narrow_bias
-    cut = fraction_bits - narrow_bits
-    for i in range(begin, end):
-        word = np.uint64(bits[i])
-        fraction = word & ((np.uint64(1) << np.uint64(fraction_bits)) - np.uint64(1))
-        field = np.int64(word >> np.uint64(fraction_bits)) & ones
-        exponent, lost = field - bias, cut
-        if field == ones:
-            if quiets and fraction and not fraction >> np.uint64(fraction_bits - 1):
-                return False
-        elif field == 0:
-            if fraction:
-                return False
-        elif exponent > narrow_bias or exponent < least - narrow_bits:
-            return False
-        else:
-            lost += least - exponent if exponent < least else 0  # bits below a subnormal number's last one
-        if fraction & ((np.uint64(1) << np.uint64(lost)) - np.uint64(1)):
-            return False
-    return True
 
 
 @_compile

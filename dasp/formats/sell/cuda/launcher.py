@@ -24,9 +24,6 @@ UINT8, UINT32 = np.dtype(np.uint8), np.dtype(np.uint32)
 BLOCK_SLICES = 8
 """Slices of a block of 256 threads that takes a warp for each."""
 
-_VALUE_KINDS = {"f": 1, "V": 1, "c": 2}
-"""Kinds of values, by those of NumPy's types: `DASP_KIND` in kernels/pack/values.cuh. bfloat16 is V."""
-
 
 class Launcher(KernelLauncher):
     """Launches kernels of packing.
@@ -78,7 +75,7 @@ def _kinds(integers: tuple[tuple[str, Dtype], ...], dtype: Dtype | None, coding:
     if dtype is not None:
         constants |= {
             "DASP_VALUE_BYTES": str(dtype.itemsize),
-            "DASP_KIND": str(_VALUE_KINDS[dtype.kind]),
+            "DASP_COMPLEX": str(int(dtype.kind == "c")),
             "DASP_BFLOAT16": str(int(dtype == BFLOAT16)),
             "DASP_CODING": str(int(coding)),
         }

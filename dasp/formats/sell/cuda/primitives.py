@@ -74,7 +74,7 @@ class CudaPrimitives(Launcher):
         """See `Primitives`; helpers then compile what the coding of the values needs."""
         found = _survey.survey(self, csr, cut, narrow)
         if found.values:
-            self.begin_loading(csr, choose_coding(found.values, csr.data.dtype))
+            self.begin_loading(csr, choose_coding(found.values))
         return found
 
     def zeros(self, count: int, dtype: np.dtype[Any]) -> Array:

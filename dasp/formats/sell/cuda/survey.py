@@ -30,7 +30,7 @@ SLOTS, VALUE_THREADS, VALUES_AT_ONCE = 2048, 1024, 4096
 VALUE_WORDS, VALUE_FACTS = 2 * SLOTS + 4, 2
 """Words in which values are counted, and those of them that are facts, which come first."""
 
-NOT_BYTES, NOT_DICTIONARY, NOT_HALVES, NOT_SINGLES, NOT_REAL = (1 << bit for bit in range(5))
+NOT_BYTES, NOT_DICTIONARY, NOT_SINGLES = (1 << bit for bit in range(3))
 """Bits that say into what values do not go: `Dead` in kernels/pack/values.cu."""
 
 SURVEY = Signature(
@@ -207,11 +207,9 @@ def _value_statistics(count: int, dead: int, distinct: int) -> ValueStatistics:
     """Return statistics of values; nothing is said that a narrower coding makes needless."""
     few = not dead & NOT_DICTIONARY
     if few and distinct == 1:
-        return ValueStatistics(count, 1, False, False, False)
+        return ValueStatistics(count, 1, False, False)
     if not dead & NOT_BYTES:
-        return ValueStatistics(count, MOST_CODES + 1, True, False, False)
+        return ValueStatistics(count, MOST_CODES + 1, True, False)
     if few:
-        return ValueStatistics(count, distinct, False, False, False)
-    halves = not dead & NOT_HALVES
-    singles, real = not halves and not dead & NOT_SINGLES, not dead & NOT_REAL
-    return ValueStatistics(count, MOST_CODES + 1, False, halves, singles, real)
+        return ValueStatistics(count, distinct, False, False)
+    return ValueStatistics(count, MOST_CODES + 1, False, not dead & NOT_SINGLES)
