@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import wraps
 from numbers import Real
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
@@ -32,10 +32,6 @@ MODULES = {"cpu": "dasp.solvers.cpu.space", "cuda": "dasp.solvers.cuda.space"}
 
 PROGRESS_EVERY = 32
 """Iterations between two residuals that are shown."""
-
-
-SCIPY = {"tol": "rtol", "btol": "rtol", "restrt": "restart", "iter_lim": "maxiter", "show": "progress"}
-"""Arguments of SciPy's solvers, and those of ours that are meant."""
 
 
 def together(A: Any, work: Callable[[], Any], alike: Callable[[Any], dict[str, Any]]) -> Any:
@@ -63,65 +59,35 @@ def leave_together(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def one_call(method: Callable[P, R]) -> Callable[P, R]:
-    """Return a method that is timed, whose A may lie on several ranks, and which refuses other names."""
+def one_call(*, ranks: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator of methods: it times them, and warns if M is of older values of A.
 
-    @leave_together
-    @wraps(method)
-    def call(*given: P.args, **named: P.kwargs) -> R:
-        _check_names(method, given, named)
-        return _time(method, *given, **named)
-
-    return call
-
-
-def one_rank(method: Callable[P, R]) -> Callable[P, R]:
-    """Return a method as of `one_call` that refuses an A which lies on several ranks."""
-
-    @leave_together
-    @wraps(method)
-    def call(*given: P.args, **named: P.kwargs) -> R:
-        _check_names(method, given, named)
-        if hasattr(given[0] if given else named.get("A"), "solver_space"):
-            raise TypeError(
-                f"A lies on several ranks; {method.__name__} works on one; use cg, minres, bicgstab or gmres"
-            )
-        return _time(method, *given, **named)
-
-    return call
-
-
-def _time(method: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
-    """Call a method; return its results with the seconds that it took in the last of them, its `Stats`."""
-    began = time.perf_counter()
-    *found, stats = method(*given, **named)
-    stats = stats.timed(time.perf_counter() - began)
-    logger.info("%s in %.3g s: %s", method.__name__, stats.seconds, stats.reason)
-    return cast("R", (*found, stats))
-
-
-def _check_names(method: Callable[..., object], given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Check the names of arguments, and warn if M is of older values of A.
-
-    Raises
-    ------
-    TypeError
-        If the method has no argument of a name; it says which one is meant.
+    `ranks` says whether A may lie on several ranks. It raises TypeError where A does and may not, and for the
+    name `tol`, which SciPy's solvers once had.
     """
-    known = _parameters(method)
-    for name in named:
-        if name not in known:
-            meant = SCIPY.get(name, "")
-            remedy = f"{meant} is meant" if meant in known else f"it has {', '.join(known)}"
-            raise TypeError(f"{method.__name__} has no argument {name}; {remedy}")
-    M = named.get("M")
-    if M is not None and hasattr(M, "warn_of_old_values"):
-        M.warn_of_old_values(given[0] if given else named.get("A"))
 
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        @leave_together
+        @wraps(method)
+        def call(*given: P.args, **named: P.kwargs) -> R:
+            name, A, M = method.__name__, given[0] if given else named.get("A"), named.get("M")
+            if "tol" in named:
+                raise TypeError(f"{name} has no argument tol; rtol is meant")
+            if not ranks and hasattr(A, "solver_space"):
+                raise TypeError(
+                    f"A lies on several ranks; {name} works on one; use cg, minres, bicgstab or gmres"
+                )
+            if hasattr(M, "warn_of_old_values"):
+                M.warn_of_old_values(A)
+            began = time.perf_counter()
+            *found, stats = method(*given, **named)
+            stats = stats.timed(time.perf_counter() - began)
+            logger.info("%s in %.3g s: %s", name, stats.seconds, stats.reason)
+            return cast("R", (*found, stats))
 
-@cache
-def _parameters(method: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(method).parameters
+        return call
+
+    return decorate
 
 
 class ProgressBar(Protocol):

@@ -78,7 +78,7 @@ class BiconjugateGradientsStabilized(Method):
         return {"rr": rr, "rho": next_rho, "ww": ww, "code": where(can_step, turn, float(STEP))}
 
 
-@one_call
+@one_call(ranks=True)
 def bicgstab(
     A: Matrix,
     b: ArrayLike,

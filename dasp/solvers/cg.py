@@ -26,7 +26,7 @@ from dasp.solvers.system import Method, System, solve
 from dasp.solvers.workspace import Workspace
 
 
-@one_call
+@one_call(ranks=True)
 def cg(
     A: Matrix,
     b: ArrayLike,

@@ -131,7 +131,7 @@ def estimate_spectrum(A: Matrix, M: Matrix | None, dtype: np.dtype[Any], device:
     return float(values[0]), float(values[-1])
 
 
-@one_call
+@one_call(ranks=True)
 def chebyshev(
     A: Matrix,
     b: ArrayLike,

@@ -140,7 +140,7 @@ class Cycles:
         vectors["x"][...] += vectors["z"]
 
 
-@one_call
+@one_call(ranks=True)
 def gmres(
     A: Matrix,
     b: ArrayLike,

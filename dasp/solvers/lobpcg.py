@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dasp.runtime.types import Array
-from dasp.solvers.arguments import check_square, make_limits, one_rank, place_and_type, space_for, vectors_of
+from dasp.solvers.arguments import check_square, make_limits, one_call, place_and_type, space_for, vectors_of
 from dasp.solvers.blocks import (
     OVERFLOW,
     BlockSolve,
@@ -34,7 +34,7 @@ from dasp.solvers.stats import Stats
 from dasp.solvers.system import scale_for
 
 
-@one_rank
+@one_call(ranks=False)
 def lobpcg(
     A: Matrix,
     X: Array,

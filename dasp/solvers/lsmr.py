@@ -75,7 +75,7 @@ class Lsmr:
         }
 
 
-@one_call
+@one_call(ranks=True)
 def lsmr(
     A: Matrix,
     b: ArrayLike,

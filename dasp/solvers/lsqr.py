@@ -45,7 +45,7 @@ class Lsqr:
         }
 
 
-@one_call
+@one_call(ranks=True)
 def lsqr(
     A: Matrix,
     b: ArrayLike,

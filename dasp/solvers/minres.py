@@ -111,7 +111,7 @@ class MinimalResiduals(Method):
         }
 
 
-@one_call
+@one_call(ranks=True)
 def minres(
     A: Matrix,
     b: ArrayLike,

