@@ -84,12 +84,16 @@ class RanksDevice(CudaDevice):
 
         return launch
 
-    def download(self, array: DeviceArray) -> np.ndarray[Any, Any]:
-        """Return a copy on the host, when all that was launched before is done."""
+    def wait(self) -> None:
+        """Wait for all that was launched before."""
         self._await_sum()
         with self._device:
             self._event.record(self._cupy.cuda.get_current_stream())
         self._transport.wait(self._event)
+
+    def download(self, array: DeviceArray) -> np.ndarray[Any, Any]:
+        """Return a copy on the host, when all that was launched before is done."""
+        self.wait()
         return super().download(array)
 
     def repeat(

@@ -160,8 +160,8 @@ class Space(Protocol):
     dtype: np.dtype[Any]
     device: str
 
-    def fence(self) -> Callable[[], None]:
-        """Return a function that makes the current stream of its call wait for all launches so far."""
+    def wait(self) -> None:
+        """Wait for all launches so far."""
 
     def vectors(self, n: int, *names: str) -> Vectors:
         """Return vectors of n zeros."""

@@ -35,8 +35,7 @@ class Workspace:
 
     Pass one as `workspace=` to every solve of a sequence: from the second on nothing is allocated but the x
     that is returned. It holds on to the matrix and the preconditioner. One solve may use it at a time:
-    another thread, or a callback that solves, is refused it. A solve on another stream waits for the last
-    one.
+    another thread, or a callback that solves, is refused it.
 
     Examples
     --------
@@ -55,11 +54,10 @@ class Workspace:
         self._made: dict[tuple[object, ...], Any] = {}
         self._free = Lock()
         self._space: Space | None = None
-        self._wait: Callable[[], None] | None = None
 
     @contextmanager
     def reserve(self) -> Iterator[None]:
-        """Reserve the workspace for one solve.
+        """Reserve the workspace for one solve; of one that fails it keeps nothing.
 
         Raises
         ------
@@ -69,11 +67,13 @@ class Workspace:
         if not self._free.acquire(blocking=False):
             raise ValueError("workspace is in use by another solve; pass one of its own, or none")
         try:
-            if self._wait is not None:
-                self._wait()
             yield
+            if self._space is not None:
+                self._space.wait()  # the next solve may be on another stream
+        except BaseException:
+            self._drop()  # a GPU may still use it
+            raise
         finally:
-            self._wait = None if self._space is None else self._space.fence()
             self._free.release()
 
     def get(self, key: tuple[object, ...], kept: tuple[object, ...], make: Callable[[], P]) -> P:

@@ -32,9 +32,6 @@ class EmulatedDevice:
     def wait(self) -> None:
         """Every launch is done when it returns."""
 
-    def fence(self) -> Callable[[], None]:
-        return lambda: None
-
     def upload(self, target: np.ndarray, source: np.ndarray) -> None:
         target[...] = source
 

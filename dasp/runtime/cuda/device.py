@@ -217,16 +217,6 @@ class CudaDevice:
         """Wait for all that was launched before."""
         self._stream().synchronize()
 
-    def fence(self) -> Callable[[], None]:
-        """Return a function that makes the current stream of its call wait for all launches so far.
-
-        Those launches are the ones on the stream that is current now.
-        """
-        current = self._stream
-        event = self._cupy.cuda.Event(disable_timing=True)
-        event.record(current())
-        return lambda: current().wait_event(event)
-
     def is_capturing(self) -> bool:
         """Return True if CuPy's current stream is captured in a graph, or was until an error."""
         try:

@@ -80,9 +80,8 @@ class CpuSpace:
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
 
-    def fence(self) -> Callable[[], None]:
-        """Return a function that does nothing: every pass is done when it returns."""
-        return lambda: None
+    def wait(self) -> None:
+        """Do nothing: every pass is done when it returns."""
 
     def vectors(self, n: int, *names: str) -> CpuVectors:
         """Return vectors of n zeros."""

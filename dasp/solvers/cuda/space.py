@@ -61,9 +61,9 @@ class CudaSpace:
         self.trace = Trace(Slots())
         self.captures = True
 
-    def fence(self) -> Callable[[], None]:
-        """Return a function that makes the current stream of its call wait for all launches so far."""
-        return self.on.fence()
+    def wait(self) -> None:
+        """Wait for all launches on the current stream."""
+        self.on.wait()
 
     def vectors(self, n: int, *names: str) -> CudaVectors:
         """Return vectors of n zeros."""
