@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from numbers import Real
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from dasp.runtime.process import load
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.operator import Matrix, device_of
 from dasp.solvers.space import Space
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -90,19 +93,6 @@ def one_call(*, ranks: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
-class ProgressBar(Protocol):
-    """A bar of tqdm."""
-
-    def set_postfix_str(self, s: str, refresh: bool) -> None:
-        """Show the residual."""
-
-    def update(self, n: int) -> object:
-        """Count iterations."""
-
-    def close(self) -> None:
-        """Leave the bar as it is."""
-
-
 @dataclass
 class Limits:
     """When a solve ends, and who sees it on the way."""
@@ -112,7 +102,7 @@ class Limits:
     maxiter: int
     check_every: int
     callback: Callable[[Any], None] | None
-    bar: ProgressBar | None
+    bar: tqdm | None
 
 
 def make_limits(
@@ -157,13 +147,12 @@ def make_limits(
     return limits
 
 
-def _bar() -> ProgressBar:
+def _bar() -> tqdm:
     try:
         from tqdm import tqdm
     except ImportError as error:
         raise RuntimeError("progress was asked for and tqdm is not installed; pip install tqdm") from error
-    bar: ProgressBar = tqdm(unit=" iterations", leave=True)
-    return bar
+    return tqdm(unit=" iterations", leave=True)
 
 
 def place_and_type(A: Matrix, b: ArrayLike | None, M: Matrix | None = None) -> tuple[str, np.dtype[Any]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -54,17 +54,28 @@ BOOST = {"float32": 60, "float64": 500}
 infinite, by its size alone."""
 
 
-class Bidiagonalization(Protocol):
-    """A method on Golub and Kahan's bidiagonalization."""
+class Bidiagonalization:
+    """A method on Golub and Kahan's bidiagonalization.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Its vectors of length n, besides those of the problem.
+    """
 
     names: ClassVar[tuple[str, ...]]
 
+    def __init__(self, problem: Problem) -> None:
+        """Prepare the passes of an iteration."""
+
     def start(self, s: State, beta: Scalar, alpha: Scalar) -> State:
         """Take the lengths of the first u and v; return the first scalars."""
+        raise NotImplementedError
 
     def iterate(self, s: State, alpha: Scalar, beta: Scalar, next_alpha: Scalar) -> State:
         """Take those of this v, and of the next u and v; return `rr`, `gradient` and the scalars that
         change."""
+        raise NotImplementedError
 
 
 class Problem:
@@ -81,8 +92,7 @@ class Problem:
         adjoint: Matrix | None,
         dtype: np.dtype[Any],
         device: str,
-        method: Callable[[Problem], Bidiagonalization],
-        names: tuple[str, ...],
+        method: type[Bidiagonalization],
         unit: int = 0,
         damp: float = 0.0,
     ) -> None:
@@ -100,8 +110,8 @@ class Problem:
             self.adjoint = scale_by_power(self.adjoint, unit)
         m, n = self.operator.shape
         self.rows = self.space.vectors(m, "b", "u", "t")
-        self.columns = self.vectors = self.space.vectors(n, "x", "v", "g", *names)
-        self.count, self.nbytes = 6 + len(names), self.rows.nbytes + self.columns.nbytes
+        self.columns = self.vectors = self.space.vectors(n, "x", "v", "g", *method.names)
+        self.count, self.nbytes = 6 + len(method.names), self.rows.nbytes + self.columns.nbytes
         self._begin = self.rows.fuse("u = b", dots=("b b", "u u"))
         self._clear = self.columns.fuse("x = 0")
         self._residual = self.rows.fuse("u = b - t", dots=("b b", "u u"))
@@ -275,8 +285,7 @@ def solve_least_squares(
     x0: ArrayLike | None,
     limits: Limits,
     workspace: Workspace | None,
-    method: Callable[[Problem], Bidiagonalization],
-    names: tuple[str, ...],
+    method: type[Bidiagonalization],
     damp: float = 0.0,
 ) -> tuple[Array, Stats]:
     """Solve by a method; the arguments are those of `lsqr` and `lsmr`.
@@ -307,7 +316,7 @@ def solve_least_squares(
 
         def problem_of(unit: int, scale: int) -> Problem:
             key = method, dtype, device, unit, float(damp)
-            make = partial(Problem, *own, dtype, device, method, names, unit, float(damp))
+            make = partial(Problem, *own, dtype, device, method, unit, float(damp))
             problem = made.get(key, own, make)
             problem.take(right, start, scale)
             return problem

@@ -6,11 +6,11 @@ MINRES on the normal equations, without forming them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import make_limits, one_call
-from dasp.solvers.leastsquares import Problem, solve_least_squares
+from dasp.solvers.leastsquares import Bidiagonalization, Problem, solve_least_squares
 from dasp.solvers.operator import Matrix
 from dasp.solvers.scalars import Scalar, hypot, where
 from dasp.solvers.space import State
@@ -18,11 +18,11 @@ from dasp.solvers.stats import Stats
 from dasp.solvers.workspace import Workspace
 
 
-class Lsmr:
+class Lsmr(Bidiagonalization):
     """A product with A, one with its transpose, and three passes an iteration. Names are those of the
     paper."""
 
-    names: ClassVar[tuple[str, ...]] = ("h", "hbar")
+    names = ("h", "hbar")
 
     def __init__(self, problem: Problem) -> None:
         fuse = problem.columns.fuse
@@ -114,4 +114,4 @@ def lsmr(
     most = max(map(int, getattr(A, "shape", (1, 1))), default=1)
     maxiter = 4 * max(1, most) if maxiter is None else maxiter
     limits = make_limits(most, rtol, atol, maxiter, check_every, callback, progress, A)
-    return solve_least_squares(A, b, x0, limits, workspace, Lsmr, Lsmr.names, damp)
+    return solve_least_squares(A, b, x0, limits, workspace, Lsmr, damp)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import make_limits, one_call
-from dasp.solvers.leastsquares import Problem, solve_least_squares
+from dasp.solvers.leastsquares import Bidiagonalization, Problem, solve_least_squares
 from dasp.solvers.operator import Matrix
 from dasp.solvers.scalars import Scalar, hypot, where
 from dasp.solvers.space import State
@@ -15,10 +15,10 @@ from dasp.solvers.stats import Stats
 from dasp.solvers.workspace import Workspace
 
 
-class Lsqr:
+class Lsqr(Bidiagonalization):
     """A product with A, one with its transpose, and three passes an iteration."""
 
-    names: ClassVar[tuple[str, ...]] = ("w",)
+    names = ("w",)
 
     def __init__(self, problem: Problem) -> None:
         fuse = problem.columns.fuse
@@ -121,4 +121,4 @@ def lsqr(
     most = max(map(int, getattr(A, "shape", (1, 1))), default=1)
     maxiter = 4 * max(1, most) if maxiter is None else maxiter
     limits = make_limits(most, rtol, atol, maxiter, check_every, callback, progress, A)
-    return solve_least_squares(A, b, x0, limits, workspace, Lsqr, Lsqr.names, damp)
+    return solve_least_squares(A, b, x0, limits, workspace, Lsqr, damp)
