@@ -25,6 +25,7 @@ from dasp.multigrid.hierarchy import (
     check_levels,
     coarsen,
     cycle_type,
+    host_radius,
     invert_diagonal,
     levels_of,
     set_up,
@@ -289,10 +290,13 @@ class RankMultigrid(Cycle):
         """Cut and plan the matrices of all levels, but the finest one where it is used as it is."""
         self._made_of = matrix, setup = numbers
         comm, options, root = matrix.comm, self._options, self._root
-        facts = None if setup is None else (setup.rows, [one.radius(options) for one in setup.levels])
+        facts = None
+        if setup is not None:
+            smoothed = enumerate(setup.smoothed)
+            facts = setup.rows, [host_radius(one.A, options, coarse=k > 0) for k, one in smoothed]
         told = comm.gather(facts)[root]
         assert told is not None
-        sizes, radii = told  # the rows of all levels, the dense one too; the radii of those that are smoothed
+        sizes, radii = told  # the rows of all levels; the radii of those that are smoothed
         starts = [matrix.rows.starts, *(_cut_level(rows, comm.size) for rows in sizes[1:])]
 
         def scatter(piece: csr_array | None, rows: int, columns: int) -> DeviceOperator:
@@ -319,10 +323,10 @@ class RankMultigrid(Cycle):
             if k + 1 < len(sizes):
                 P.append(scatter(mine and mine.P, k, k + 1))
                 R.append(scatter(mine and mine.R, k + 1, k))
-        last, dense = len(sizes) - 1, None
+        last, inverse_of_last = len(sizes) - 1, None
         if last == len(radii):
-            dense = scatter(setup and setup.dense, last, last)
-        self._assemble(options, levels, P, R, dense)
+            inverse_of_last = scatter(setup and setup.inverse, last, last)
+        self._assemble(options, levels, P, R, inverse_of_last)
         return False
 
     def _in_type(self, dtype: np.dtype[Any]) -> RankMultigrid:
@@ -340,7 +344,7 @@ class RankMultigrid(Cycle):
                 return None
             hierarchy = coarsen(as_csr(whole), mine.transfers)
             check_levels(hierarchy)
-            return set_up(hierarchy, self._options)
+            return set_up(hierarchy)
 
         return D, D.agree(set_up_again)
 
@@ -414,5 +418,5 @@ def multigrid(
     levels, options, mine = D.agree(check, lambda _: {**asked, "dtype": dtype and np.dtype(dtype).name})
     computed = D.comm.gather(mine)[root]
     assert computed is not None
-    setup = D.agree(lambda: set_up(levels, options) if D.comm.rank == root else None)
+    setup = D.agree(lambda: set_up(levels) if D.comm.rank == root else None)
     return RankPreconditioner(D, RankMultigrid(D, setup, options, computed, root))

@@ -1,9 +1,9 @@
 """Multigrid cycles of a PyAMG hierarchy, each of whose matrices is planned for the device.
 
 PyAMG makes the hierarchy on the host (Bell, Olson, Schroder, Southworth, doi:10.21105/joss.05495); a cycle
-is a fixed sequence of products and passes, so that a GPU's graph holds it whole. The last levels, with few
-rows, are one dense matrix: a cycle is linear, and a launch for each of its steps would cost more than that
-product.
+is a fixed sequence of products and passes, so that a GPU's graph holds it whole. The first level with few
+rows is the last one that is used, and multiplied by its inverse: that product costs less than a cycle of
+launches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from dasp.matrix.matrix import SpMatrix
-from dasp.multigrid.hierarchy import Setup, check_finite, coarsen, cycle_type, levels_of, set_up
+from dasp.multigrid.hierarchy import (
+    INVERSE,
+    Setup,
+    check_finite,
+    coarsen,
+    cycle_type,
+    invert_diagonal,
+    levels_of,
+    set_up,
+)
 from dasp.multigrid.smoothers import LEVEL_VECTORS, CycleOptions, Level, check_options
 from dasp.preconditioners.base import PlannedPart, Preconditioner, host_matrix, place
 from dasp.preconditioners.spectrum import spectral_radius
@@ -27,10 +36,6 @@ from dasp.solvers.space import Vectors
 
 COARSE_SWEEPS = 8
 """Times that the last level is smoothed, forwards and backwards, where it has more rows."""
-
-
-DENSE = "the inverse"
-"""The name of the dense matrix among those of the levels."""
 
 
 def entry_type(matrix: csr_array, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -47,13 +52,13 @@ class Cycle(Preconditioner):
         levels: list[Level],
         P: list[DeviceOperator],
         R: list[DeviceOperator],
-        dense: DeviceOperator | None,
+        inverse: DeviceOperator | None,
     ) -> None:
-        """Take the levels that are smoothed, and the dense one below them if there is one."""
-        self._options, self._levels, self._P, self._R, self._dense = options, levels, P, R, dense
+        """Take the levels that are smoothed, and the inverse of the one below them if there is one."""
+        self._options, self._levels, self._P, self._R, self._inverse = options, levels, P, R, inverse
         self._vectors = [level.vectors for level in levels]
-        if dense is not None:
-            self._vectors.append(self.space.vectors(dense.shape[0], "b", "x") if levels else self.vectors)
+        if inverse is not None:
+            self._vectors.append(self.space.vectors(inverse.shape[0], "b", "x") if levels else self.vectors)
 
     def apply(self) -> None:
         """Make a cycle."""
@@ -73,10 +78,10 @@ class Cycle(Preconditioner):
         level.smooth(from_zero=False, forward=False)
 
     def _solve_coarsest(self, *, from_zero: bool) -> None:
-        """Multiply by the dense matrix; without one smooth the last level many times."""
+        """Multiply by the inverse; without one smooth the last level many times."""
         vectors = self._vectors[-1]
-        if self._dense is not None:
-            self.space.apply(self._dense, vectors["b"], vectors["x"])
+        if self._inverse is not None:
+            self.space.apply(self._inverse, vectors["b"], vectors["x"])
             return
         for sweep in range(COARSE_SWEEPS):
             self._levels[-1].smooth(from_zero=from_zero and sweep == 0, forward=True)
@@ -104,7 +109,7 @@ class Multigrid(Cycle):
 
     def _build(self, setup: Setup, like: Multigrid | None = None) -> None:
         """Plan the matrices of all levels, and make the levels of them."""
-        self._setup, matrices = setup, _matrices(setup)
+        self._setup, matrices = setup, setup.matrices
         parts: dict[tuple[str, int], PlannedPart] = {}
         inverses: dict[int, Array] = {}
 
@@ -113,7 +118,7 @@ class Multigrid(Cycle):
             before = None if like is None else like._parts[key]
             parts[key] = PlannedPart(matrices[key], dtype, self.device, before)
             if key[0] == "A":
-                inverses[key[1]] = setup.levels[key[1]].inverse(parts[key])
+                inverses[key[1]] = invert_diagonal(matrices[key], parts[key].diagonal(), coarse=key[1] > 0)
 
         # Side by side: some steps of a plan on the CPU take one thread, and so does a GPU's compiler.
         # The checks come first, so that it is their error that is raised.
@@ -121,15 +126,14 @@ class Multigrid(Cycle):
         run([*checks, *(partial(plan, key) for key in matrices)])
         self._parts = {key: parts[key] for key in matrices}  # in their order, not that of the threads
         levels = []
-        for k, one in enumerate(setup.levels):
+        for k, one in enumerate(setup.smoothed):
             part, inverse = self._parts["A", k], inverses[k]
             vectors = (
                 self.vectors if k == 0 else self.space.vectors(part.csr.shape[0], "b", "x", *LEVEL_VECTORS)
             )
             radius = self._radius(part, inverse, vectors) if like is None else like._levels[k].radius
             levels.append(Level(part.operator, inverse, radius, self.space, self._options, vectors, one.A))
-        P, R, dense = self._operators()
-        self._assemble(self._options, levels, P, R, dense)
+        self._assemble(self._options, levels, *self._operators())
 
     def _radius(self, part: PlannedPart, inverse: Array, vectors: Vectors) -> float:
         """Return the largest eigenvalue of D^-1 A, about, by products on the device; 0 if none is needed."""
@@ -138,10 +142,10 @@ class Multigrid(Cycle):
         return spectral_radius(part.csr, part.operator, inverse, self.space, vectors)
 
     def _operators(self) -> tuple[list[DeviceOperator], list[DeviceOperator], DeviceOperator | None]:
-        """Return P and R of all levels, and the dense matrix if there is one."""
+        """Return P and R of all levels, and the inverse if there is one."""
         P, R = ([part.operator for (own, _), part in self._parts.items() if own == name] for name in "PR")
-        dense = self._parts.get((DENSE, len(self._setup.levels)))
-        return P, R, None if dense is None else dense.operator
+        inverse = self._parts.get((INVERSE, len(self._setup.levels) - 1))
+        return P, R, None if inverse is None else inverse.operator
 
     def _read(self, A: Any) -> Setup:
         """Return the hierarchy of a matrix, by P and R of this one; or that of PyAMG that is given."""
@@ -154,11 +158,11 @@ class Multigrid(Cycle):
             raise ValueError(
                 f"the hierarchy is of a matrix of shape {hierarchy[0].A.shape}; M has {self.shape}"
             )
-        return set_up(hierarchy, self._options)
+        return set_up(hierarchy)
 
     def _load(self, numbers: Setup) -> bool:
         """Take a hierarchy; one of other sizes is planned anew."""
-        matrices = _matrices(numbers)
+        matrices = numbers.matrices
         if numbers.rows != self._setup.rows or matrices.keys() != self._parts.keys():
             self._build(numbers)
             return False
@@ -166,28 +170,17 @@ class Multigrid(Cycle):
         for key, matrix in matrices.items():
             check_finite(*key, matrix)
         same = [self._parts[key].load(matrix) for key, matrix in matrices.items()]
-        for k, (level, one) in enumerate(zip(self._levels, numbers.levels, strict=True)):
+        for k, (level, one) in enumerate(zip(self._levels, numbers.smoothed, strict=True)):
             part = self._parts["A", k]
-            inverse = one.inverse(part)
+            inverse = invert_diagonal(one.A, part.diagonal(), coarse=k > 0)
             level.A = part.operator
             level.load(inverse, self._radius(part, inverse, level.vectors), one.A)
-        self._P, self._R, self._dense = self._operators()
+        self._P, self._R, self._inverse = self._operators()
         return all(same)
 
     def _in_type(self, dtype: np.dtype[Any]) -> Multigrid:
         """Return another one that computes in a type."""
         return Multigrid(self._setup, self._options, dtype, self.device, self)
-
-
-def _matrices(setup: Setup) -> dict[tuple[str, int], csr_array]:
-    """Return the matrices that a cycle multiplies by, each with its name and its level."""
-    matrices = {
-        (name, k): getattr(level, name)
-        for name in "APR"
-        for k, level in enumerate(setup.levels)
-        if getattr(level, name) is not None
-    }
-    return matrices if setup.dense is None else {**matrices, (DENSE, len(setup.levels)): setup.dense}
 
 
 def multigrid(
@@ -261,4 +254,4 @@ def multigrid(
         raise ValueError(
             "smoother is 'gauss-seidel', which goes row by row, on a GPU; 'chebyshev' is needed there"
         )
-    return Multigrid(set_up(hierarchy, options), options, computed, where)._follow(ml)
+    return Multigrid(set_up(hierarchy), options, computed, where)._follow(ml)

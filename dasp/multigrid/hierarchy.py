@@ -1,4 +1,4 @@
-"""A PyAMG hierarchy as a cycle uses it, on the host: checked, and the last levels as one dense matrix."""
+"""A PyAMG hierarchy as a cycle uses it, on the host: checked, and the inverse of its last level."""
 
 from __future__ import annotations
 
@@ -7,19 +7,33 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array, csr_matrix
 
-from dasp.multigrid.smoothers import CycleOptions, dense_smoother
-from dasp.preconditioners.base import TYPES, PlannedPart, host_matrix, inverse_diagonal, is_finite, wide_type
-from dasp.preconditioners.spectrum import NAMES, dense_spectral_radius, spectral_radius
+from dasp.multigrid.smoothers import CycleOptions
+from dasp.preconditioners.base import (
+    TYPES,
+    computing_type,
+    host_matrix,
+    inverse_diagonal,
+    is_finite,
+    wide_type,
+)
+from dasp.preconditioners.spectrum import NAMES, spectral_radius
 from dasp.runtime import check as _check
 from dasp.runtime.types import Array, DTypeLike
 from dasp.solvers.arguments import space_for
 from dasp.solvers.operator import as_operator
 
 DENSE_ROWS = 320
-"""Rows of a level up to which a V-cycle from it down is kept as one dense matrix."""
+"""The first level with at most so many rows is inverted, and no level below it is used."""
 
 MOST_INVERSE_ROWS = 1500
 """Rows of the last level up to which it is inverted; the pseudo-inverse of more takes seconds and memory."""
+
+INVERSE = "the inverse"
+"""The name of the inverse among the matrices of the levels."""
+
+ASYMMETRY = 100
+"""Units of rounding, relative to the largest entry, by which a Hermitian matrix may differ from its adjoint:
+products R A P do."""
 
 
 def levels_of(ml: Any) -> list[Any]:
@@ -84,51 +98,25 @@ def cycle_type(levels: list[Any], dtype: DTypeLike | None) -> np.dtype[Any]:
     return wanted
 
 
-class LevelMatrices(NamedTuple):
-    """A level as a cycle needs it, on the host.
-
-    Attributes
-    ----------
-    A, P, R : scipy.sparse.csr_array
-        The matrix, and what prolongs from the level below and restricts to it; None on the last level.
-    coarse : bool
-        False for the finest level.
-    """
-
-    A: csr_array
-    P: csr_array | None
-    R: csr_array | None
-    coarse: bool
-
-    def inverse(self, planned: PlannedPart | None = None) -> Array:
-        """Return the inverse of the diagonal of A, which a GPU finds sooner where A is planned there."""
-        diagonal = self.A.diagonal() if planned is None else planned.diagonal()
-        return invert_diagonal(self.A, diagonal, coarse=self.coarse)
-
-    def radius(self, options: CycleOptions) -> float:
-        """Return the largest eigenvalue of D^-1 A, about, by products on the host; 0 if none is needed."""
-        if options.smoother == "gauss-seidel":
-            return 0.0
-        inverse, space = self.inverse(), space_for("cpu", np.dtype(wide_type(self.A)))
-        operator, vectors = as_operator(self.A, "cpu"), space.vectors(len(inverse), *NAMES)
-        return spectral_radius(self.A, operator, inverse, space, vectors)
-
-
 class HostLevel(NamedTuple):
-    """A level as a hierarchy of PyAMG has it."""
+    """A level on the host: its matrix, and P and R between it and the level below; None on the last level."""
 
     A: csr_array
-    P: csr_array | None
-    R: csr_array | None
+    P: csr_array | None = None
+    R: csr_array | None = None
 
 
-def coarsen(A: csr_array, transfers: list[tuple[csr_array, csr_array]]) -> list[HostLevel]:
+Transfers = list[tuple[csr_array, csr_array]]
+"""P and R of every level but the last."""
+
+
+def coarsen(A: csr_array, transfers: Transfers) -> list[HostLevel]:
     """Return the levels of a matrix: between two of them P and R, and on the coarser one R A P."""
     levels = []
     for P, R in transfers:
         levels.append(HostLevel(A, P, R))
         A = R @ A @ P
-    return [*levels, HostLevel(A, None, None)]
+    return [*levels, HostLevel(A)]
 
 
 class Setup(NamedTuple):
@@ -136,59 +124,78 @@ class Setup(NamedTuple):
 
     Attributes
     ----------
-    levels : list of LevelMatrices
-        Those that are smoothed, the last level among them if it is too large to be inverted.
-    dense : scipy.sparse.csr_array or None
-        The cycle from the level behind them down, as one matrix; None if there is none.
-    transfers : list of pair
-        P and R of every level but the last.
+    levels : list of HostLevel
+        Down to the one that is inverted.
+    inverse : scipy.sparse.csr_array or None
+        The pseudo-inverse of the last level; None if that is too large, and smoothed as the others are.
     """
 
-    levels: list[LevelMatrices]
-    dense: csr_array | None
-    transfers: list[tuple[csr_array, csr_array]]
+    levels: list[HostLevel]
+    inverse: csr_array | None
+
+    @property
+    def smoothed(self) -> list[HostLevel]:
+        """The levels that are smoothed."""
+        return self.levels if self.inverse is None else self.levels[:-1]
+
+    @property
+    def transfers(self) -> Transfers:
+        """P and R of every level but the last."""
+        return [(one.P, one.R) for one in self.levels[:-1]]
 
     @property
     def rows(self) -> list[int]:
-        """The rows of each level, the dense one too."""
-        dense = [] if self.dense is None else [self.dense]
-        return [int(A.shape[0]) for A in (*(one.A for one in self.levels), *dense)]
+        """The rows of each level."""
+        return [int(one.A.shape[0]) for one in self.levels]
+
+    @property
+    def matrices(self) -> dict[tuple[str, int], csr_array]:
+        """The matrices that a cycle multiplies by, each with its name and its level."""
+        matrices = {("A", k): one.A for k, one in enumerate(self.smoothed)}
+        for name, k in (("P", 0), ("R", 1)):
+            matrices |= {(name, level): pair[k] for level, pair in enumerate(self.transfers)}
+        return (
+            matrices if self.inverse is None else {**matrices, (INVERSE, len(self.levels) - 1): self.inverse}
+        )
 
 
-def set_up(hierarchy: list[Any], options: CycleOptions) -> Setup:
+def set_up(hierarchy: list[Any]) -> Setup:
     """Return a hierarchy as a cycle uses it.
 
     Raises
     ------
     ValueError
-        If a level that becomes part of the dense matrix holds NaN or infinity, or has no usable diagonal.
+        If the level that is inverted holds NaN or infinity.
     """
-    levels = [
-        LevelMatrices(as_csr(one.A), as_csr(one.P), as_csr(one.R), k > 0)
-        for k, one in enumerate(hierarchy[:-1])
-    ]
-    last, inner = as_csr(hierarchy[-1].A), len(levels)
-    transfers = [(level.P, level.R) for level in levels]
-    if last.shape[0] > MOST_INVERSE_ROWS:
-        return Setup([*levels, LevelMatrices(last, None, None, inner > 0)], None, transfers)
-    small = [k for k, level in enumerate(levels) if level.A.shape[0] <= DENSE_ROWS and options.cycle == "V"]
-    first = min([*small, inner])
-    check_levels(hierarchy, first)
-    return Setup(levels[:first], csr_array(_dense_cycle(levels[first:], last, options)), transfers)
+    small = [k for k, one in enumerate(hierarchy) if one.A.shape[0] <= DENSE_ROWS]
+    last = small[0] if small else len(hierarchy) - 1
+    levels = [HostLevel(as_csr(one.A), as_csr(one.P), as_csr(one.R)) for one in hierarchy[:last]]
+    A = as_csr(hierarchy[last].A)
+    levels.append(HostLevel(A))
+    if A.shape[0] > MOST_INVERSE_ROWS:
+        return Setup(levels, None)
+    check_finite("A", last, A)
+    return Setup(levels, csr_array(_pseudo_inverse(A)))
 
 
-def _dense_cycle(levels: list[LevelMatrices], last: csr_array, options: CycleOptions) -> np.ndarray[Any, Any]:
-    """Return the matrix of a V-cycle over some levels and the last one, of which it takes the
-    pseudo-inverse."""
-    inner = np.linalg.pinv(last.toarray().astype(wide_type(last)))
-    for level in reversed(levels):
-        A, P, R = level.A.toarray().astype(wide_type(level.A)), level.P.toarray(), level.R.toarray()
-        inverse, unit = level.inverse(), np.eye(len(A))
-        radius = 0.0 if options.smoother == "gauss-seidel" else dense_spectral_radius(A, inverse)
-        smooth = dense_smoother(A, inverse, radius, options)
-        before = smooth(np.zeros_like(unit), unit, True)
-        inner = smooth(before + P @ (inner @ (R @ (unit - A @ before))), unit, False)
-    return np.asarray(inner)
+def _pseudo_inverse(A: csr_array) -> np.ndarray[Any, Any]:
+    """Return the pseudo-inverse: Neumann problems, and rows of zeros, make a level singular."""
+    dense = A.toarray().astype(wide_type(A))
+    most = ASYMMETRY * np.finfo(computing_type(A)).eps * abs(dense).max(initial=0)
+    hermitian = bool((abs(dense - dense.conj().T) <= most).all())
+    if hermitian:
+        dense = dense / 2 + dense.conj().T / 2
+    zero = len(dense) * np.finfo(np.float64).eps  # relative to the largest eigenvalue
+    return np.asarray(np.linalg.pinv(dense, rcond=zero, hermitian=hermitian))
+
+
+def host_radius(A: csr_array, options: CycleOptions, *, coarse: bool) -> float:
+    """Return the largest eigenvalue of D^-1 A, about, by products on the host; 0 if none is needed."""
+    if options.smoother == "gauss-seidel":
+        return 0.0
+    inverse, space = invert_diagonal(A, A.diagonal(), coarse=coarse), space_for("cpu", np.dtype(wide_type(A)))
+    vectors = space.vectors(len(inverse), *NAMES)
+    return spectral_radius(A, as_operator(A, "cpu"), inverse, space, vectors)
 
 
 def invert_diagonal(A: csr_array, diagonal: Array, *, coarse: bool) -> Array:
@@ -211,14 +218,14 @@ def invert_diagonal(A: csr_array, diagonal: Array, *, coarse: bool) -> Array:
     return inverse
 
 
-def check_levels(hierarchy: list[Any], first: int = 0) -> None:
-    """Check that no matrix of a hierarchy, from a level on, holds NaN or infinity.
+def check_levels(hierarchy: list[Any]) -> None:
+    """Check that no matrix of a hierarchy holds NaN or infinity.
 
     Raises
     ------
     ValueError
     """
-    for k, level in enumerate(hierarchy[first:], first):
+    for k, level in enumerate(hierarchy):
         for name in "APR":
             if getattr(level, name, None) is not None:
                 check_finite(name, k, getattr(level, name))

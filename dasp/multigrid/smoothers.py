@@ -1,12 +1,9 @@
-"""The smoothers of multigrid: of a level on its device, and of a small one as dense matrices on the host."""
+"""The smoothers of multigrid."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 from scipy.sparse import csr_array
 
 from dasp.preconditioners.base import MOST_STEPS, cast
@@ -164,38 +161,3 @@ def _sweep(indptr, indices, data, b, x, inverse, forward):  # type: ignore[no-un
             if indices[entry] != row:
                 total -= data[entry] * x[indices[entry]]
         x[row] = total * inverse[row]
-
-
-Smoother = Callable[[Array, Array, bool], Array]
-"""Takes X, B and whether it goes forward; returns a better X."""
-
-
-def dense_smoother(A: np.ndarray[Any, Any], inverse: Array, radius: float, options: CycleOptions) -> Smoother:
-    """Return the smoother of a dense matrix, for all columns of X; the arguments are those of `Level`."""
-    inverse = inverse[:, None] / options.scale(radius)
-    if options.smoother == "gauss-seidel":
-        used = inverse != 0
-        unit = np.diag((~used[:, 0]).astype(A.dtype))  # else a row of zeros could not be solved for
-        lower, upper = np.tril(A) + unit, np.triu(A) + unit
-
-        def sweep(X: Array, B: Array, forward: bool) -> Array:
-            step: Array = used * np.linalg.solve(lower if forward else upper, B - A @ X)
-            return X + step
-
-    else:
-        first, further = options.steps
-
-        def sweep(X: Array, B: Array, forward: bool) -> Array:
-            step = first * inverse * (B - A @ X)
-            X = X + step
-            for last, rest in further:
-                step = last * step + rest * inverse * (B - A @ X)
-                X = X + step
-            return X
-
-    def smooth(X: Array, B: Array, forward: bool) -> Array:
-        for _ in range(options.sweeps):
-            X = sweep(X, B, forward)
-        return X
-
-    return smooth

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,27 +84,13 @@ def spectral_radius(
     with inside.device if is_cupy(inside) else nullcontext(), np.errstate(all="ignore"):
         inside[...] = space.asarray(inverse)
         arrays = {name: vectors[name] for name in NAMES}
-        return _estimate(A, inverse, operator.multiply, arrays, measure, extend)
-
-
-def dense_spectral_radius(A: np.ndarray[Any, Any], inverse: np.ndarray[Any, Any]) -> float:
-    """Estimate as `spectral_radius` does, for a small dense A on the host; nothing is compiled."""
-    arrays = {name: np.empty(len(A), A.dtype) for name in NAMES}
-
-    def dot(left: str, right: str) -> np.float64:
-        return np.float64(np.vdot(arrays[left], arrays[right]).real)
-
-    def measure(one: _Pair, other: _Pair) -> tuple[Any, ...]:
-        return dot(one.y, "q"), dot(other.y, "q")
-
-    def extend(one: _Pair, other: _Pair, alpha: float, beta: float) -> np.float64:
-        r = arrays[other.r]
-        r[...] = arrays["q"] - alpha * arrays[one.r] - beta * r
-        arrays[other.y][...] = inverse * r
-        return dot(other.r, other.y)
-
-    with np.errstate(all="ignore"):
-        return _estimate(A, inverse, partial(np.matmul, A), arrays, measure, extend)
+        found = _find_by_lanczos(operator.multiply, arrays, measure, extend)
+        if found is None:  # the largest sum of a row of absolute values
+            sizes = abs(inverse)
+            found = float((sizes * (abs(A) @ np.ones_like(sizes))).max()) / UPPER
+    if not math.isfinite(found):
+        raise ValueError("A holds NaN or infinity, or its products overflow; finite numbers are needed")
+    return found
 
 
 class _Pair(NamedTuple):
@@ -125,18 +111,6 @@ Measure = Callable[[_Pair, _Pair], tuple[Any, ...]]
 
 Extend = Callable[[_Pair, _Pair, float, float], np.float64]
 """Sets the second pair to the one that follows both, given alpha and beta; returns r'y of it."""
-
-
-def _estimate(
-    A: Any, inverse: Array, multiply: Multiply, arrays: dict[str, Array], measure: Measure, extend: Extend
-) -> float:
-    found = _find_by_lanczos(multiply, arrays, measure, extend)
-    if found is None:  # the largest sum of a row of absolute values
-        sizes = abs(inverse)
-        found = float((sizes * (abs(A) @ np.ones_like(sizes))).max()) / UPPER
-    if not math.isfinite(found):
-        raise ValueError("A holds NaN or infinity, or its products overflow; finite numbers are needed")
-    return found
 
 
 def _find_by_lanczos(

@@ -149,6 +149,7 @@ def iterations_with_multigrid(A: Any, b: Any, ml: Any, options: dict[str, Any]) 
 def test_multigrid_is_that_of_one_rank(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     pyamg = pytest.importorskip("pyamg")
     monkeypatch.setattr(preconditioners, "LEAST_ROWS", 100)
+    monkeypatch.setattr("dasp.multigrid.hierarchy.DENSE_ROWS", 20)
     A = generate("poisson2d:40")
     ml = pyamg.smoothed_aggregation_solver(sp.csr_matrix(A), max_coarse=20)
     b = np.random.default_rng(30).standard_normal(1600)
@@ -160,6 +161,7 @@ def test_multigrid_is_that_of_one_rank(options: dict[str, Any], monkeypatch: pyt
 def test_a_large_last_level_over_ranks_is_smoothed(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pyamg = pytest.importorskip("pyamg")
     monkeypatch.setattr(preconditioners, "LEAST_ROWS", 100)
+    monkeypatch.setattr("dasp.multigrid.hierarchy.DENSE_ROWS", 0)
     monkeypatch.setattr("dasp.multigrid.hierarchy.MOST_INVERSE_ROWS", 30)
     monkeypatch.setattr(np.linalg, "pinv", None)
     A = generate("poisson2d:40")

@@ -22,6 +22,12 @@ from tests.support.systems import check, poisson
 pyamg = pytest.importorskip("pyamg")
 
 
+@pytest.fixture(autouse=True)
+def many_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small matrices have several levels that are smoothed."""
+    monkeypatch.setattr(hierarchy, "DENSE_ROWS", 10)
+
+
 @pytest.mark.parametrize("cycle", ["V", "W", "F"])
 def test_multigrid_is_pyamgs(cycle):
     """With PyAMG's own smoother: the same cycle, up to what two estimates of an eigenvalue differ by."""
@@ -88,6 +94,37 @@ def test_multigrid_takes_a_matrix_or_a_hierarchy(options):
         M.update(B * np.nan)
 
 
+def neumann(side: int) -> sp.csr_array:
+    """Poisson's matrix with rows that sum up to 0."""
+    A = poisson(side)
+    return sp.csr_array(A - sp.diags_array(A @ np.ones(side * side)))
+
+
+@pytest.mark.parametrize("cycle", ["V", "W", "F"])
+@pytest.mark.parametrize("rows", [10, 320])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_first_small_level_is_inverted_though_singular(monkeypatch, cycle, rows, dtype):
+    monkeypatch.setattr(hierarchy, "DENSE_ROWS", rows)
+    A, b = neumann(40), np.random.default_rng(0).standard_normal(1600)
+    b -= b.mean()
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A, dtype=dtype), max_coarse=10)
+    M: Any = multigrid(ml, device="cpu", cycle=cycle)
+    sizes = [level.A.shape[0] for level in ml.levels]
+    assert M._setup.rows == [size for size in sizes if size > rows] + [max(s for s in sizes if s <= rows)]
+    x, stats = cg(A, b, M=M, rtol=1e-8)
+    check(A, x, b, stats, 1e-8)
+    assert stats.iterations <= 12
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.3])
+@pytest.mark.parametrize("field", [0.0, 0.3j])
+def test_a_small_matrix_is_inverted(skew, field):
+    side = sp.diags_array([skew - 1 + field, 2.5, -1 - skew - field], offsets=[-1, 0, 1], shape=(9, 9))
+    A = sp.csr_array(sp.block_diag([side, sp.csr_array((1, 1))]))
+    M, r = multigrid(SimpleNamespace(levels=[SimpleNamespace(A=A)]), device="cpu"), np.ones(10)
+    np.testing.assert_allclose(M @ r, np.linalg.pinv(A.toarray()) @ r, rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize("smoother", ["chebyshev", "gauss-seidel"])
 def test_a_large_last_level_is_smoothed_and_not_inverted(monkeypatch, smoother):
     monkeypatch.setattr("dasp.multigrid.hierarchy.MOST_INVERSE_ROWS", 30)
@@ -104,8 +141,9 @@ def test_a_large_last_level_is_smoothed_and_not_inverted(monkeypatch, smoother):
 
 @pytest.mark.parametrize("smoother", ["chebyshev", "jacobi", "gauss-seidel"])
 @pytest.mark.parametrize("cycle", ["V", "W"])
-def test_rows_of_zeros_are_passed_by_on_coarse_levels(smoother, cycle):
+def test_rows_of_zeros_are_passed_by_on_coarse_levels(smoother, cycle, monkeypatch):
     """Aggregates with fewer unknowns than modes leave such rows."""
+    monkeypatch.setattr(hierarchy, "DENSE_ROWS", 6)
     A = poisson(20)
     ml = pyamg.smoothed_aggregation_solver(sp.csr_matrix(A), max_coarse=5)
     levels = [
