@@ -26,12 +26,11 @@ def test_addresses_and_numbers_as_launches_take_them(monkeypatch):
     device, words = object.__new__(CudaDevice), []
     device._ndarray, device._stream = Array, lambda: SimpleNamespace(ptr=5)
     monkeypatch.setattr(device, "_load", lambda *_: None)
-    on_grid = SimpleNamespace(on_grid=lambda *given: words.extend(given))
-    monkeypatch.setattr(cuda_device, "Launch", lambda *_: on_grid)
+    monkeypatch.setattr(cuda_device, "Launch", lambda *_: lambda *given: words.extend(given))
     signature = Signature("a.cu", "a", "const double* x\n long long n\n int k\n const double* y")
     launch = device.kernel(signature, {}, {})
     launch(3, 64, {"n": np.int64(8), "x": Array(), "y": None, "k": 7, "other": 1})
-    assert words == [5, (3, 1), 64, 0, 9, 8, 7, 0]
+    assert words == [5, 3, 1, 64, 0, 9, 8, 7, 0]
 
 
 class Kept:

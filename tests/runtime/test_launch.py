@@ -342,8 +342,8 @@ def test_a_kernel_takes_other_arguments_and_another_grid_every_time(monkeypatch)
     stand_in(monkeypatch, lambda: driver)
     signature = Signature("k.cu", "k", "int* x\nint n\nint* y\nlong long m")
     launch = Launch(SimpleNamespace(ptr=0x1234), signature, {}, {}, signature.names)
-    launch.on_grid(7, (3, 4), 64, 0, 2**40, -5, 0, 2**50)
-    launch.on_grid(0, (1, 1), 1024, 36, 2**40, 9, 2**40, 1)
+    launch(7, 3, 4, 64, 0, 2**40, -5, 0, 2**50)
+    launch(0, 1, 1, 1024, 36, 2**40, 9, 2**40, 1)
     one, two = driver.launches
     assert (one["stream"], one["grid"], one["block"]) == (7, [3, 4, 1], [64, 1, 1])
     assert one["parameters"] == [2**40, -5, None, 2**50]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.driver import WHILE_NODES, LoopGraph, allow_shared
-from dasp.runtime.cuda.launch import OVERLAPPING, Kinds, Launch, Launches, Signature
+from dasp.runtime.cuda.launch import OVERLAPPING, Kinds, Launch, Signature
 from dasp.runtime.cuda.source import Source
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.sizes import ceil_div
@@ -152,19 +152,23 @@ class CudaDevice:
 
     def kernel(
         self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]
-    ) -> Launches:
-        """Return a compiled kernel, whose grid and arguments come with each launch."""
+    ) -> Callable[[int | tuple[int, int], int, Mapping[str, Any]], None]:
+        """Return a function that launches a compiled kernel.
+
+        It takes the blocks of the grid, along x or along x and y, the threads of a block, and an argument for
+        every parameter, and perhaps others: arrays, numbers, or None for the null pointer.
+        """
         array = self._ndarray
         shared = signature.shared_words
         function = self._load(signature, constants, 4 * self.shared_words if shared else 0)
         launch, names = Launch(function, signature, types, {}, signature.names), signature.names
 
         def launch_on(blocks: int | tuple[int, int], threads: int, arguments: Mapping[str, Any]) -> None:
-            grid = (blocks, 1) if isinstance(blocks, int) else blocks
+            x, y = (blocks, 1) if isinstance(blocks, int) else blocks
             nbytes = 4 * arguments[shared] if shared else 0
             values = (arguments[name] for name in names)
             words = [value.data.ptr if isinstance(value, array) else value or 0 for value in values]
-            launch.on_grid(self._stream().ptr, grid, threads, nbytes, *words)
+            launch(self._stream().ptr, x, y, threads, nbytes, *words)
 
         return launch_on
 
@@ -285,7 +289,7 @@ class KernelLauncher:
 
     def __init__(self, device: CudaDevice) -> None:
         self.device = device
-        self._kernels: dict[tuple[Signature, Kinds], Launches] = {}
+        self._kernels: dict[tuple[Signature, Kinds], Callable[..., None]] = {}
 
     def launch(
         self,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -225,7 +225,7 @@ class Launch:
         Parameters that come with each launch. They follow each other in the kernel; the first has 8 bytes,
         or is the first of all.
     blocks, threads : int
-        Of the grid, and of a block.
+        Of the grid, and of a block. Without `blocks` the grid comes with each launch.
     shared_bytes : int
         Dynamic shared memory of a block.
     overlaps : bool
@@ -247,7 +247,7 @@ class Launch:
         arguments: Mapping[str, Any],
         varying: Sequence[str] = (),
         *,
-        blocks: int = 1,
+        blocks: int | None = None,
         threads: int = 1,
         shared_bytes: int = 0,
         overlaps: bool = False,
@@ -263,12 +263,12 @@ class Launch:
         block = bytearray(PARAMETERS_FROM + nbytes)
         config = _Config.from_buffer(block)
         config.attributes, config.attribute_count = ctypes.pointer(attribute), int(overlaps or cooperative)
-        _GRID.pack_into(block, 0, blocks, 1, 1, threads, 1, 1, shared_bytes)
+        _GRID.pack_into(block, 0, blocks or 0, 1, 1, threads, 1, 1, shared_bytes)
         for f, value in zip(fields, ordered, strict=True):
             if value is not None:
                 numbers = [address(value)] if f.parameter.is_array else _parts(value)
                 struct.pack_into(f.code, block, PARAMETERS_FROM + f.place, *numbers)
-        self._kept = kernel, ordered, attribute
+        self._kept, self._takes_grid = (kernel, ordered, attribute), blocks is None
         self._block = bytes(block)
         self._varying = struct.Struct("@" + "".join(f.code for f in fields[span])), PARAMETERS_FROM + place
         self._free = [self._new_call()]
@@ -282,7 +282,8 @@ class Launch:
             CUDA's handle.
         *varying : int or float
             An address for an array, or a number, for each varying parameter in their order; both parts of a
-            complex number.
+            complex number. Without a grid of its own: blocks along x and y, threads of a block, and bytes of
+            its dynamic shared memory, before them.
 
         Raises
         ------
@@ -293,7 +294,7 @@ class Launch:
             call = self._free.pop()  # faster than a lock, and threads do not wait for each other
         except IndexError:
             call = self._new_call()
-        latest, config, _, write, launch = call
+        latest, config, write, launch = call
         if stream != latest:
             config.stream = call[0] = stream
         write(*varying)
@@ -302,42 +303,29 @@ class Launch:
         if status:
             check(status, "the kernel was not launched")
 
-    def on_grid(
-        self, stream: int, grid: tuple[int, int], threads: int, shared_bytes: int, *varying: float
-    ) -> None:
-        """Launch on another grid: blocks along x and y, threads of a block, and its dynamic shared memory.
-
-        A `Launch` is used always so or never: later calls would have the grid of this one.
-        """
-        try:
-            call = self._free.pop()
-        except IndexError:
-            call = self._new_call()
-        _, config, block, write, launch = call
-        _GRID.pack_into(block, 0, *grid, 1, threads, 1, 1, shared_bytes)
-        config.stream = call[0] = stream
-        write(*varying)
-        status = launch()
-        self._free.append(call)
-        check(status, "the kernel was not launched")
-
     def _new_call(self) -> list[Any]:
         """Return the memory and functions with which one thread at a time launches.
 
-        The stream of the latest launch, the driver's configuration, the block of memory at whose beginning it
-        lies, before the kernel's parameters, and two functions: one writes those that vary, one launches.
+        The stream of the latest launch, the driver's configuration, and two functions: one writes the numbers
+        that vary, one launches. The configuration is the beginning of a block of memory with the parameters.
         """
         block, (varying, place) = bytearray(self._block), self._varying
         config = _Config.from_buffer(block)
         extra = _Extra(PARAMETERS_AT, 0, PARAMETER_BYTES_AT, 0, PARAMETERS_END, len(block) - PARAMETERS_FROM)
         extra.parameters = ctypes.addressof(config) + PARAMETERS_FROM
         extra.bytes = ctypes.addressof(extra) + _Extra.size.offset
+        write = partial(varying.pack_into, block, place)
+
+        def write_grid(x: int, y: int, threads: int, shared_bytes: int, *varying: float) -> None:
+            _GRID.pack_into(block, 0, x, y, 1, threads, 1, 1, shared_bytes)
+            write(*varying)
+
         launch = partial(
             driver().cuLaunchKernelEx,
             *(ctypes.byref(config), ctypes.c_void_p(self._kept[0].ptr), None),
             ctypes.byref(extra) if len(block) > PARAMETERS_FROM else None,
         )
-        return [0, config, block, partial(varying.pack_into, block, place), launch]
+        return [0, config, write_grid if self._takes_grid else write, launch]
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,14 +342,6 @@ class Kinds:
 
     types: dict[str, np.dtype[Any]]
     constants: dict[str, str]
-
-
-Arguments = dict[str, DeviceArray | int | None]
-"""Arguments of a kernel by their names; None is the null pointer."""
-
-Launches = Callable[[int | tuple[int, int], int, Mapping[str, Any]], None]
-"""Launches a kernel: blocks of the grid, along x or along x and y, threads of a block, and an argument for
-every parameter, and perhaps others."""
 
 
 class _Attribute(ctypes.Structure):

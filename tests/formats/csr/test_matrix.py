@@ -74,7 +74,7 @@ def test_prefix_sums(count, kind):
 def test_elements_are_sorted_by_their_keys(count, bits, kind):
     keys = np.random.default_rng(count).integers(0, 1 << bits, count).astype(kind)
     order = np.empty(count, np.int32)
-    sort(devices(0)[1].launcher, keys, bits, order, order.dtype)
+    sort(devices(0)[1], keys, bits, order, order.dtype)
     assert_same(order, np.argsort(keys, kind="stable").astype(np.int32))
 
 

@@ -337,7 +337,7 @@ class Columns:
             }
             stream = self._cupy.cuda.get_current_stream().ptr
             numbers = (arguments[name] for name in TRANSPOSE.names)
-            launch.on_grid(stream, (blocks, 1), TRANSPOSE_THREADS, 0, *numbers)
+            launch(stream, blocks, 1, TRANSPOSE_THREADS, 0, *numbers)
 
     def _launch(
         self,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from dasp.formats.csr.cuda import CudaOperations
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array
-from dasp.formats.sell.cuda.launcher import INT64, UINT32, Launcher
+from dasp.formats.sell.cuda.kinds import INT64, UINT32
 from dasp.formats.sell.cuda.survey import LONG_TILE
 from dasp.formats.sell.cuda.windows import CUT_THREADS, Orders, cut_orders, steps_of
 from dasp.formats.sell.primitives import Cut, Layout, Survey, Tried
-from dasp.runtime.cuda.launch import Arguments, Signature
+from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.sizes import ceil_div
 
 PLACE_THREADS = 1024
@@ -89,7 +90,7 @@ class Segments(NamedTuple):
     headers: Array | None
 
     @property
-    def arguments(self) -> Arguments:
+    def arguments(self) -> dict[str, Any]:
         """The arguments of kernels that go through slices."""
         return {"segments": self.total, "segment_starts": self.starts, "segment_lengths": self.lengths}
 
@@ -110,7 +111,9 @@ class Placed(NamedTuple):
     orders: Orders
 
 
-def lay_out(on: Launcher, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None) -> Layout:
+def lay_out(
+    on: CudaOperations, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
+) -> Layout:
     """See `Primitives`."""
     device, kinds, facts = on.device, survey.detail.kinds, survey.detail.facts
     window = min(window, csr.shape[0])
@@ -159,7 +162,7 @@ def lay_out(on: Launcher, csr: Csr, survey: Survey, cut: Cut, window: int, tried
     )
 
 
-def _list_long_rows(on: Launcher, csr: Csr, survey: Survey, cut: Cut) -> LongRows:
+def _list_long_rows(on: CudaOperations, csr: Csr, survey: Survey, cut: Cut) -> LongRows:
     """Return the rows too long for a slice, and their segments row by row."""
     empty, kinds = on.device.empty, survey.detail.kinds
     index, rows, count = kinds.types["Index"], survey.long_rows, survey.detail.facts.segments
@@ -189,17 +192,22 @@ def _list_long_rows(on: Launcher, csr: Csr, survey: Survey, cut: Cut) -> LongRow
     return found
 
 
-def _new_segments(on: Launcher, count: int) -> Segments:
+def _new_segments(on: CudaOperations, count: int) -> Segments:
     empty = on.device.empty
     return Segments(count, empty(count, INT64), empty(count, INT64), empty(4 * count, UINT32))
 
 
-def _sort_segments(on: Launcher, csr: Csr, survey: Survey, segments: Segments) -> Segments:
+def _sort_segments(on: CudaOperations, csr: Csr, survey: Survey, segments: Segments) -> Segments:
     """Return segments in the order of their first columns, equal ones row by row."""
     kinds, count = survey.detail.kinds, segments.total
     index = kinds.types["Index"]
     keys, order = on.device.empty(count, csr.indices.dtype), on.device.empty(count, index)
-    of_keys: Arguments = {"indices": csr.indices, "starts": segments.starts, "count": count, "keys": keys}
+    of_keys: dict[str, Any] = {
+        "indices": csr.indices,
+        "starts": segments.starts,
+        "count": count,
+        "keys": keys,
+    }
     on.launch(COLUMN_KEYS, kinds, on.count_blocks(count, 256), **of_keys)
     sort(on, keys, survey.most_column.bit_length(), order, index)
     ordered = _new_segments(on, count)

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp.formats.csr.cuda import CudaOperations
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array
 from dasp.formats.sell.choose import choose_coding
@@ -30,15 +31,15 @@ from dasp.formats.sell.cuda import store as _store
 from dasp.formats.sell.cuda import survey as _survey
 from dasp.formats.sell.cuda import unpack as _unpack
 from dasp.formats.sell.cuda import windows as _windows
-from dasp.formats.sell.cuda.launcher import Launcher, kinds_of_matrix, kinds_of_values
+from dasp.formats.sell.cuda.kinds import kinds_of_matrix, kinds_of_values
 from dasp.formats.sell.pattern import Coding
 from dasp.formats.sell.primitives import Cut, Survey
 from dasp.runtime.cuda.device import CudaDevice, device_of_number
 from dasp.runtime.cuda.launch import Kinds
 
 
-class CudaPrimitives(Launcher):
-    """The primitives of packing on one device; most are functions of the launcher.
+class CudaPrimitives(CudaOperations):
+    """The primitives of packing on one device; most are functions that launch on them.
 
     Parameters
     ----------
@@ -48,6 +49,11 @@ class CudaPrimitives(Launcher):
     def __init__(self, device: CudaDevice) -> None:
         super().__init__(device)
         self._ready: set[Kinds] = set()
+
+    @property
+    def operations(self) -> CudaOperations:
+        """The operations on matrices: these primitives themselves."""
+        return self
 
     def begin_loading(self, csr: Csr, coding: Coding = Coding.PLAIN) -> None:
         """Let helpers compile the kernels that most matrices of these types need, in the order of their use.

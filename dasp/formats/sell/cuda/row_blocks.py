@@ -24,7 +24,7 @@ from dasp.formats.sell.cuda.column_blocks import (
     choose_rule,
 )
 from dasp.formats.sell.cuda.columns import Kernels
-from dasp.formats.sell.cuda.launcher import kinds_of_codes
+from dasp.formats.sell.cuda.kinds import kinds_of_codes
 from dasp.formats.sell.cuda.primitives import CudaPrimitives, primitives
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.cuda.stream import on_stream

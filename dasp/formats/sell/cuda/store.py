@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from dasp.formats.csr.cuda import CudaOperations
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Array, Plan, narrowest
 from dasp.formats.sell.choose import ValueStatistics
-from dasp.formats.sell.cuda.launcher import (
+from dasp.formats.sell.cuda.kinds import (
     BLOCK_SLICES,
     COUNT,
     UINT8,
-    Launcher,
     kinds_of_entries,
     kinds_of_matrix,
     kinds_of_values,
@@ -28,7 +28,7 @@ from dasp.formats.sell.cuda.survey import (
 from dasp.formats.sell.cuda.unpack import ROWS_OF_SLICES, count_entries, slots_of_rows
 from dasp.formats.sell.pattern import Coding, Values, code_type
 from dasp.formats.sell.primitives import Layout, Survey
-from dasp.runtime.cuda.launch import Arguments, Kinds, Signature
+from dasp.runtime.cuda.launch import Kinds, Signature
 from dasp.runtime.sizes import ceil_div
 
 STORE_SLICES = Signature(
@@ -111,7 +111,7 @@ SCATTER = Signature(
 
 
 def store(
-    on: Launcher, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
+    on: CudaOperations, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
 ) -> tuple[Values, tuple[Array, Array, Array, Array]]:
     """See `Primitives`."""
     device, kinds, counted = on.device, survey.detail.kinds, None
@@ -126,7 +126,7 @@ def store(
         return values, (layout.rows, layout.headers, bases, device.empty(0, UINT8))
     blocks = ceil_div(layout.slices, BLOCK_SLICES)
     sizes = device.zeros(blocks + 2, COUNT)
-    slices: Arguments = {
+    slices: dict[str, Any] = {
         "indptr": csr.indptr,
         "indices": csr.indices,
         "rows": layout.rows if len(layout.rows) else None,
@@ -154,7 +154,7 @@ def store(
 
 
 def _new_values(
-    on: Launcher,
+    on: CudaOperations,
     data: Array,
     slots: int,
     coding: Coding,
@@ -199,7 +199,7 @@ class Places:
     plan: Plan
     starts: Array
     pieces: Array
-    arguments: Arguments
+    arguments: dict[str, Any]
 
     @property
     def nbytes(self) -> int:
@@ -218,10 +218,10 @@ class Places:
         return kinds_of_entries(pattern.index_dtype, place, dtype, coding)
 
 
-def find_places(on: Launcher, plan: Plan) -> Places:
+def find_places(on: CudaOperations, plan: Plan) -> Places:
     """See `Primitives.slots`: of each row where it begins, which is less than the slot of every entry."""
     starts, pieces = count_entries(on, plan)
-    arguments: Arguments = {
+    arguments: dict[str, Any] = {
         **slots_of_rows(plan.pattern),
         "starts": starts,
         "pieces": pieces,
@@ -231,7 +231,7 @@ def find_places(on: Launcher, plan: Plan) -> Places:
 
 
 def code_values(
-    on: Launcher,
+    on: CudaOperations,
     data: Array,
     slots: Places,
     total: int,
@@ -245,7 +245,7 @@ def code_values(
     return values
 
 
-def recode_values(on: Launcher, data: Array, places: Places, values: Values) -> bool:
+def recode_values(on: CudaOperations, data: Array, places: Places, values: Values) -> bool:
     """See `Primitives`; the values are looked at first, and written if they fit.
 
     Raises
@@ -274,7 +274,7 @@ def recode_values(on: Launcher, data: Array, places: Places, values: Values) -> 
     return True
 
 
-def _holds(on: Launcher, data: Array, coding: Coding) -> bool:
+def _holds(on: CudaOperations, data: Array, coding: Coding) -> bool:
     """Return True if a coding without a dictionary keeps every bit of every value."""
     misfit, count = on.device.zeros(1, COUNT), len(data)
     of, blocks = kinds_of_values(data.dtype, count, coding), on.count_blocks(count, 2048, 8)
@@ -282,7 +282,9 @@ def _holds(on: Launcher, data: Array, coding: Coding) -> bool:
     return on.device.read(misfit) == [0]
 
 
-def _refill(on: Launcher, data: Array, places: Places, coding: Coding, stored: Array, table: Array) -> None:
+def _refill(
+    on: CudaOperations, data: Array, places: Places, coding: Coding, stored: Array, table: Array
+) -> None:
     """Write the codes of values into the slots of a pattern; `table` has those of a dictionary."""
     if not places.blocks:
         return
@@ -298,7 +300,7 @@ def _refill(on: Launcher, data: Array, places: Places, coding: Coding, stored: A
     )
 
 
-def scatter(on: Launcher, numbers: Array, slots: Array | None, stored: Array) -> None:
+def scatter(on: CudaOperations, numbers: Array, slots: Array | None, stored: Array) -> None:
     """See `Primitives`."""
     count, slot = len(numbers), np.dtype(np.int32) if slots is None else slots.dtype
     if count:
@@ -313,6 +315,6 @@ def scatter(on: Launcher, numbers: Array, slots: Array | None, stored: Array) ->
         )
 
 
-def overwrite(on: Launcher, array: Array, numbers: Array) -> None:
+def overwrite(on: CudaOperations, array: Array, numbers: Array) -> None:
     """See `Primitives`."""
     scatter(on, numbers, None, array)

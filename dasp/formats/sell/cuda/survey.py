@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dasp.formats.csr.cuda import CudaOperations
 from dasp.formats.csr.matrix import Csr, check_facts
 from dasp.formats.plan import Array
 from dasp.formats.sell.choose import ValueStatistics
-from dasp.formats.sell.cuda.launcher import (
+from dasp.formats.sell.cuda.kinds import (
     COUNT,
-    Launcher,
     kinds_of_matrix,
     kinds_of_values,
 )
@@ -114,7 +114,7 @@ class Found(NamedTuple):
     distinct: Distinct | None
 
 
-def survey(on: Launcher, csr: Csr, cut: Cut, narrow: bool) -> Survey:
+def survey(on: CudaOperations, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     """See `Primitives`; also holds that the arrays are a matrix, as `check_compressed` does."""
     m, nnz, kinds = csr.shape[0], len(csr.indices), kinds_of_matrix(csr)
     if csr.indptr.shape != (m + 1,):
@@ -160,20 +160,20 @@ def _hold(csr: Csr, facts: Facts) -> None:
     check_facts("CSR", csr.shape, not facts.falls, facts.end - BIAS, given, columns)
 
 
-def count_values(on: Launcher, data: Array) -> tuple[ValueStatistics, Distinct]:
+def count_values(on: CudaOperations, data: Array) -> tuple[ValueStatistics, Distinct]:
     """See `Primitives`; it keeps the table of distinct values."""
     distinct = count_distinct(on, data)
     return _value_statistics(len(data), *read_facts(on, distinct)), distinct
 
 
 def count_distinct(
-    on: Launcher, data: Array, order: Array | None = None, words: Array | None = None
+    on: CudaOperations, data: Array, order: Array | None = None, words: Array | None = None
 ) -> Distinct:
     """Return facts of values, and the table of distinct ones; nothing is read.
 
     Parameters
     ----------
-    on : Launcher
+    on : CudaOperations
     data : Array
     order : Array, optional
         Where the value stands that is the i-th one of the plan.
@@ -197,7 +197,7 @@ def count_distinct(
     return Distinct(words, table)
 
 
-def read_facts(on: Launcher, distinct: Distinct) -> tuple[int, int]:
+def read_facts(on: CudaOperations, distinct: Distinct) -> tuple[int, int]:
     """Wait, and return bits of what values are not, and how many are distinct."""
     dead, count = on.device.read(distinct.words[:VALUE_FACTS])
     return dead, count

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from dasp.formats.csr.cuda import CudaOperations
 from dasp.formats.plan import Array, Plan
-from dasp.formats.sell.cuda.launcher import (
+from dasp.formats.sell.cuda.kinds import (
     BLOCK_SLICES,
     COUNT,
     INT64,
-    Launcher,
     kinds_of_codes,
     kinds_of_values,
 )
 from dasp.formats.sell.pattern import Coding, Pattern, Values
-from dasp.runtime.cuda.launch import Arguments, Signature
+from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.sizes import ceil_div
 
 ROWS_OF_SLICES = """
@@ -85,13 +85,13 @@ DECODE = Signature(
 )
 
 
-def unpack(on: Launcher, plan: Plan) -> tuple[Array, Array, Array]:
+def unpack(on: CudaOperations, plan: Plan) -> tuple[Array, Array, Array]:
     """See `Primitives`."""
     indptr, indices, codes = unpack_codes(on, plan)
     return indptr, indices, _decode(on, plan.values, codes, plan.pattern.entries, plan.dtype)
 
 
-def unpack_codes(on: Launcher, plan: Plan) -> tuple[Array, Array, Array | None]:
+def unpack_codes(on: CudaOperations, plan: Plan) -> tuple[Array, Array, Array | None]:
     """Return the matrix as `unpack` does, its values as they are stored; None if they are not."""
     pattern, values, codes = plan.pattern, plan.values, None
     indices = on.device.empty(pattern.entries, pattern.index_dtype)
@@ -114,7 +114,7 @@ def unpack_codes(on: Launcher, plan: Plan) -> tuple[Array, Array, Array | None]:
     return starts.view(np.int64), indices, codes
 
 
-def count_entries(on: Launcher, plan: Plan) -> tuple[Array, Array]:
+def count_entries(on: CudaOperations, plan: Plan) -> tuple[Array, Array]:
     """Return where each row begins, and the entries of each segment."""
     pattern = plan.pattern
     lengths, pieces = on.device.zeros(plan.shape[0], INT64), on.device.empty(pattern.segments, COUNT)
@@ -127,10 +127,12 @@ def count_entries(on: Launcher, plan: Plan) -> tuple[Array, Array]:
             lengths=lengths.view(COUNT),
             pieces=pieces,
         )
-    return on.operations.scan(lengths).view(COUNT), pieces
+    return on.scan(lengths).view(COUNT), pieces
 
 
-def _decode(on: Launcher, values: Values, codes: Array | None, count: int, dtype: np.dtype[Any]) -> Array:
+def _decode(
+    on: CudaOperations, values: Values, codes: Array | None, count: int, dtype: np.dtype[Any]
+) -> Array:
     """Return the values of the entries for which codes stand, without any if all are equal."""
     if codes is not None and values.coding == Coding.PLAIN:
         return codes
@@ -148,7 +150,7 @@ def _decode(on: Launcher, values: Values, codes: Array | None, count: int, dtype
     return data
 
 
-def clear_pads(on: Launcher, pattern: Pattern, codes: Array) -> None:
+def clear_pads(on: CudaOperations, pattern: Pattern, codes: Array) -> None:
     """See `Primitives`."""
     if len(codes):
         on.launch(
@@ -162,7 +164,7 @@ def clear_pads(on: Launcher, pattern: Pattern, codes: Array) -> None:
         )
 
 
-def slots_of_rows(pattern: Pattern) -> Arguments:
+def slots_of_rows(pattern: Pattern) -> dict[str, Any]:
     """Return the arguments that say which slots the rows of a pattern have."""
     return {
         "rows": pattern.rows if len(pattern.rows) else None,

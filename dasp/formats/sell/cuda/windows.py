@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from dasp.formats.csr.cuda import CudaOperations
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Array, nbytes
 from dasp.formats.sell.choose import TILE_ROWS, SliceStatistics
-from dasp.formats.sell.cuda.launcher import COUNT, INT64, UINT32, Launcher
+from dasp.formats.sell.cuda.kinds import COUNT, INT64, UINT32
 from dasp.formats.sell.primitives import Cut, Layout, Survey, Tried
-from dasp.runtime.cuda.launch import Arguments, Signature
+from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.sizes import ceil_div
 
 SORT_THREADS, SORT_TILE, CHUNK, CHUNKS = 1024, TILE_ROWS, 128, 64
@@ -148,7 +149,7 @@ class Orders(NamedTuple):
         return ceil_div(self.positions, CUT_TILE)
 
     @property
-    def arguments(self) -> Arguments:
+    def arguments(self) -> dict[str, Any]:
         """The arguments of kernels that go through them."""
         return {
             "unmoved": self.unmoved,
@@ -173,7 +174,7 @@ class Orders(NamedTuple):
 
 
 def try_windows(
-    on: Launcher,
+    on: CudaOperations,
     csr: Csr,
     survey: Survey,
     cut: Cut,
@@ -207,7 +208,7 @@ def try_windows(
 
 
 def cut_orders(
-    on: Launcher, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...], tiles: int = 0
+    on: CudaOperations, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...], tiles: int = 0
 ) -> Orders:
     """Sort rows in each of the windows, and cut them into slices; nothing is read.
 
@@ -244,12 +245,18 @@ def _is_unmoved(windows: tuple[int, ...], leaves_out: bool) -> int:
 
 
 def _sort_rows(
-    on: Launcher, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...], left_out: bool, rows: Array
+    on: CudaOperations,
+    csr: Csr,
+    survey: Survey,
+    cut: Cut,
+    windows: tuple[int, ...],
+    left_out: bool,
+    rows: Array,
 ) -> None:
     """Write the rows in slices in the order of each window: narrow ones at once, wider ones in turn."""
     m, (_, count) = csr.shape[0], rows.shape
     kinds, widths = survey.detail.kinds, [min(window, count) for window in windows]
-    arguments: Arguments = {
+    arguments: dict[str, Any] = {
         "indptr": csr.indptr,
         "m": m,
         "count": count,
@@ -286,7 +293,7 @@ def steps_of(survey: Survey, cut: Cut) -> dict[str, int]:
 
 
 def slice_statistics(
-    on: Launcher,
+    on: CudaOperations,
     csr: Csr,
     survey: Survey,
     cut: Cut,
@@ -304,17 +311,17 @@ def slice_statistics(
     return SliceStatistics(*counted, *on.device.read(sampled)[SAMPLED])
 
 
-NO_SEGMENTS: Arguments = {"segments": 0, "segment_starts": None, "segment_lengths": None}
+NO_SEGMENTS: dict[str, Any] = {"segments": 0, "segment_starts": None, "segment_lengths": None}
 """Arguments of kernels that go through rows alone."""
 
 
 def _count_sectors(
-    on: Launcher,
+    on: CudaOperations,
     csr: Csr,
     survey: Survey,
     cut: Cut,
     orders: Orders,
-    segments: Arguments,
+    segments: dict[str, Any],
     sector_columns: int,
     blocks: tuple[int, int, int],
     sampled: Array,

@@ -1,4 +1,4 @@
-"""Launches of the kernels in kernels/pack/, and the types and constants that each is compiled for."""
+"""The types and constants that the kernels in kernels/pack/ are compiled for."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.csr.cuda import CudaOperations
 from dasp.formats.csr.cuda.sort import COUNT as COUNT
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import narrowest
 from dasp.formats.sell.pattern import Coding, code_type
-from dasp.runtime.cuda.device import CudaDevice, KernelLauncher
 from dasp.runtime.cuda.launch import Kinds
 from dasp.runtime.dtypes import BFLOAT16, C_NAMES
 
@@ -23,24 +21,6 @@ UINT8, UINT32 = np.dtype(np.uint8), np.dtype(np.uint32)
 
 BLOCK_SLICES = 8
 """Slices of a block of 256 threads that takes a warp for each."""
-
-
-class Launcher(KernelLauncher):
-    """Launches kernels of packing.
-
-    Parameters
-    ----------
-    device : CudaDevice
-
-    Attributes
-    ----------
-    operations : CudaOperations
-        On matrices, on the same device.
-    """
-
-    def __init__(self, device: CudaDevice) -> None:
-        super().__init__(device)
-        self.operations = CudaOperations(device)
 
 
 def kinds_of_matrix(csr: Csr, coding: Coding | None = None) -> Kinds:
