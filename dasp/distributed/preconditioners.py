@@ -69,6 +69,8 @@ class RankPreconditioner:
         anew, and together.
     """
 
+    takes_out = True  # solvers then multiply by `matvec(r, out=z)`
+
     def __init__(self, matrix: SpMatrix, own: Preconditioner) -> None:
         self.shape, self.local_shape, self.device = matrix.shape, matrix.local_shape, matrix.device
         self.dtype, self._matrix, self._own, self.generation = own.dtype, matrix, own, 0

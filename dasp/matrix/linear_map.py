@@ -32,6 +32,7 @@ class LinearMap(ABC):
     __array_ufunc__ = None
     __array_priority__ = 110.0
     ndim = 2
+    takes_out = True  # solvers then multiply by `matvec(x, out=y)`, others by `@`
 
     @property
     @abstractmethod

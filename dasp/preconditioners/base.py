@@ -47,11 +47,14 @@ class Preconditioner:
         `cpu` or `cuda:N`.
     lasting : bool
         A product that was captured in a graph stays right as long as it lives.
+    takes_out : bool
+        Solvers multiply by `matvec(r, out=z)`, and by those that do not say so by `@`.
     generation : int
         Grows when `update` replaces arrays, so that programs prepared before must be prepared anew.
     """
 
     lasting: ClassVar[bool] = True
+    takes_out: ClassVar[bool] = True
 
     def __init__(
         self,

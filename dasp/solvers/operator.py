@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -115,7 +114,7 @@ class _Planned(_Multiplies):
         self._A.matvec(x, out=y)
 
     def multiply_block(self, X: Array, Y: Array) -> None:
-        if writes_into(self._A, "matmat"):
+        if hasattr(self._A, "matmat"):
             self._A.matmat(X, out=Y)
         else:
             super().multiply_block(X, Y)
@@ -296,21 +295,9 @@ def kept_adjoint(A: Any) -> Any:
     return A.H if np.dtype(A.dtype).kind == "c" else A.T
 
 
-def writes_into(A: Any, name: str = "matvec") -> bool:
-    """Return True if A has `matvec(x, out=y)`, or another method that takes `out`."""
-    try:
-        method = getattr(A, name)
-        of_class = getattr(method, "__func__", None)
-        return _takes_out(method) if of_class is None else _class_takes_out(of_class)
-    except (AttributeError, TypeError, ValueError):
-        return False
-
-
-def _takes_out(function: Any) -> bool:
-    return "out" in inspect.signature(function).parameters
-
-
-_class_takes_out = cache(_takes_out)
+def writes_into(A: object) -> bool:
+    """Return True if A is of this package: it has `matvec(x, out=y)`, and products that can be captured."""
+    return bool(getattr(A, "takes_out", False))
 
 
 def device_of(array: Any) -> str | None:

@@ -374,7 +374,7 @@ def test_block_methods_multiply_all_columns_at_once():
     class Counted:
         """A matrix that takes no column alone."""
 
-        shape, dtype, device = (144, 144), np.dtype(np.float64), "cpu"
+        shape, dtype, device, takes_out = (144, 144), np.dtype(np.float64), "cpu", True
         csr = poisson(12)
 
         def matvec(self, x, out):

@@ -224,6 +224,8 @@ def test_callbacks_stop_the_loop_now_and_then(emulated, method, every):
 class Dotted:
     """A matrix whose product leaves a dot product, as those of slices do on a GPU."""
 
+    takes_out = True
+
     def __init__(self, A: Any, blocks: int = 3) -> None:
         self.A, self.shape, self.dtype, self.blocks, self.asked = A, A.shape, A.dtype, blocks, 0
 
@@ -322,7 +324,7 @@ def test_a_preconditioner_is_applied_few_times_in_vain(emulated):
     A, b = poisson(6), np.arange(36.0)
 
     class Counted:
-        shape, dtype, device, calls = (36, 36), np.dtype(np.float64), "cpu", 0
+        shape, dtype, device, takes_out, calls = (36, 36), np.dtype(np.float64), "cpu", True, 0
 
         def matvec(self, x, out):
             self.calls += 1
