@@ -30,20 +30,15 @@ using Bits = ulonglong2;
 template <class T> __device__ __forceinline__ bool same(T a, T b) { return a == b; }
 __device__ __forceinline__ bool same(ulonglong2 a, ulonglong2 b) { return a.x == b.x && a.y == b.y; }
 
+template <class T> __device__ __forceinline__ bool is_less(T a, T b) { return a < b; }
+__device__ __forceinline__ bool is_less(ulonglong2 a, ulonglong2 b) { return a.x < b.x || (a.x == b.x && a.y < b.y); }
+
 // Values in the order of the plan: `order` says where each stands, or is null where they stand in that order.
 struct Values {
     const Bits* data;
     const Place* order;
 
     __device__ __forceinline__ Bits at(long long i) const { return data[order ? (long long)order[i] : i]; }
-
-    // Those that stand `stride` apart from place i on, of `count`; the last one in the place of any behind it.
-    template <int COUNT>
-    __device__ __forceinline__ void load(Bits (&bits)[COUNT], long long i, int stride, long long count) const
-    {
-#pragma unroll
-        for (int k = 0; k < COUNT; ++k) bits[k] = at(min(i + k * stride, count - 1));
-    }
 };
 
 // Slots of a table of at most MOST_CODES values: of 32 that are looked up at once some share theirs, and all wait.

@@ -76,10 +76,10 @@ class Primitives(BasicPrimitives, Protocol):
     ) -> tuple[Values, tuple[Array, Array, Array, Array]]:
         """Return values by slots, and rows, headers, bases and deltas of the pattern.
 
-        A pad has the code 0, and every bit of its delta set. A dictionary's values stand in the order in
-        which they first occur. Without `order`, as `Operations.sort_columns` returns it, values stand in the
-        order of the columns. Writes into the headers the `Width` that each slice's deltas need, and where
-        they begin.
+        A pad has the code 0, and every bit of its delta set. A dictionary's values stand in the order of
+        their bits, taken as an unsigned integer, or as two for a number of 16 bytes. Without `order`, as
+        `Operations.sort_columns` returns it, values stand in the order of the columns. Writes into the
+        headers the `Width` that each slice's deltas need, and where they begin.
         """
 
     def count_values(self, data: Array) -> tuple[ValueStatistics, Detail]:

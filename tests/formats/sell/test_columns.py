@@ -327,8 +327,8 @@ def test_values_of_every_coding_are_multiplied(executor, coding):
 def test_a_pad_whose_code_stands_for_inf_adds_nothing_to_columns(executor):
     matrix = from_lengths([70, 3, 129] + [5] * 40 + [0, 0] + [7] * 9, 300)
     matrix.sort_indices()
-    matrix.data[:] = np.random.default_rng(3).choice([0.1, 0.3], matrix.nnz)
-    matrix.data[0] = np.inf  # the first value has code 0, which is also the code of pads
+    matrix.data[:] = np.random.default_rng(3).choice([-0.1, -0.3], matrix.nnz)
+    matrix.data[0] = np.inf  # its bits are the least, so that it has code 0, which is also the code of pads
     x = columns(300, 4)
     got = multiply(executor, matrix, x)
     assert np.isfinite(got[1:]).all()

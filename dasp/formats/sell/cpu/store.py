@@ -50,7 +50,7 @@ def store(
 ) -> tuple[Values, tuple[Vector, Vector, Vector, Vector]]:
     """See `Primitives`."""
     bases, deltas = store_columns(csr, layout)
-    codes, table = encode(csr.data, coding, order, survey.detail[2])
+    codes, table = encode(csr.data, coding, survey.detail[2])
     stored = new_array(WARP * layout.steps if len(codes) else 0, codes.dtype)
     if len(stored):
         slices, runs = layout.detail
@@ -92,7 +92,7 @@ def code_values(
     counted: tuple[ValueStatistics, Coded | None] | None,
 ) -> Values:
     """See `Primitives`."""
-    codes, table = encode(data, coding, coded=counted and counted[1])
+    codes, table = encode(data, coding, counted and counted[1])
     if coding == Coding.EQUAL:
         return Values(coding, codes, table)
     stored = new_array(total, codes.dtype)
@@ -108,7 +108,7 @@ def recode_values(data: Vector, slots: RowPlaces | Vector, values: Values) -> bo
     fits = 0 < len(coded.table) <= len(values.table) if coded else holds(data, values.coding, 0)
     if not fits:
         return False
-    codes, table = encode(data, values.coding, coded=coded)
+    codes, table = encode(data, values.coding, coded)
     overwrite(values.table, table)
     if values.coding != Coding.EQUAL:
         with _writable(values.codes):

@@ -46,25 +46,15 @@ def count_values(data: Vector) -> tuple[ValueStatistics, Coded | None]:
     return ValueStatistics(len(data), MOST_CODES + 1, False, _are_singles(data)), None
 
 
-def encode(
-    data: Vector, coding: Coding, order: Vector | None = None, coded: Coded | None = None
-) -> tuple[Vector, Vector]:
+def encode(data: Vector, coding: Coding, coded: Coded | None = None) -> tuple[Vector, Vector]:
     """Return the codes of all values, and the table that they refer to.
 
-    A dictionary's values are numbered as they first appear, in an order if one is given. `coded` is the
-    result of `find_dictionary` if that was called before; its codes are overwritten.
+    `coded` is the result of `find_dictionary` if that was called before.
     """
     if coding == Coding.EQUAL:
         return np.zeros(0, np.uint8), data[:1].copy()
     if coding == Coding.DICTIONARY:
-        codes, table = coded or find_dictionary(data)
-        if order is not None:
-            numbers = np.full(len(table), -1, np.int16)
-            _number_as_seen(codes, order, numbers)
-            if (numbers[1:] < numbers[:-1]).any():
-                _renumber(codes, numbers.astype(np.uint8))
-                table = table[np.argsort(numbers)]
-        return codes, table
+        return coded or find_dictionary(data)
     with np.errstate(under="ignore"):
         return data.astype(code_type(coding, data.dtype), copy=False), data[:0].copy()
 
@@ -119,7 +109,7 @@ def _are_bytes(data: Vector) -> bool:
 
 
 def find_dictionary(data: Vector) -> Coded:
-    """Return the distinct values, bit by bit, as they first appear, and each value's number among them.
+    """Return the distinct values in the order of their bits, and each value's number among them.
 
     If there are too many, the table is empty and the codes mean nothing.
     """
@@ -133,21 +123,19 @@ def find_dictionary(data: Vector) -> Coded:
     found = over_ranges(len(data), len(data), find)
     if not all(len(own) for own, _ in found):
         return Coded(codes, data[:0])
-    distinct = found[0][0]
-    if len(found) > 1:
-        every = np.concatenate([own for own, _ in found])
-        numbers = np.empty(len(every), np.uint8)
-        distinct = _find_distinct(every, numbers)
-        begin = len(found[0][0])
-        for own, some in found[1:]:
-            _renumber(some, numbers[begin : begin + len(own)])
-            begin += len(own)
+    every = np.concatenate([own for own, _ in found])
+    distinct, numbers = np.unique(every, axis=0, return_inverse=True)
+    if len(distinct) > MOST_CODES:
+        return Coded(codes, data[:0])
+    ends = np.cumsum([len(own) for own, _ in found])
+    for (_, some), own_numbers in zip(found, np.split(numbers.ravel().astype(np.uint8), ends), strict=False):
+        _renumber(some, own_numbers)
     table: Vector = distinct.ravel().view(data.dtype)
     return Coded(codes, table)
 
 
 def _find_distinct(bits: Vector, codes: Vector) -> Vector:
-    """Write each value's code. Return the distinct bit patterns as they first appear, none if too many."""
+    """Write each value's number among the distinct bit patterns, and return these, none if too many."""
     code_of = np.full(1 << CODE_BITS, -1, np.int16)
     distinct = np.zeros((MOST_CODES, *bits.shape[1:]), bits.dtype)
     found: Vector = distinct[: _find_codes(bits, codes, code_of, distinct)]
@@ -232,18 +220,6 @@ def _find_codes(bits, codes, code_of, distinct):
             count += 1
         codes[i] = code_of[slot]
     return count
-
-
-@_compile
-def _number_as_seen(codes, order, numbers):
-    """Write the number of each code, as they first appear in an order; `numbers` are -1 before."""
-    seen = 0
-    for i in order:
-        if numbers[codes[i]] < 0:
-            numbers[codes[i]] = seen
-            seen += 1
-            if seen == len(numbers):
-                break
 
 
 @_compile

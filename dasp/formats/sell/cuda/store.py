@@ -116,10 +116,8 @@ def store(
     """See `Primitives`."""
     device, kinds, counted = on.device, survey.detail.kinds, None
     if coding == Coding.DICTIONARY:
-        # In another order values first appear elsewhere.
-        distinct = survey.detail.distinct if order is None else count_distinct(on, csr.data, order)
         assert survey.values
-        counted = survey.values, distinct
+        counted = survey.values, survey.detail.distinct
     values = _new_values(on, csr.data, WARP * layout.steps if len(csr.data) else 0, coding, counted)
     bases = device.empty(layout.steps, kinds.types["Index"])
     if not layout.slices:

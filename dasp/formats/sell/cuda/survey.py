@@ -27,7 +27,7 @@ BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1
 SLOTS, VALUE_THREADS, VALUES_AT_ONCE = 2048, 1024, 4096
 """Most slots of the table of distinct values, threads of a block that counts them, and its values."""
 
-VALUE_WORDS, VALUE_FACTS = 2 * SLOTS + 4, 2
+VALUE_WORDS, VALUE_FACTS = SLOTS + 4, 2
 """Words in which values are counted, and those of them that are facts, which come first."""
 
 NOT_BYTES, NOT_DICTIONARY, NOT_SINGLES = (1 << bit for bit in range(3))
@@ -53,9 +53,8 @@ COUNT_VALUES = Signature(
     "pack/values.cu",
     "dasp_value_facts",
     """
-    const Place*     order
     long long        count
-    Count*           words   [4100]
+    Count*           words   [2052]
     Bits*            table
     const Bits*      data    [count]
     """,
@@ -87,7 +86,7 @@ class Distinct(NamedTuple):
     """The counts of values, facts first, and a table.
 
     Facts are bits of what the values are not, and how many are distinct. The table begins with the distinct
-    values in the order of their first appearance, if they are few.
+    values in the order of their bits, if they are few.
     """
 
     words: Array
@@ -137,7 +136,7 @@ def survey(on: CudaOperations, csr: Csr, cut: Cut, narrow: bool) -> Survey:
         facts=words,
         long_tiles=long_tiles,
     )
-    distinct = count_distinct(on, csr.data, words=words[FACTS:ends]) if narrows else None
+    distinct = count_distinct(on, csr.data, words[FACTS:ends]) if narrows else None
     numbers = on.device.read(words[: FACTS + VALUE_FACTS * narrows])
     facts = Facts._make(numbers[:FACTS])
     _hold(csr, facts)
@@ -166,17 +165,13 @@ def count_values(on: CudaOperations, data: Array) -> tuple[ValueStatistics, Dist
     return _value_statistics(len(data), *read_facts(on, distinct)), distinct
 
 
-def count_distinct(
-    on: CudaOperations, data: Array, order: Array | None = None, words: Array | None = None
-) -> Distinct:
+def count_distinct(on: CudaOperations, data: Array, words: Array | None = None) -> Distinct:
     """Return facts of values, and the table of distinct ones; nothing is read.
 
     Parameters
     ----------
     on : CudaOperations
     data : Array
-    order : Array, optional
-        Where the value stands that is the i-th one of the plan.
     words : Array, shape (VALUE_WORDS,), uint64, optional
         Zeros, which become the facts and the counts; new ones by default.
     """
@@ -188,7 +183,6 @@ def count_distinct(
         kinds_of_values(data.dtype, len(data)),
         on.count_blocks(len(data), VALUES_AT_ONCE, 1),
         VALUE_THREADS,
-        order=order,
         count=len(data),
         words=words,
         table=table,
