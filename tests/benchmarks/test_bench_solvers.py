@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.bench import command, solvers_report
+from benchmarks.bench import command
 from benchmarks.bench.device import HostDevice
 from dasp import solvers
 from dasp.models import generate
@@ -63,26 +63,6 @@ def test_a_wrong_solution_is_told_and_has_no_time(
     assert command.main(["solvers", *QUICK, "--methods", "cg"]) == 1
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("poisson2d")]
     assert [row[1:3] for row in rows if "missed" in row] == [["dasp", "cg"]]
-
-
-def test_ratios_are_of_the_same_system_method_and_machine() -> None:
-    shared = {"device": "cpu", "machine": "m", "threads": "2", "verified": "yes"}
-    rows = [
-        {**shared, "matrix": "a", "kernel": "SciPy cg", "solve_ms": "30", "total_ms": "30"},
-        {**shared, "matrix": "a", "kernel": "SciPy minres", "solve_ms": "1"},
-        {**shared, "matrix": "a", "kernel": "dasp cg", "solve_ms": "10", "total_ms": "15"},
-        {**shared, "matrix": "b", "kernel": "SciPy cg", "solve_ms": "8", "total_ms": "8"},
-        {**shared, "matrix": "b", "kernel": "dasp cg", "solve_ms": "4", "total_ms": "8"},
-        {**shared, "matrix": "b", "kernel": "dasp cg multigrid jacobi float64", "solve_ms": "2"},
-        {**shared, "matrix": "b", "kernel": "PyAMG cg multigrid", "solve_ms": "10"},
-        {**shared, "matrix": "b", "threads": "1", "kernel": "dasp cg", "solve_ms": "4"},
-    ]
-    ours = solvers_report.ours(rows)
-    assert [solvers_report.ratio(rows, row, "solve_ms") for row in ours[:3]] == [3, 2, 5]
-    assert [solvers_report.ratio(rows, row, "total_ms") for row in ours[:2]] == [2, 1]
-    assert solvers_report.rival(rows, ours[3]) is None
-    text = solvers_report.report(rows).text()
-    assert ["cg", "2", "-", "2.45", "1.41"] in [line.split() for line in text.splitlines()]
 
 
 def test_mistakes_are_named(capsys: pytest.CaptureFixture[str]) -> None:

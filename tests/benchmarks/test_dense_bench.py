@@ -2,18 +2,15 @@
 
 import argparse
 import csv
-import math
-import types
 
 import numpy as np
 import pytest
 
-from benchmarks.bench import command, gemm_report, peak
+from benchmarks.bench import command, peak
 from benchmarks.bench import gemm as bench
 from benchmarks.bench import gf256 as bench_codes
 from benchmarks.bench.device import HostDevice
-from benchmarks.bench.figures import draw_bars, draw_ladder
-from benchmarks.bench.peak import gpu_gigaflops
+from benchmarks.bench.figures import draw_bars
 from dasp.cli.main import main
 from dasp.dense import kernels
 
@@ -34,28 +31,6 @@ def test_the_peak_multiplies_and_adds_in_every_lane(dtype):
     peak._chains(lanes, 12)(3, factor, term, sums.ctypes.data)
     assert (sums == 1.875).all()  # 1, then three times half of it and 1 more
     assert peak.cpu_gigaflops(dtype, samples=1) > 0
-
-
-def test_the_peak_counts_two_operations_a_lane(monkeypatch):
-    """By a clock that moves by a nanosecond for each turn of each thread's loop."""
-    clock = types.SimpleNamespace(now=0.0)
-
-    def chains(lanes, chains):
-        def run(count, factor, term, target):
-            clock.now += 1e-9 * count
-
-        return run
-
-    monkeypatch.setattr(peak, "_chains", chains)
-    monkeypatch.setattr(peak, "time", types.SimpleNamespace(perf_counter=lambda: clock.now))
-    lanes = peak.host_tile(8).lanes
-    assert peak.cpu_gigaflops("float64") == pytest.approx(2 * 12 * lanes)
-    assert peak.cpu_gigaflops("float32") == pytest.approx(2 * 12 * 2 * lanes)
-
-
-def test_a_gpus_peak_follows_its_rates():
-    assert gpu_gigaflops("float32", (9, 0), 132, 1.98e9) == pytest.approx(66_908, rel=1e-3)
-    assert math.isnan(gpu_gigaflops("float32", (3, 5), 10, 1e9))
 
 
 @pytest.fixture
@@ -87,40 +62,6 @@ def test_bench_gemm_writes_a_row_for_every_kernel(tmp_path, capsys, quick):
     command.main(["gemm", *words, "--resume"])
     with open(tmp_path / "rows.csv", newline="") as file:
         assert len(list(csv.DictReader(file))) == len(rows)
-
-
-def rows_of(kernel, device, speeds, **others):
-    """Rows of a result file: GFLOP/s by size; the vendor's library reaches 100 at every size."""
-    return [
-        {
-            "matrix": f"gemm:{size}",
-            "dtype": "float32",
-            "kernel": kernel,
-            "size": str(size),
-            "correct": "yes",
-            "gflops": str(speed),
-            "of_vendor": str(speed / 100),
-            "of_peak": "nan" if device == "cuda" else str(speed / 200),
-            "device": device,
-            "machine": "a GPU" if device == "cuda" else "a CPU",
-            "commit": "abc",
-            **others,
-        }
-        for size, speed in speeds.items()
-    ]
-
-
-def test_the_tables_and_the_figure_are_drawn_from_rows_alone(tmp_path):
-    rows = rows_of("vendor", "cuda", {128: 100.0, 4096: 100.0})
-    rows += rows_of("auto", "cuda", {128: 64.0, 4096: 81.0}) + rows_of(
-        "goto", "cpu", {128: 50.0}, threads="1"
-    )
-    text = gemm_report.report(rows).markdown()
-    assert "| a GPU | float32 | 4096 | 81 | 81.0 | - | 72.0 |" in text
-    assert "| a CPU, 1 thread | float32 | 128 | 50 | 50.0 | 25.0 | 50.0 |" in text
-    assert "| auto | 64 (64) | 81 (81) | 72.0 |" in text
-    draw_ladder(gemm_report.ladders(rows), tmp_path / "ladder.png")
-    assert (tmp_path / "ladder.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_bench_gemm_tells_a_wrong_product(monkeypatch, capsys, quick):
