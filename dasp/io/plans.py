@@ -21,7 +21,7 @@ from dasp import formats
 from dasp.formats.cost import CostModel
 from dasp.formats.plan import Plan, arrays_of, is_array, require, with_arrays
 from dasp.io.files import MatrixFileError, one_line_errors, replacing
-from dasp.io.npz import open_archive
+from dasp.io.npz import read_arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.process import as_raised
@@ -98,13 +98,8 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     save_plan : with an example of both.
     """
     target = _check_path(path)
-    with (
-        one_line_errors(target),
-        open_archive(target, "dasp.save_plan", partial(_check_plan_names, target)) as archive,
-    ):
-        if archive.announced[HEAD].nbytes > 1 << 20:
-            raise ValueError(f"dasp_plan has {archive.announced[HEAD].nbytes:,} bytes")
-        plan = unpack_plan({name: archive.read(name) for name in archive.announced})
+    with one_line_errors(target):
+        plan = unpack_plan(read_arrays(target, partial(_check_plan_names, target)))
         check_plan(plan)
         return plan
 
@@ -198,6 +193,7 @@ def unpack_plan(arrays: dict[str, np.ndarray]) -> Plan:
     ValueError
         If the version or the format is unknown, or a field is missing, unknown or of the wrong kind.
     """
+    require(arrays[HEAD].nbytes <= 1 << 20, f"dasp_plan has {arrays[HEAD].nbytes:,} bytes")
     head = json.loads(arrays[HEAD].tobytes())
     version = head.get("version") if isinstance(head, dict) else None
     if version != FILE_VERSION:

@@ -520,11 +520,6 @@ def densify(path: Path) -> np.ndarray | None:
             return None
         if data.dtype == bool:
             dense[row, column] |= value
-        elif data.dtype.kind in "iu" and form == "coo":
-            total = int(dense[row, column]) + int(value)
-            if not np.iinfo(data.dtype).min <= total <= np.iinfo(data.dtype).max:
-                return None
-            dense[row, column] = total
         else:
             dense[row, column] += value
     return dense
