@@ -57,10 +57,8 @@ def add_fetch(subparsers: Subparsers) -> None:
     """Add `dasp fetch` to the command line."""
     from dasp.io.suitesparse import SOURCE
 
-    more = (
-        ", into the folder that DASP_MATRICES names, where every command finds them. Each archive is verified"
-    )
-    parser = add_parser(subparsers, "fetch", f"{more} before anything of it is used")
+    more = ", into the folder that DASP_MATRICES names, where every command finds them"
+    parser = add_parser(subparsers, "fetch", more)
     parser.add_argument("names", nargs="*", metavar="NAME", help="matrices of the list")
     parser.add_argument("--all", action="store_true", help="every matrix of the list")
     parser.add_argument("--max-entries", type=positive, metavar="N", help="leave out larger ones")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import os
 import tarfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
@@ -159,7 +158,7 @@ def test_a_broken_download_leaves_nothing_and_says_where_it_broke(
     noise = np.random.default_rng(1).bytes(300_000)
     server.files["/MM/G/one.tar.gz"] = archive(one__one_mtx=TEXT, one__one_b_mtx=noise)
     server.cut = 200_000
-    assert "ended after 200,000 of" in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
+    assert "cannot be unpacked" in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
     assert leftovers(tmp_path) == []
 
 
@@ -176,12 +175,12 @@ def test_a_redirection_is_followed(
     ("content", "words"),
     [
         (archive(other__one_mtx=TEXT), "holds no one/one.mtx"),
-        (archive(one__one_mtx=TEXT.replace(b"3 4", b"3 5")), "suite.csv says 3 x 4"),
-        (archive(one__one_mtx=b""), "size line ''"),
+        (archive(one__one_mtx=TEXT)[:-8], "cannot be unpacked"),
+        (archive(one__one_mtx=TEXT)[:-8] + bytes(8), "cannot be unpacked"),
         (archive(one__one_mtx=TEXT * 999)[:60], "cannot be unpacked"),
         (b"<html>sorry</html>", "cannot be unpacked"),
     ],
-    ids=["another name", "another size", "empty", "cut short", "a web page"],
+    ids=["another name", "no checksum", "a wrong checksum", "cut short", "a web page"],
 )
 def test_a_bad_archive_leaves_nothing(
     fetch: ModuleType,
@@ -216,110 +215,6 @@ def test_a_link_in_place_of_the_matrix_is_refused(
         pack.addfile(link)
     server.files["/MM/G/one.tar.gz"] = buffer.getvalue()
     failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
-    assert leftovers(tmp_path) == []
-
-
-def packed(*members: tarfile.TarInfo, content: bytes = TEXT) -> bytes:
-    """An archive of members, each of which has the content if it has a size."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as pack:
-        for member in members:
-            pack.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = "") -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.size, info.linkname = kind, size, link
-    return info
-
-
-def long_header() -> bytes:
-    """A header that says that 300 MB of another header follow, which are zeros."""
-    header = bytearray(member("x", tarfile.XHDTYPE, 300_000_000).tobuf())
-    return gzip.compress(bytes(header) + bytes(300_000_000), 1)
-
-
-def sparse_bomb() -> bytes:
-    """An archive of a few hundred kB that unpacks to 300 MB."""
-    text = TEXT + bytes(300_000_000)
-    return packed(member("one/one.mtx", size=len(text)), content=text)
-
-
-GOOD = member("one/one.mtx", size=len(TEXT))
-HOSTILE = {
-    "a link to itself": (packed(member("one/one.mtx", tarfile.SYMTYPE, link="one.mtx")), "neither a file"),
-    "a hard link": (packed(member("one/one.mtx", tarfile.LNKTYPE, link="one/one.mtx")), "neither a file"),
-    "a link beside it": (
-        packed(GOOD, member("one/x", tarfile.SYMTYPE, link="/etc/passwd")),
-        "neither a file",
-    ),
-    "a pipe": (packed(member("one/one.mtx", tarfile.FIFOTYPE)), "neither a file"),
-    "a device": (packed(GOOD, member("one/null", tarfile.CHRTYPE)), "neither a file"),
-    "a folder of its name": (packed(member("one/one.mtx", tarfile.DIRTYPE)), "holds no one/one.mtx"),
-    "many files": (packed(*[member(f"one/{i}") for i in range(1001)]), "more than 1000 files"),
-    "fewer lines": (packed(GOOD, content=TEXT.replace(b"4 1", b"4 9")), "of the 9 that it promises"),
-    "no checksum": (packed(GOOD)[:-8], "cannot be unpacked"),
-    "a wrong checksum": (packed(GOOD)[:-8] + bytes(8), "cannot be unpacked"),
-}
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_archive_is_neither_kept_nor_recorded(
-    fetch: ModuleType,
-    suite: Path,
-    server: Server,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    kind: str,
-) -> None:
-    content, words = HOSTILE[kind]
-    server.files["/MM/G/one.tar.gz"] = content
-    assert words in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
-    assert leftovers(tmp_path) == []
-    # What is wrong once is not held against what is right later.
-    server.files["/MM/G/one.tar.gz"] = archive(one__one_mtx=TEXT)
-    assert call(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)[0] == 0
-    assert (tmp_path / "one.mtx").read_bytes() == TEXT
-
-
-@pytest.mark.parametrize("make", [long_header, sparse_bomb])
-def test_an_archive_is_unpacked_no_further_than_the_matrix_is_large(
-    fetch: ModuleType,
-    suite: Path,
-    server: Server,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    make: Callable[[], bytes],
-) -> None:
-    unpacked = []
-    plain = gzip.GzipFile.read
-
-    def read(stream: gzip.GzipFile, size: int | None = -1) -> bytes:
-        content = plain(stream, size)
-        unpacked.append(len(content))
-        return content
-
-    server.files["/MM/G/one.tar.gz"] = make()
-    monkeypatch.setattr(gzip.GzipFile, "read", read)
-    failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
-    assert 0 < sum(unpacked) <= (1 << 25)
-    assert max(unpacked) <= 1 << 20
-    assert leftovers(tmp_path) == []
-
-
-def test_a_download_ends_where_no_matrix_is_so_large(
-    fetch: ModuleType,
-    suite: Path,
-    server: Server,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(fetch, "_MOST_REMARKS", 1 << 20)
-    server.files["/MM/G/one.tar.gz"] = bytes(3 << 20)
-    assert "no such matrix has" in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
     assert leftovers(tmp_path) == []
 
 
