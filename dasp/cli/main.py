@@ -10,21 +10,18 @@ asked for is imported, so that `dasp --help` needs neither Numba nor SciPy.
 from __future__ import annotations
 
 import argparse
-import contextlib
+import errno
 import importlib
 import os
-import signal
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from types import FrameType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import dasp
 from dasp.cli.options import COMMANDS, add_parser
-from dasp.runtime.process import Deferred, is_raised_everywhere, speaks
+from dasp.runtime.process import is_raised_everywhere, speaks
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -82,9 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
-    interrupts: list[int] = []
     try:
-        with _note_interrupts(interrupts), warnings.catch_warnings():
+        with warnings.catch_warnings():
             if not debug:
                 warnings.showwarning = _show_warning
             status = _run([word for word in words if word != "--debug"])
@@ -92,16 +88,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        return _report_interrupt()
+        print("dasp: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         _discard_output()
         return EXIT_BROKEN_PIPE
     except (ValueError, TypeError, RuntimeError, OSError, MemoryError, ImportError) as error:
-        if interrupts:  # some libraries make another error of it
-            return _report_interrupt()
-        if isinstance(error, OSError) and not _flush_output():
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             _discard_output()
-        if debug or _is_ours(error):
+        if debug:
             raise
         if isinstance(error, UsageError) and not speaks():
             time.sleep(PATIENCE)
@@ -110,36 +105,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USER_ERROR
 
 
-@contextlib.contextmanager
-def _note_interrupts(interrupts: list[int]) -> Iterator[None]:
-    """Note every Ctrl-C, beside doing what Python does then, which is not always seen."""
-    usual = signal.getsignal(signal.SIGINT)
-    if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def note(number: int, frame: FrameType | None) -> NoReturn:
-        interrupts.append(number)
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, usual)
-
-
-def _report_interrupt() -> int:
-    print("dasp: interrupted", file=sys.stderr)
-    return EXIT_INTERRUPTED
+def _discard_output() -> None:
+    """Point stdout at nothing, so that Python's last flush does not complain of it again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(words: list[str]) -> int:
     command = next((word for word in words if not word.startswith("-")), None)
     try:
-        with Deferred():  # an interrupt tears a library that is half imported
-            parser = build_parser(command)
-        arguments, others = parser.parse_known_args(words)
+        arguments, others = build_parser(command).parse_known_args(words)
     except SystemExit as leaving:  # --help and --version print and leave
         return leaving.code if isinstance(leaving.code, int) else 0
     if others:
@@ -186,11 +160,6 @@ def _show_warning(
     print(f"dasp: warning: {message}", file=file or sys.stderr)
 
 
-def _is_ours(error: BaseException) -> bool:
-    """Return True if an error is a defect of dasp, not of the user: a module of its own is missing."""
-    return isinstance(error, ImportError) and str(error.name).partition(".")[0] == "dasp"
-
-
 def _shorten_error(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         name = str(error.filename or "")
@@ -199,23 +168,6 @@ def _shorten_error(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"{text}; this command needs it; pip install {error.name or 'it'}"
     return text
-
-
-def _flush_output() -> bool:
-    """Return True if stdout can write all that it holds."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError:
-        return False
-    return True
-
-
-def _discard_output() -> None:
-    """Point stdout at nothing, so that Python's last flush does not complain of it again."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
-    os.close(nothing)
 
 
 if __name__ == "__main__":

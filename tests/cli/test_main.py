@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import warnings
@@ -15,7 +14,6 @@ import pytest
 
 import dasp
 from dasp.cli import main as cli
-from dasp.cli import options
 from dasp.cli.options import COMMANDS
 from dasp.models import families
 from tests.support.command import CPU, error, run
@@ -57,12 +55,6 @@ def test_json_is_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(out)["plan"]["format"] == "dasp"
     status, out, _ = run(capsys, "config", "--json")
     assert (status, json.loads(out)["dasp"]) == (0, dasp.__version__)
-
-
-def test_a_missing_command_module_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(COMMANDS, "nosuch", options.Command("nosuch", "does nothing"))
-    with pytest.raises(ModuleNotFoundError):
-        cli.main(["nosuch"])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -185,15 +177,6 @@ def test_debug_shows_where_an_error_came_from() -> None:
         cli.main(["--debug", "info", "nosuchfile"])
 
 
-def test_a_defect_of_ours_is_not_taken_for_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(_: object) -> int:
-        raise ModuleNotFoundError("No module named 'dasp.nosuch'", name="dasp.nosuch")
-
-    monkeypatch.setattr("dasp.cli.machine._config", missing)
-    with pytest.raises(ModuleNotFoundError):
-        cli.main(["config"])
-
-
 def test_ctrl_c_is_exit_status_130(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,22 +187,6 @@ def test_ctrl_c_is_exit_status_130(
     status, _, err = run(capsys, "config")
     assert status == 130
     assert err.count("\n") == 1
-
-
-def test_an_interrupt_that_a_library_makes_another_error_of_is_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def torn(_: object) -> int:
-        try:
-            signal.raise_signal(signal.SIGINT)
-        except KeyboardInterrupt as interrupt:
-            raise ImportError("PyCapsule_Import could not import module") from interrupt
-        return 0
-
-    usual = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr("dasp.cli.machine._config", torn)
-    assert run(capsys, "config") == (130, "", "dasp: interrupted\n")
-    assert signal.getsignal(signal.SIGINT) is usual
 
 
 def process(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
