@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -125,11 +125,17 @@ class Device(Protocol):
     def sparse(self, shape: tuple[int, int], indptr: Array, indices: Array, data: Array) -> Any:
         """Return a CSR matrix of SciPy or CuPy."""
 
+    def as_csr(self, matrix: Any) -> tuple[Array, Array, Array]:
+        """Return the arrays of a CSR matrix of CuPy; GPUs alone have this."""
+
+    def entries_of(self, dense: Array) -> tuple[Array, Array, Array]:
+        """Return the CSR arrays of a dense matrix of CuPy; GPUs alone have this."""
+
     def linear_operator(self, matrix: Any) -> Any:
         """Return the operator that solvers for this kind of device take."""
 
 
 @cache
-def find(device: str) -> Any:
-    """Return the module of a device, `cpu` or `cuda:N`: a `Device`, with what GPUs alone have."""
-    return load(MODULES[device.partition(":")[0]])
+def find(device: str) -> Device:
+    """Return the module of a device, `cpu` or `cuda:N`."""
+    return cast(Device, load(MODULES[device.partition(":")[0]]))

@@ -6,7 +6,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,7 +33,7 @@ from dasp.runtime.cuda.launch import OVERLAPPING, Launch
 from dasp.runtime.cuda.stream import PER_THREAD_STREAM, THIS_THREAD, on_stream
 from dasp.runtime.dtypes import BFLOAT16, Arithmetic, into, real_type
 from dasp.runtime.sizes import round_up
-from dasp.runtime.types import CupyDevice, DeviceArray
+from dasp.runtime.types import DeviceArray
 
 OVERLAPPING_DRIVER = 12_030
 """CUDA version of the driver from which the start of a product may overlap the end of the kernel before it,
@@ -74,27 +73,28 @@ class CudaProduct:
     MADE_LATER: ClassVar[tuple[str, ...]] = ()
     """Attributes that depend on the values and are made when they are first used."""
 
-    # Alike for all products of a type on a GPU: see `_shared`.
-    _cupy: Any
-    _number: int
-    _device: CupyDevice
-    _capability: int
-    _overlaps: bool
-    _several: bool
-    _kinds: Arithmetic
-    _plain: tuple[Any, ...]
-    _dtype: np.dtype[Any]
-    _strides: tuple[int]
-    _char: Any
-    _misaligned: int
-    _ndarray: Any
-    _current_device: Callable[[], int]
-    _current_stream: Callable[[], Any]
-    _is_capturing: Callable[[int], bool]
-
     def __init__(self, plan: Plan, device: str) -> None:
-        self.__dict__.update(_shared(device, plan.dtype))
-        kernel, kinds = self.kernel, self._kinds
+        import cupy
+
+        runtime, dtype, kernel = cupy.cuda.runtime, plan.dtype, self.kernel
+        self._cupy, self._number = cupy, number(device)
+        self._device = cupy.cuda.Device(self._number)
+        self._capability = int(self._device.compute_capability)
+        self._overlaps = self._capability >= OVERLAPPING and runtime.driverGetVersion() >= OVERLAPPING_DRIVER
+        self._kinds = kinds = into(dtype, dtype, dtype)
+        # For `quick`.
+        self._several = runtime.getDeviceCount() > 1
+        self._plain = numbers(kinds.sum, 1.0, 0.0)
+        self._dtype = np.dtype(dtype.type)
+        self._strides = (dtype.itemsize,)
+        # A letter is looked up sooner than a type, but CuPy knows none for bfloat16.
+        self._char = self._dtype if dtype == BFLOAT16 else self._dtype.char
+        # CuPy aligns a view to its numbers' parts, and a kernel loads a complex number at once.
+        self._misaligned = dtype.itemsize - 1 if dtype.kind == "c" else 0
+        self._ndarray = cupy.ndarray
+        self._current_device: Callable[[], int] = runtime.getDevice
+        self._current_stream: Callable[[], Any] = cupy.cuda.get_current_stream
+        self._is_capturing: Callable[[int], bool] = runtime.streamIsCapturing
         if defines(kernel, plan, kinds).get("DASP_MMA") == "1" and self._capability < TENSOR_CORES:
             raise RuntimeError(
                 f"this GPU is sm_{self._capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
@@ -347,37 +347,6 @@ class CudaProduct:
     def _here(self) -> AbstractContextManager[Any]:
         """Return a context in which the matrix's device is the current one."""
         return _HERE if self._current_device() == self._number else self._device
-
-
-@cache
-def _shared(device: str, dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return the attributes that all products of a type on a GPU share."""
-    import cupy
-
-    runtime, here, own = cupy.cuda.runtime, number(device), into(dtype, dtype, dtype)
-    capability, exact = int(cupy.cuda.Device(here).compute_capability), np.dtype(dtype.type)
-    return {
-        "_cupy": cupy,
-        "_number": here,
-        "_device": cupy.cuda.Device(here),
-        "_capability": capability,
-        # True if products may start early there, and if there are other GPUs.
-        "_overlaps": capability >= OVERLAPPING and runtime.driverGetVersion() >= OVERLAPPING_DRIVER,
-        "_several": runtime.getDeviceCount() > 1,
-        "_kinds": own,
-        "_plain": numbers(own.sum, 1.0, 0.0),
-        # For `quick`.
-        "_dtype": exact,
-        "_strides": (exact.itemsize,),
-        # A letter is looked up sooner than a type, but CuPy knows none for bfloat16.
-        "_char": exact if exact == BFLOAT16 else exact.char,
-        # CuPy aligns a view to its numbers' parts, and a kernel loads a complex number at once.
-        "_misaligned": exact.itemsize - 1 if exact.kind == "c" else 0,
-        "_ndarray": cupy.ndarray,
-        "_current_device": runtime.getDevice,
-        "_current_stream": cupy.cuda.get_current_stream,
-        "_is_capturing": runtime.streamIsCapturing,
-    }
 
 
 def _upload(plan: Plan) -> Plan:

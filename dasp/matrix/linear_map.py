@@ -376,11 +376,10 @@ class Shifted(LinearMap):
             if _foreign.wants_gradients(x):
                 return _foreign.by_operators(self._shifted, x, out, alpha, beta)
             return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)
-        out = A.matvec(x, out=out, alpha=alpha, beta=beta)
-        devices.find(self.device).add_scaled(
-            out, _check.scale("alpha", alpha, out.dtype) * self.sigma, A.asarray(x)
-        )
-        return out
+        y: Any = A.matvec(x, out=out, alpha=alpha, beta=beta)
+        factor = _check.scale("alpha", alpha, y.dtype) * self.sigma
+        devices.find(self.device).add_scaled(y, factor, A.asarray(x))
+        return y
 
     def _shifted(self, x: ArrayLike) -> Any:
         """Return (A + sigma I) x by operators of PyTorch."""

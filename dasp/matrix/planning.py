@@ -184,7 +184,8 @@ def unpack(plan: Plan, device: str) -> tuple[Array, Array, Array]:
         indptr, indices, data = formats.find(plan.format).unpack(there, primitives)
     if where == device:
         return indptr, indices, data
-    return tuple(devices.find(device).to_device(array, device) for array in (indptr, indices, data))
+    put = devices.find(device).to_device
+    return put(indptr, device), put(indices, device), put(data, device)
 
 
 def find_slots(plan: Plan, device: str) -> Any:

@@ -123,7 +123,6 @@ class Gpu:
         monkeypatch.setattr(product, "new_scratch", partial(self._in_one_block, product.new_scratch, list))
         settling = partial(self._kernel, kernel_cuda.SETTLE, {}, {})
         monkeypatch.setattr(product, "compile_settling", settling)
-        monkeypatch.setattr(product, "_shared", product._shared.__wrapped__)  # of this stand-in alone
         monkeypatch.setattr(columns, "compile_block", self._compile_block)
         monkeypatch.setattr(sell, "compile_diagonal", self._compile_diagonal)
         monkeypatch.setattr(columns, "compile_transpose", self._compile_transposing)
