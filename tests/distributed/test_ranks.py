@@ -89,7 +89,7 @@ def gloo(
     return found
 
 
-def test_products_solvers_and_faults_with_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_sums_and_faults_with_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     """By three ranks, and by one, for which the others wait busily; gloo has two and three."""
     monkeypatch.setenv("DASP_RANKS_SIZES", f"{MOST},1")
     ((status, text),) = finish([start([*mpirun(), "-n", str(MOST), *PROGRAM, "mpi"])], 500)
@@ -171,7 +171,7 @@ def test_dasp_solve_on_gpus(launcher: str) -> None:
     assert size == "1" or f"on {size} ranks (cuda:0 and so on)" in text
 
 
-def test_products_solvers_and_faults_with_gloo() -> None:
+def test_products_sums_and_faults_with_gloo() -> None:
     size = 3
     found = finish(gloo(lambda rank, port: ["gloo", str(rank), str(size), str(port)], size), 500)
     assert [status for status, _ in found] == [0] * size, found
