@@ -8,9 +8,11 @@ from functools import partial
 from itertools import chain
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from dasp.formats.cost import MOST_STEPS
-from dasp.formats.csr.cpu.transpose import fetch
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, narrowest
 from dasp.formats.product_cpu import read_only
@@ -32,7 +34,7 @@ from dasp.formats.sell.pattern import (
 )
 from dasp.formats.sell.primitives import Layout, Runs, Slices, Survey
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.emitter import at
+from dasp.runtime.cpu.emitter import FIRST_LEVEL, LINE, at, place_of, prefetch_run
 from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.dtypes import bits_type
 from dasp.runtime.sizes import new_array
@@ -268,3 +270,23 @@ def _in_order(codes, order, starts, lengths, first, last, row_by_row, begins):
 def _scatter(numbers, slots, stored, begin, end):
     for entry in range(begin, end):
         stored[slots[entry]] = numbers[entry]
+
+
+@jit(nogil=True, forceinline=True)
+def fetch(numbers, first, count):
+    """Ask for some numbers that will be read out of order, which the processor would not foresee."""
+    for place in range(first, first + count, np.uint64(max(LINE // numbers.itemsize, 1))):
+        _prefetch(numbers, place)
+
+
+@intrinsic
+def _prefetch(typing_context, array, place):
+    """Ask for the line of the cache that an array has at a place."""
+
+    def generate(context, builder, signature, arguments):
+        array, place = arguments
+        where = place_of(context, builder, signature.args[0], array, place, ir.IntType(8))
+        prefetch_run(builder, where, 0, 1, FIRST_LEVEL)
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64), generate
