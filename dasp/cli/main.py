@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import dasp
 from dasp.cli.options import COMMANDS, add_parser
-from dasp.runtime.process import is_raised_everywhere, speaks
+from dasp.runtime.ranks import is_raised_everywhere, speaks
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite

@@ -57,7 +57,7 @@ from dasp.matrix.planning import find_device
 from dasp.matrix.policy import Policy
 from dasp.preconditioners.automatic import METHODS, choose_method, solve
 from dasp.runtime.arrays import to_host
-from dasp.runtime.process import find_launcher, is_raised_everywhere
+from dasp.runtime.ranks import find_launcher, is_raised_everywhere
 from dasp.solvers import Stats
 
 PRECONDITIONERS = ("auto", "none", "jacobi", "block-jacobi", "ic0", "ilu0", "chebyshev", "multigrid")

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from dasp.distributed.protocols import Message, RankError, Transport
-from dasp.runtime.process import EVERYWHERE, is_raised_everywhere
+from dasp.runtime.ranks import EVERYWHERE, is_raised_everywhere
 from dasp.runtime.types import Vector
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import Any
 from dasp.distributed.communicator import Communicator
 from dasp.runtime import check as _check
 from dasp.runtime.cuda import gpus
-from dasp.runtime.process import find_launcher
+from dasp.runtime.ranks import find_launcher
 
 LOCAL_RANKS = (
     "LOCAL_RANK",

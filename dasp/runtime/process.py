@@ -1,4 +1,4 @@
-"""A process: what may come in the middle of its work, a fork or a signal, and its rank among others.
+"""A process: what may come in the middle of its work, a fork or a signal.
 
 A forked child has the thread that forked and none of the others. A lock that another thread held, that of a
 module half loaded among them, stays locked there for ever. So a fork takes the locks first, and modules that
@@ -95,12 +95,12 @@ _fast: Any = sys.modules.get("_signal", signal)
 _get: Callable[[int], Any] = _fast.getsignal
 _set: Callable[[int, Any], Any] = _fast.signal
 
-_NUMBERS = tuple(sorted(map(int, signal.valid_signals()), reverse=True))
-"""Every signal, SIGINT late, so that it is given back late too."""
+HELD = tuple(int(getattr(signal, name)) for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(signal, name))
+"""The signals whose handlers raise: those of Ctrl-C, of schedulers and of timeouts."""
 
 
 class Deferred:
-    """Holds back the signals that Python functions handle, while the context lasts; then delivers them.
+    """Holds back the signals of `HELD` that Python functions handle, while it lasts; then delivers them.
 
     Outside the main thread, where Python runs no handler, it does nothing. Contexts may be nested. What a
     handler raises comes out at the end of the outermost context.
@@ -117,44 +117,37 @@ class Deferred:
     """
 
     def __init__(self) -> None:
-        self._handlers: dict[int, Any] = {}
+        self._handlers: list[tuple[int, Any]] = []
         self._pending: list[int] = []
 
     def __enter__(self) -> None:
         if threading.get_ident() != threading.main_thread().ident:
             return
         try:
-            for number in [number for number in _NUMBERS if callable(_get(number))]:
-                self._handlers[number] = _get(number)
-                _set(number, self._note)
+            for number in HELD:
+                if callable(handler := _get(number)):
+                    _set(number, self._note)
+                    self._handlers.append((number, handler))
         except ValueError:  # a subinterpreter, which runs no handlers either
-            self._handlers.clear()
+            pass
         except BaseException:  # a handler that was not held back yet
-            self._restore()
+            self.__exit__()
             raise
 
     def __exit__(self, *_: object) -> None:
-        if self._handlers:
-            self._restore()
-        if self._pending:
-            _deliver(self._pending)
+        try:
+            while self._handlers:  # that of Ctrl-C is given back last
+                _set(*self._handlers[-1])
+                self._handlers.pop()
+            while self._pending:
+                signal.raise_signal(self._pending.pop(0))
+        finally:  # the others, if a handler raised
+            if self._handlers or self._pending:
+                self.__exit__()
 
     def _note(self, number: int, _: FrameType | None) -> None:
         if number not in self._pending:  # as signals of one kind do that the system holds back
             self._pending.append(number)
-
-    def _restore(self) -> None:
-        """Give every handler back, also if one that is back already raises."""
-        failure: BaseException | None = None
-        while True:
-            try:
-                for number, handler in self._handlers.items():
-                    _set(number, handler)
-                break
-            except BaseException as error:
-                failure = error
-        if failure is not None:
-            raise failure
 
 
 @contextlib.contextmanager
@@ -174,48 +167,3 @@ def as_raised() -> Iterator[None]:
         if first is not error and (isinstance(error, SystemError) or not isinstance(first, Exception)):
             raise first from None
         raise
-
-
-def _deliver(numbers: list[int]) -> None:
-    """Raise each signal; the handlers of all run, also if one raises."""
-    for place, number in enumerate(numbers):
-        try:
-            signal.raise_signal(number)
-        except BaseException:
-            _deliver(numbers[place + 1 :])
-            raise
-
-
-# ---- ranks that a launcher started: mpirun, srun with MPI, torchrun ----------------------------------
-
-MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PALS_NRANKS")
-"""Environment variables in which launchers of MPI tell a process how many there are."""
-
-MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID")
-"""Those in which they tell which of them it is."""
-
-TORCH_NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Those that torchrun sets; set by hand they do too."""
-
-EVERYWHERE = "All ranks raise this."
-"""The note of an error that is the same on all ranks."""
-
-
-def find_launcher() -> str:
-    """Return `mpi` or `torch` if such a launcher started this process as one of several ranks, else ""."""
-    if any(os.environ.get(name, "1") != "1" for name in MPI_SIZES):
-        return "mpi"
-    if all(name in os.environ for name in TORCH_NAMES) and os.environ["WORLD_SIZE"] != "1":
-        return "torch"
-    return ""
-
-
-def speaks() -> bool:
-    """Return True if this process speaks for all of its ranks: it is rank 0, or alone."""
-    names = {"mpi": MPI_RANKS, "torch": ("RANK",), "": ()}[find_launcher()]
-    return all(os.environ.get(name, "0") == "0" for name in names)
-
-
-def is_raised_everywhere(error: BaseException) -> bool:
-    """Return True if all ranks raise an error, so that one of them is enough to tell it."""
-    return EVERYWHERE in getattr(error, "__notes__", ())
