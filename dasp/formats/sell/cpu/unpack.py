@@ -197,16 +197,6 @@ def _is_pad(deltas, width, slot):
 
 
 @_inline
-def _delta(deltas, width, slot, lane):
-    bytes_of, words_of, doubles_of = deltas
-    if width == BITS_8:
-        return np.int64(bytes_of[slot])
-    if width == BITS_16:
-        return np.int64(words_of[slot])
-    return np.int64(lane) if width == NONE else np.int64(doubles_of[slot])
-
-
-@_inline
 def _first_delta(header, width):
     return WARP * np.int64(header[2]) >> max(width - 1, 0)
 
@@ -244,49 +234,31 @@ def _count_entries(slices, counts, begin, end):
 def _find_columns(slices, bases, rows, k, first_row, found, pieces, begin, end):
     """Find the slot of the entry k columns behind its row. Return True if a row or segment has two."""
     headers, deltas, segments, positions = slices
-    bytes_of, words_of, doubles_of = deltas
     of_positions, long_rows, segment_rows = rows
-    twice, wanted, lanes = False, np.empty(WARP, np.int64), np.arange(WARP)
+    twice, wanted, block = False, np.empty(WARP, np.int64), np.empty(WARP * MOST_STEPS, np.int64)
     for s in range(begin, end):
         steps, _, shift, width = _shape_fields(np.int64(headers[s, 3]))
         first_step, first = np.int64(headers[s, 0]), np.int64(headers[s, 1])
-        slot = _first_delta(headers[s], width)
+        _widen(deltas, width, _first_delta(headers[s], width), bases[first_step : first_step + steps], block)
         for lane in range(WARP):
-            position = first + (lane >> shift)
+            position, column = first + (lane >> shift), np.int64(-1)
             if s < segments:
-                wanted[lane] = np.int64(long_rows[segment_rows[first]]) + k
-            elif position >= positions:
-                wanted[lane] = NO_COLUMN
-            else:
-                wanted[lane] = (np.int64(of_positions[position]) if len(of_positions) else position) + k
-        for step in range(steps):
-            base, at = np.int64(bases[first_step + step]), slot + WARP * step
-            if width == BITS_8:
-                here = _is_there(bytes_of, at, wanted, base)
-            elif width == BITS_16:
-                here = _is_there(words_of, at, wanted, base)
-            elif width == NONE:
-                here = _is_there(lanes, 0, wanted, base)
-            else:
-                here = _is_there(doubles_of, at, wanted, base)
-            if not here:
+                column = np.int64(long_rows[segment_rows[first]]) + k
+            elif position < positions:
+                column = (np.int64(of_positions[position]) if len(of_positions) else position) + k
+            wanted[lane] = column if column >= 0 else NO_COLUMN
+        for step in range(np.uint64(steps)):
+            hits = np.int64(0)
+            for lane in range(np.uint64(WARP)):
+                hits |= np.int64(block[np.uint64(WARP) * step + lane] == wanted[lane])
+            if not hits:
                 continue
             for lane in range(WARP):
-                is_it = _delta(deltas, width, at + lane, lane) == wanted[lane] - base
-                if is_it and not _is_pad(deltas, width, at + lane):
+                if block[WARP * step + lane] == wanted[lane]:
                     to, place = (pieces, first) if s < segments else (found, wanted[lane] - k - first_row)
                     twice |= to[place] >= 0
                     to[place] = WARP * (first_step + step) + lane
     return twice
-
-
-@_inline
-def _is_there(stored, at, wanted, base):
-    """Return True if a lane of a step has the column that it wants, or a pad that looks like it."""
-    hits = np.int64(0)
-    for lane in range(np.uint64(WARP)):
-        hits |= np.int64(np.int64(stored[np.uint64(at) + lane]) == wanted[lane] - base)
-    return hits != 0
 
 
 @_compile
