@@ -282,7 +282,7 @@ class Scaling:
                 run = in_turn([exchange.start, exchange.finish])
             else:
                 rows = links.rows(ExchangeRows([(after, 0, count)], None, [(before, 0, count)], target))
-                run = partial(rows.start, source)
+                run = partial(rows, source)
             self.keep(
                 "message",
                 f"ring of {size}",

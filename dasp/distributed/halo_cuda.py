@@ -161,7 +161,7 @@ class DeviceHalo(_DeviceHalo):
         with self._device:
             self.received = self._cupy.zeros((pattern.columns, *shape), x)
             self._product = self._cupy.zeros((len(rows), *shape), y, order="F")
-            self._messages = transport.rows(
+            self._send = transport.rows(
                 ExchangeRows(pattern.sends, self._places, pattern.receives, self.received)
             )
             self._add = prepare_addition(y, self._rows, self._product)
@@ -174,7 +174,7 @@ class DeviceHalo(_DeviceHalo):
         with self._device:
             self._branch.begin()
             with self._branch:
-                self._messages.start(x)
+                self._send(x)
 
     def multiply(self, halo: SpMatrix, alpha: Number) -> None:
         """Multiply the elements that arrive."""
@@ -235,9 +235,7 @@ class DeviceTransposedHalo(_DeviceHalo):
         with self._device:
             self._operand, self._product = zeros((len(rows), *shape), x), zeros((pattern.columns, *shape), y)
             self.received = zeros((len(places), *shape), y)
-            self._messages = transport.rows(
-                ExchangeRows(pattern.receives, None, pattern.sends, self.received)
-            )
+            self._send = transport.rows(ExchangeRows(pattern.receives, None, pattern.sends, self.received))
             self._pack = prepare_packing(x, self._rows, self._operand)
             self._adds = [
                 prepare_addition(y, places[first:end], self.received[first:end])
@@ -255,7 +253,7 @@ class DeviceTransposedHalo(_DeviceHalo):
                 self._pack(stream.ptr, x)
                 if len(self._product):
                     halo.matvec(self._operand, out=self._product, alpha=alpha)
-                self._messages.start(self._product)
+                self._send(self._product)
                 self._branch.end()
 
     def multiply(self, halo: SpMatrix, alpha: Number) -> None:

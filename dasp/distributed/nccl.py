@@ -82,7 +82,7 @@ class NcclRows:
         self._sends = [(rank, packed[first:end]) for rank, first, end in sends if packed.size]
         self._receives = [(rank, received[first:end]) for rank, first, end in receives if received.size]
 
-    def start(self, x: DeviceArray) -> None:
+    def __call__(self, x: DeviceArray) -> None:
         """Send rows of x, and receive, on the current stream."""
         stream = self._stream().ptr
         with self._transport.calls():

@@ -260,7 +260,7 @@ class PeerRows:
         )
         transport.settle()
 
-    def start(self, x: DeviceArray) -> None:
+    def __call__(self, x: DeviceArray) -> None:
         """Send rows of x, and wait for those of others, on the current stream."""
         self._transport.check()
         self._transport.count += 1
@@ -432,7 +432,7 @@ class PeerTransport:
 
         def right() -> bool:
             for _ in range(3):
-                rows.start(sent)
+                rows(sent)
                 add()
             self._event.record(self._current())
             await_event(self.comm, self._event, self.give_up, TRIAL)

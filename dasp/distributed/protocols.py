@@ -44,13 +44,6 @@ class ExchangeRows(NamedTuple):
     received: DeviceArray
 
 
-class RowMessages(Protocol):
-    """Messages of rows, prepared."""
-
-    def start(self, x: DeviceArray) -> None:
-        """Send rows of an array, and receive those of others, on the current stream."""
-
-
 class Transport(Protocol):
     """Messages and sums between GPUs, on CuPy's current stream; all ranks prepare alike.
 
@@ -74,8 +67,8 @@ class Transport(Protocol):
         They may be one array.
         """
 
-    def rows(self, given: ExchangeRows) -> RowMessages:
-        """Prepare to send rows of arrays that come later."""
+    def rows(self, given: ExchangeRows) -> Callable[[DeviceArray], None]:
+        """Prepare to send rows of an array that comes later, and to receive those of others."""
 
     def check(self) -> None:
         """Raise RankError if this rank has given up waiting for another."""

@@ -22,10 +22,10 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from dasp.distributed.communicator import Communicator
-from dasp.distributed.protocols import RankError
+from dasp.distributed.protocols import RankError, Transport
 from dasp.runtime.types import Event, Vector
 
 LOOK = 0.5
@@ -42,23 +42,6 @@ SPIN, PAUSE = 2e-3, 5e-5
 
 LAST_SECONDS = 10.0
 """Seconds for which GPUs may wait for other ranks when this process ends."""
-
-
-class NcclCommunicator(Protocol):
-    """The part of cupy.cuda.nccl.NcclCommunicator that a watch uses."""
-
-    def check_async_error(self) -> None:
-        """Raise an error that NCCL has met."""
-
-    def abort(self) -> None:
-        """End its operations, and free it."""
-
-
-class Ending(Protocol):
-    """A transport, which waits for its GPU when the process ends."""
-
-    def end(self) -> None:
-        """Wait, not for long."""
 
 
 # Processes
@@ -125,12 +108,12 @@ def watch_processes(
 # The host and its GPU
 
 
-def end_with_process(transport: Ending) -> None:
+def end_with_process(transport: Transport) -> None:
     """Call `end` of a transport when this process ends; not in a fork of it, whose GPU is not its own."""
     atexit.register(_end, weakref.ref(transport), os.getpid())
 
 
-def _end(transport: Callable[[], Ending | None], process: int) -> None:
+def _end(transport: Callable[[], Transport | None], process: int) -> None:
     alive = transport()
     if alive is not None and os.getpid() == process:
         alive.end()
@@ -211,7 +194,7 @@ class NcclWatch:
     def __init__(
         self,
         comm: Communicator,
-        communicators: Sequence[NcclCommunicator],
+        communicators: Sequence[Any],
         given_up: Vector,
         group: Callable[[], AbstractContextManager[None]],
     ) -> None:
