@@ -196,10 +196,6 @@ def _run_scaling(args: argparse.Namespace) -> int:
 
 
 def _run_sparse(args: argparse.Namespace) -> int:
-    from dasp.io.matrices import check_spec
-
-    for spec in args.matrix:
-        check_spec(spec)
     return measure_and_report(args, lambda device: sparse_subject(args, args.matrix, device))
 
 
@@ -259,7 +255,6 @@ def _run_gf256(args: argparse.Namespace) -> int:
 
 def _run_solvers(args: argparse.Namespace) -> int:
     from benchmarks.bench.solvers import METHODS, Solvers
-    from dasp.io.matrices import check_spec
 
     methods = args.methods or METHODS
     unknown = [name for name in methods if name not in METHODS]
@@ -268,8 +263,6 @@ def _run_solvers(args: argparse.Namespace) -> int:
     if not 0 < args.rtol < 1:
         raise ValueError(f"--rtol is {args.rtol}; it must be above 0 and below 1")
     specs = args.matrix or DEFAULT_SYSTEMS
-    for spec in specs:
-        check_spec(spec)
     return measure_and_report(
         args,
         lambda device: Solvers(

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 
@@ -57,27 +56,12 @@ def load_matrix(spec: str | os.PathLike[str], *, seed: int = 0) -> csr_array:
     if ":" in text and models.is_model(text):
         return _build_model(text, seed)
     path = _find(text)
+    if path is None:
+        return _build_model(text, seed)  # an unknown one, or without sizes
     with one_line_errors(path):
         if path.name.lower().endswith(".npz"):
             return read_npz(path)
         return read_matrix_market(path)
-
-
-def check_spec(spec: str) -> None:
-    """Check that there is a file, a name or a model for what a user names, without reading or building it.
-
-    Raises
-    ------
-    MatrixFileError
-        As `load_matrix` raises it for what it cannot find.
-    """
-    if not (":" in spec and models.is_model(spec)):
-        _find(spec)
-        return
-    try:
-        models.check(spec)
-    except ValueError as error:
-        raise MatrixFileError(str(error)) from error
 
 
 def _build_model(spec: str, seed: int) -> csr_array:
@@ -89,84 +73,37 @@ def _build_model(spec: str, seed: int) -> csr_array:
         ) from error
 
 
-def _find(text: str) -> Path:
-    """Find the file that a path or a name of the collection means; MatrixFileError if there is none."""
+def _find(text: str) -> Path | None:
+    """Find the file that a path or a name of the collection means; None if the text can only be a model."""
     if not text or "\0" in text:
         raise MatrixFileError(
             f"the matrix is {text!r}; it must be a file, a name or a model such as poisson3d:50"
         )
-    path = Path(text)
     folder = os.environ.get(FOLDER_VARIABLE)
     try:
-        found = _find_file(path, text) or (_find_in_folder(Path(folder), text) if folder else None)
+        found = _find_file(Path(text)) or (_find_in_folder(Path(folder), text) if folder else None)
     except OSError as error:
         raise MatrixFileError(
             f"{text:.200} cannot be looked up: {error.strerror}; give a file's path"
         ) from error
-    if found is None:
-        raise MatrixFileError(_explain_missing(path, text, folder))
+    name, colon, _ = text.partition(":")
+    if found is None and not models.is_model(text) and ("/" in name or not colon):
+        raise MatrixFileError(
+            f"{text:.200} was not found; a matrix is a file, a name in the folder {FOLDER_VARIABLE} "
+            f"({folder or 'it is not set'}) or a model such as poisson3d:50"
+        )
     return found
 
 
-def _find_file(path: Path, text: str) -> Path | None:
+def _find_file(path: Path) -> Path | None:
     """Return the path if it is a file; a folder that SuiteSparse unpacked stands for its file."""
-    if path.is_dir():
-        inside = path / f"{path.name}.mtx"
-        if inside.is_file():
-            return inside
-        raise MatrixFileError(
-            f"{text} is a folder; a matrix is a file; choose one of its .mtx, .mtx.gz or .npz files"
-            + _list_examples(path)
-        )
+    inside = path / f"{path.name}.mtx"
+    if path.is_dir() and inside.is_file():
+        return inside
     return path if path.exists() else None
-
-
-def _list_examples(folder: Path) -> str:
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(_SUFFIXES))
-    return f": {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else " (it has none)"
 
 
 def _find_in_folder(folder: Path, name: str) -> Path | None:
     candidates = [folder / f"{name}{suffix}" for suffix in _SUFFIXES]
     candidates += [folder / name, folder / name / f"{Path(name).name}.mtx"]
     return next((candidate for candidate in candidates if candidate.is_file()), None)
-
-
-def _strip_suffix(name: str) -> str:
-    for suffix in (".gz", ".mtx", ".npz"):
-        name = name.removesuffix(suffix)
-    return name
-
-
-def _explain_missing(path: Path, text: str, folder: str | None) -> str:
-    """Return the message for a text that is no file, name or model, with the nearest one."""
-    shown = text if len(text) <= 200 else text[:197] + "..."
-    known = [*models.examples()]
-    if models.is_model(text):
-        return f"{shown} is a model without parameters; give them, for example {models.examples()[text]}"
-    head, colon, _ = text.partition(":")
-    if colon and "/" not in head:
-        near = difflib.get_close_matches(head, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        return f"{shown} is neither a file nor a known model; the models are {', '.join(known)}{hint}"
-    places = {
-        entry.name: str(entry) for entry in _list_entries(path.parent) if entry.name.endswith(_SUFFIXES)
-    }
-    if folder:
-        places |= {
-            _strip_suffix(entry.name): _strip_suffix(entry.name) for entry in _list_entries(Path(folder))
-        }
-    places |= {name: models.examples()[name] for name in known}
-    near = difflib.get_close_matches(path.name, places, n=3, cutoff=0.7)
-    where = (
-        f"a name in {folder}" if folder else f"a name (set {FOLDER_VARIABLE} to the folder of your matrices)"
-    )
-    remedy = "did you mean " + " or ".join(places[name] for name in near) + "?" if near else "check the path"
-    return f"{shown} was not found; a matrix is a file, {where} or a model such as poisson3d:50; {remedy}"
-
-
-def _list_entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []

@@ -10,7 +10,6 @@ import difflib
 from typing import TYPE_CHECKING
 
 from dasp.models import lattice, unstructured
-from dasp.models.family import Family
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -81,18 +80,6 @@ def generate(spec: str, seed: int = 0) -> csr_array:
     >>> A.shape, A.nnz
     ((9, 9), 33)
     """
-    family, texts = _read(spec)
-    return family.generate(texts, seed)
-
-
-def check(spec: str) -> None:
-    """Check the specification of a model without building it; ValueError as `generate` raises it."""
-    family, texts = _read(spec)
-    family.read(texts)
-
-
-def _read(spec: str) -> tuple[Family, list[str]]:
-    """Return the family of a specification, and the texts of its parameters."""
     if not isinstance(spec, str):
         raise TypeError(f"spec is {spec!r:.60}; a str is needed, for example 'poisson3d:50'")
     name, *texts = spec.split(":")
@@ -100,4 +87,4 @@ def _read(spec: str) -> tuple[Family, list[str]]:
         near = difflib.get_close_matches(name, _FAMILIES, n=1)
         remedy = f"did you mean {near[0]}?" if near else f"for example {_FAMILIES['poisson3d'].example}"
         raise ValueError(f"unknown model {name!r:.60}; the models are {', '.join(_FAMILIES)}; {remedy}")
-    return _FAMILIES[name], texts
+    return _FAMILIES[name].generate(texts, seed)
