@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 import scipy.io
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csr_array
 
 from dasp.io.files import MatrixFileError, open_regular
 from dasp.runtime.sizes import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize
@@ -119,8 +119,7 @@ def read_matrix_market(path: Path) -> csr_array:
     if isinstance(matrix, np.ndarray):
         _check_diagonal(path, head.symmetry, matrix.diagonal())
     elif head.symmetry != "general":
-        _check_triangles(path, head, matrix)
-        _check_diagonal(path, head.symmetry, matrix.data[matrix.row == matrix.col])
+        matrix = _write_out(path, head, matrix)
     return csr_array(matrix)
 
 
@@ -151,6 +150,10 @@ def _read_head(path: Path, stream: IO[bytes]) -> _Head:
     if symmetry != "general" and head.rows != head.columns:
         raise MatrixFileError(
             f"{path} is {head.rows} x {head.columns} and {symmetry}; such a matrix is square; mend its header"
+        )
+    if (field, symmetry) == ("unsigned-integer", "skew-symmetric"):
+        raise MatrixFileError(
+            f"{path} is skew-symmetric and unsigned; its other half has signs; mend its header"
         )
     if (layout, field) == ("array", "pattern"):
         raise MatrixFileError(f"{path} is an array of a pattern, which has no values; mend its header")
@@ -192,7 +195,7 @@ class _CheckedLines:
         self._needed = f"{'' if is_array else 'a row, a column and '}a value of the field {head.field}"
         layout, entries = ("array", "") if is_array else ("coordinate", head.entries or 0)
         # As many remarks are written as there were lines, so that SciPy counts the lines as they are.
-        header = f"%%MatrixMarket matrix {layout} {head.field} {head.symmetry}\n"
+        header = f"%%MatrixMarket matrix {layout} {head.field} {head.symmetry if is_array else 'general'}\n"
         remarks = (head.line - 2) * "%\n"
         self._text = f"{header}{remarks}{head.rows} {head.columns} {entries}\n".encode()
         self._place = 0
@@ -239,20 +242,29 @@ class _CheckedLines:
         return text.translate(_TO_SCIPY, _NOT_FOR_SCIPY)
 
 
-def _check_triangles(path: Path, head: _Head, matrix: Any) -> None:
-    """Check that no entry of symmetric storage is given on both sides of the diagonal."""
-    # SciPy appends what it mirrors to the entries of the file.
-    rows, columns = (index[: head.entries].astype(np.uint64) for index in (matrix.row, matrix.col))
+def _write_out(path: Path, head: _Head, matrix: Any) -> coo_array:
+    """Return the matrix of symmetric storage, none of whose entries may be given on both sides."""
+    rows, columns, values = matrix.row, matrix.col, matrix.data
+    _check_diagonal(path, head.symmetry, values[rows == columns])
     below, above, height = rows > columns, rows < columns, np.uint64(head.rows)
-    if not below.any() or not above.any():
-        return
-    twice = np.intersect1d(rows[below] * height + columns[below], columns[above] * height + rows[above])
-    if len(twice):
-        row, column = divmod(int(twice[0]), head.rows)
-        raise MatrixFileError(
-            f"{path} is {head.symmetry} and has both entries ({row + 1}, {column + 1}) and "
-            f"({column + 1}, {row + 1}); one of them is needed; {_REMEDY}"
-        )
+    if below.any() and above.any():
+        wide = rows.astype(np.uint64), columns.astype(np.uint64)
+        keys = [
+            big[side] * height + small[side] for big, small, side in ((*wide, below), (*wide[::-1], above))
+        ]
+        twice = np.intersect1d(*keys)
+        if len(twice):
+            row, column = divmod(int(twice[0]), head.rows)
+            raise MatrixFileError(
+                f"{path} is {head.symmetry} and has both entries ({row + 1}, {column + 1}) and "
+                f"({column + 1}, {row + 1}); one of them is needed; {_REMEDY}"
+            )
+    off = below | above
+    # SciPy multiplies by -1, which makes NaN of a complex infinity.
+    mirror = {"skew-symmetric": np.negative, "hermitian": np.conj}.get(head.symmetry, np.asarray)
+    data = np.concatenate([values, mirror(values[off])])
+    places = np.concatenate([rows, columns[off]]), np.concatenate([columns, rows[off]])
+    return coo_array((data, places), shape=matrix.shape)
 
 
 def _check_diagonal(path: Path, symmetry: str, diagonal: np.ndarray[Any, Any]) -> None:
