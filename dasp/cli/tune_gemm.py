@@ -29,13 +29,12 @@ from dasp.dense.gemm.rungs_cuda import (
     BY_NAME,
     ITEM,
     LAST,
-    STATIC_LIMIT,
-    KernelCall,
     OperandLayout,
     Rung,
     TileSizes,
     launches,
 )
+from dasp.dense.launch_cuda import STATIC_LIMIT, KernelCall, PreparedCalls, processors
 from dasp.io.files import replacing
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.launch import address
@@ -191,7 +190,7 @@ class TileSearch:
             importlib.import_module("ml_dtypes")  # teaches NumPy the name
         self._deadline = time.monotonic() + seconds
         self._device = int(cupy.cuda.Device().id)
-        self._processors = cuda.processors(self._device)
+        self._processors = processors(self._device)
         self._fastest: list[TileSizes] = []
 
     def prepare(self, candidates: Sequence[TileSizes]) -> list[TileSizes]:
@@ -267,7 +266,7 @@ class TileSearch:
     def _ready(self, setting: TileSizes, a: Array, b: Array, out: Array) -> Callable[[], None]:
         """Return the product with these sizes, to be run; RuntimeError if they do not compile."""
         steps = self._launches(setting, (*out.shape, a.shape[1]))
-        launch = cuda.PreparedCalls(steps, self._device, ARRAYS)
+        launch = PreparedCalls(steps, self._device, ARRAYS)
         arrays = a, b, out, out, self._cupy.empty(max(steps[0].sums, 1), out.dtype)
         stream = self._cupy.cuda.get_current_stream
         return lambda: launch(stream().ptr, *map(address, arrays))

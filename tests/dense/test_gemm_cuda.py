@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dasp.dense import gemm
+from dasp.dense import gemm, launch_cuda
 from dasp.dense.gemm.ladder import HALF
 from dasp.dense.gemm.rungs_cuda import BY_NAME, TileSizes
 from tests.dense.test_gemm import assert_product, spread
@@ -105,7 +105,8 @@ def fake_gpu(monkeypatch):
         empty=lambda shape, dtype: make(np.empty(shape, dtype)),
     )
     monkeypatch.setattr(_arrays, "is_cupy", lambda array: isinstance(array, OnFakeGpu))
-    monkeypatch.setattr(cuda, "_cupy", lambda: fake)
+    monkeypatch.setattr(launch_cuda, "load_cupy", lambda: fake)
+    monkeypatch.setattr(cuda, "load_cupy", lambda: fake)
     monkeypatch.setattr(cuda, "PreparedCalls", FakeLaunch)
     monkeypatch.setattr(cuda, "_find_name", lambda device: "no such GPU")
     monkeypatch.setattr(cuda, "_find_capability", lambda device: (9, 0))
@@ -166,12 +167,12 @@ def test_what_a_captured_product_works_in_comes_from_its_graph(fake_gpu, monkeyp
 
     @contextlib.contextmanager
     def using_allocator(allocator):
-        assert allocator is cuda._cupy().cuda.malloc_async
+        assert allocator is cuda.load_cupy().cuda.malloc_async
         inside.append(1)
         yield
         inside.pop()
 
-    alloc = (library := cuda._cupy()).cuda.alloc
+    alloc = (library := cuda.load_cupy()).cuda.alloc
 
     def seen(size):
         taken.append((size, bool(inside)))

@@ -218,7 +218,7 @@ class FakeLaunch:
 
 @pytest.fixture
 def fake_gpu(monkeypatch):
-    from dasp.dense.gemm import cuda as dense
+    from dasp.dense import launch_cuda
     from dasp.runtime import arrays as _arrays
 
     def make(values):
@@ -235,8 +235,8 @@ def fake_gpu(monkeypatch):
         ascontiguousarray=lambda array: make(np.ascontiguousarray(array)),
     )
     monkeypatch.setattr(_arrays, "is_cupy", lambda array: isinstance(array, OnFakeGpu))
-    monkeypatch.setattr(dense, "_cupy", lambda: fake)
-    monkeypatch.setattr(cuda, "_cupy", lambda: fake)
+    monkeypatch.setattr(launch_cuda, "load_cupy", lambda: fake)
+    monkeypatch.setattr(cuda, "load_cupy", lambda: fake)
     monkeypatch.setattr(cuda, "PreparedCalls", FakeLaunch)
     monkeypatch.setattr(cuda, "processors", lambda device: 132)
     monkeypatch.setattr(cuda, "_read_by_graphs", {})

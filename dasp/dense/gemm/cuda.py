@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,20 +17,19 @@ from dasp.dense.gemm.rungs_cuda import (
     ITEM,
     LAST,
     RUNGS,
-    STATIC_LIMIT,
-    KernelCall,
     OperandLayout,
     Rung,
     entry,
     launches,
 )
+from dasp.dense.launch_cuda import PreparedCalls, current_device, load_cupy, processors
+from dasp.dense.launch_cuda import overlap as overlap
+from dasp.dense.launch_cuda import using as using
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
-from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.driver import allow_shared
 from dasp.runtime.cuda.launch import address
 from dasp.runtime.sizes import round_up
-from dasp.runtime.types import Array, KernelFunction
+from dasp.runtime.types import Array
 
 DTYPES = (*REAL, *HALF)
 PLACE = "a GPU"
@@ -45,36 +41,12 @@ LEAST_BUSY = 0.9
 has tiles of more sizes, is faster: benchmarks/results/gemm_sizes.csv."""
 
 
-@functools.cache
-def _cupy() -> Any:
-    import cupy
-
-    return cupy
-
-
 # ---- what the front door asks ----------------------------------------------------------------------------
-
-
-def using(*arrays: Any) -> AbstractContextManager[int]:
-    """Make the GPU that all the arrays (or None) lie on the current one; gives its number."""
-    number = arrays[0].data.device_id
-    for x in arrays:
-        if x is not None and x.data.device_id != number:
-            raise ValueError(
-                f"arrays lie on the GPUs {number} and {x.data.device_id}; one is needed; move some of them"
-            )
-    return nullcontext(number) if number == _device() else _enter_device(number)
-
-
-@contextmanager
-def _enter_device(number: int) -> Iterator[int]:
-    with _cupy().cuda.Device(number):
-        yield number
 
 
 def empty(shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
     """Return a new row-major array on the current GPU."""
-    new: Array = _cupy().empty(shape, dtype)
+    new: Array = load_cupy().empty(shape, dtype)
     return new
 
 
@@ -85,90 +57,9 @@ def check_out(out: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
         raise ValueError(f"out has strides {out.strides}; each of its elements must have memory of its own")
 
 
-def overlap(x: Array, y: Array) -> bool:
-    """Return True if the bounds of two arrays overlap; asks the GPU nothing, so a capture may go on."""
-    low_x, high_x = _find_extent(x.shape, x.strides, x.itemsize)
-    low_y, high_y = _find_extent(y.shape, y.strides, y.itemsize)
-    distance = address(y) - address(x)
-    return bool(low_x < distance + high_y and distance + low_y < high_x)
-
-
-@functools.lru_cache(maxsize=4096)
-def _find_extent(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tuple[int, int]:
-    """Return the first byte of an array and the one after its last, from its address."""
-    if 0 in shape:
-        return 0, 0
-    spans = [stride * (length - 1) for stride, length in zip(strides, shape, strict=True)]
-    return sum(span for span in spans if span < 0), sum(span for span in spans if span > 0) + item
-
-
 def same_view(x: Array, y: Array) -> bool:
     """Return True if two arrays are the same elements in the same memory."""
     return bool(address(x) == address(y) and x.strides == y.strides and x.shape == y.shape)
-
-
-# ---- launches --------------------------------------------------------------------------------------------
-
-
-class PreparedCalls:
-    """The launches of one product on the current GPU; their kernels are compiled and loaded here.
-
-    Parameters
-    ----------
-    steps : sequence of KernelCall
-    device : int
-        The current GPU's number.
-    arrays : sequence of str
-        The names among the arguments, in the order in which a call takes the addresses.
-    row_bytes : mapping of str to int, optional
-        Bytes from row to row of the arrays that begin at a launch's `first_row`.
-    """
-
-    def __init__(
-        self,
-        steps: Sequence[KernelCall],
-        device: int,
-        arrays: Sequence[str],
-        row_bytes: Mapping[str, int] | None = None,
-    ) -> None:
-        from cupy.cuda import driver
-
-        self._launch = driver.launchKernel
-        self._places: list[tuple[ctypes.c_void_p, int, int]] = []
-        self._lock = threading.Lock()
-        self._steps = []
-        for step in steps:
-            boxes = []
-            for value in step.arguments:
-                if isinstance(value, str):
-                    boxes.append(ctypes.c_void_p())
-                    offset = step.first_row * (row_bytes or {}).get(value, 0)
-                    self._places.append((boxes[-1], arrays.index(value), offset))
-                else:
-                    boxes.append(np.ctypeslib.as_ctypes_type(value.dtype)(value.item()))
-            parameters = (ctypes.c_void_p * len(boxes))(*map(ctypes.addressof, boxes))
-            kernel = _load_kernel(step.source, step.defines, step.kernel, step.shared_bytes, device)
-            shape = kernel.ptr, step.grid, step.block, step.shared_bytes
-            self._steps.append((*shape, ctypes.addressof(parameters), (parameters, boxes)))
-
-    def __call__(self, stream: int, *addresses: int) -> None:
-        """Launch on a stream of the GPU; the addresses are those of the arrays, in their order."""
-        with self._lock:  # several threads may share a launch; the driver has read all when it returns
-            for box, place, offset in self._places:
-                box.value = addresses[place] + offset
-            for function, grid, block, shared, parameters, _ in self._steps:
-                self._launch(function, *grid, 1, *block, 1, shared, stream, parameters, 0)
-
-
-@functools.cache
-def _load_kernel(
-    source: str, defines: tuple[tuple[str, str], ...], kernel: str, shared: int, device: int
-) -> KernelFunction:
-    """Return the compiled kernel of a launch, allowed the shared memory that it asks for."""
-    function: KernelFunction = _source.load(source, dict(defines)).get_function(kernel).kernel
-    if shared > STATIC_LIMIT:
-        allow_shared(function, shared)
-    return function
 
 
 # ---- a product by one of our kernels ---------------------------------------------------------------------
@@ -189,7 +80,7 @@ def run(rung: Rung, product: DenseProduct) -> None:
     pointers = address(a), address(b), address(addend), address(out)
     together = pointers[0] | pointers[1] | pointers[2] | pointers[3] | 16
     forms = a.shape, a.strides, b.shape, b.strides, addend.strides, out.strides
-    ready = _prepare(rung, _device(), out.dtype, *forms, together & -together, alpha, beta)
+    ready = _prepare(rung, current_device(), out.dtype, *forms, together & -together, alpha, beta)
     stream = _stream()
     if ready is None:
         with _use_memory(stream):
@@ -201,7 +92,7 @@ def run(rung: Rung, product: DenseProduct) -> None:
         ready.launch(stream, *ends, 0)
         return
     with _use_memory(stream):
-        sums = _cupy().cuda.alloc(ready.sums * out.itemsize)
+        sums = load_cupy().cuda.alloc(ready.sums * out.itemsize)
         ready.launch(stream, *ends, sums.ptr)
         del sums  # while this allocator is the current one
 
@@ -275,7 +166,7 @@ def _run_copies(rung: Rung, product: DenseProduct) -> None:
     if _is_unit(out.shape, out.strides, 0, item) and not _is_unit(out.shape, out.strides, 1, item):
         product = product.T
     elif not _is_unit(out.shape, out.strides, 1, item):
-        straight = _cupy().empty(out.shape, out.dtype)
+        straight = load_cupy().empty(out.shape, out.dtype)
         run(rung, product._replace(out=straight))
         out[...] = straight
         return
@@ -295,13 +186,13 @@ def _use_memory(stream: int) -> AbstractContextManager[Any]:
     Memory that is taken and given back inside a capture becomes a pair of nodes of the graph: nothing else
     may have it while the graph runs, and it ends with the graph.
     """
-    cuda = _cupy().cuda
+    cuda = load_cupy().cuda
     return cuda.using_allocator(cuda.malloc_async) if _is_capturing(stream) else nullcontext()
 
 
 def _is_capturing(stream: int) -> bool:
     """Return True if a stream records a CUDA graph."""
-    return bool(_cupy().cuda.runtime.streamIsCapturing(stream))
+    return bool(load_cupy().cuda.runtime.streamIsCapturing(stream))
 
 
 # ---- cuBLAS ----------------------------------------------------------------------------------------------
@@ -313,12 +204,12 @@ def _run_vendor(product: DenseProduct) -> None:
         product.out[...] = product.c
         product = product._replace(c=product.out)
     stream = _stream()
-    if cublas_cuda.multiply(product, _device(), stream):
+    if cublas_cuda.multiply(product, current_device(), stream):
         return
     with _use_memory(stream):
         straight = product.out.copy()
         copied = product._replace(a=product.a.copy(), b=product.b.copy(), out=straight)
-        cublas_cuda.multiply(copied, _device(), stream)
+        cublas_cuda.multiply(copied, current_device(), stream)
         del copied
         product.out[...] = straight
         del straight
@@ -327,39 +218,29 @@ def _run_vendor(product: DenseProduct) -> None:
 # ---- the ladder and the choice ---------------------------------------------------------------------------
 
 
-def _device() -> int:
-    return int(_cupy().cuda.runtime.getDevice())
-
-
 def _stream() -> int:
     """Return CUDA's handle of CuPy's current stream."""
-    return int(_cupy().cuda.get_current_stream().ptr)
+    return int(load_cupy().cuda.get_current_stream().ptr)
 
 
 def device_name() -> str:
     """Return the current GPU's name, as the autotuned table has it."""
-    return _find_name(_device())
+    return _find_name(current_device())
 
 
 @functools.cache
 def _find_name(device: int) -> str:
-    return str(_cupy().cuda.runtime.getDeviceProperties(device)["name"].decode())
+    return str(load_cupy().cuda.runtime.getDeviceProperties(device)["name"].decode())
 
 
 @functools.cache
 def _find_capability(device: int) -> tuple[int, int]:
-    digits = str(_cupy().cuda.Device(device).compute_capability)
+    digits = str(load_cupy().cuda.Device(device).compute_capability)
     return int(digits[:-1]), int(digits[-1])
 
 
-@functools.cache
-def processors(device: int) -> int:
-    """Return the number of multiprocessors of a GPU."""
-    return int(_cupy().cuda.Device(device).attributes["MultiProcessorCount"])
-
-
 def _run_if_able(rung: Rung, product: DenseProduct) -> None:
-    found = _find_capability(_device())
+    found = _find_capability(current_device())
     if found < rung.capability:
         raise RuntimeError(
             f"this GPU is sm_{found[0]}{found[1]}; kernel {rung.name!r} needs "
@@ -379,7 +260,7 @@ VENDOR = GemmKernel(
 
 def choose(dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
     """Return the kernel for C (m, n) with dot products of length k on the current GPU, and why, in words."""
-    device = _device()
+    device = current_device()
     last = BY_NAME[LAST[dtype]]
     if _find_capability(device) < last.capability:
         return "vendor", "our last rungs need sm_80"

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from dasp.dense.gemm.ladder import HALF, REAL
+from dasp.dense.launch_cuda import KernelCall
 from dasp.runtime.sizes import ceil_div, round_up
 
 # ---- tile sizes ------------------------------------------------------------------------------------------
@@ -331,36 +332,6 @@ ARRAYS = ("a", "b", "c", "d", "sums")
 """The names of the arrays among the arguments of launches; "sums" is a workspace."""
 
 ITEM = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
-
-STATIC_LIMIT = 48 * 1024
-"""Bytes of shared memory that a block has without asking for it."""
-
-
-@dataclass(frozen=True)
-class KernelCall:
-    """One launch of one kernel.
-
-    Attributes
-    ----------
-    source : the file under kernels/
-    defines : its compile-time constants, and their values
-    kernel : the entry point
-    grid, block : how many blocks and threads, along x and y
-    arguments : NumPy scalars, and in the arrays' places their names
-    shared_bytes : dynamic shared memory of a block
-    sums : elements of the workspace "sums", for kernels that use one
-    first_row : the row at which arrays begin, those that `PreparedCalls` is told the rows' lengths of
-    """
-
-    source: str
-    defines: tuple[tuple[str, str], ...]
-    kernel: str
-    grid: tuple[int, int]
-    block: tuple[int, int]
-    arguments: tuple[Any, ...]
-    shared_bytes: int = 0
-    sums: int = 0
-    first_row: int = 0
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp.dense.gemm.cuda import PreparedCalls, overlap, processors, using
-from dasp.dense.gemm.rungs_cuda import KernelCall
 from dasp.dense.gf256.field import EXP, LOG, Bytes, Kernel
+from dasp.dense.launch_cuda import KernelCall, PreparedCalls, load_cupy, overlap, processors, using
 from dasp.runtime import arrays as _arrays
 from dasp.runtime.sizes import ceil_div, round_up
 from dasp.runtime.types import Array
@@ -241,17 +240,10 @@ def address(array: Array) -> int:
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
-@functools.cache
-def _cupy() -> Any:
-    import cupy
-
-    return cupy
-
-
 @functools.lru_cache(maxsize=256)
 def _upload_once(device: int, shape: tuple[int, ...], content: bytes) -> Any:
     """Return a small array on the current device, `device`, copied there once and ready for any stream."""
-    cupy = _cupy()
+    cupy = load_cupy()
     array = cupy.asarray(np.frombuffer(content, np.uint8).reshape(shape))
     cupy.cuda.get_current_stream().synchronize()
     return array
@@ -291,7 +283,7 @@ def matmul(a: Array, b: Array, out: Array | None, kernel: CudaKernel) -> Array:
     not, once for the same values. Aligned rows need no memory but `out`, so the call can be captured in a
     CUDA graph after it ran once.
     """
-    cupy = _cupy()
+    cupy = load_cupy()
     on_host = not _arrays.is_cupy(a)
     with using(b, out, None if on_host else a) as device:
         if _is_strided(b):
@@ -320,14 +312,14 @@ class _Launcher:
     """Launches products of `a` by one rung on the current stream of the current device, `device`."""
 
     def __init__(self, a: Array, kernel: CudaKernel, device: int) -> None:
-        cuda = _cupy().cuda
+        cuda = load_cupy().cuda
         self._kernel, self._device, (self._m, self._k) = kernel, device, a.shape
         self._stream = cuda.get_current_stream().ptr
         self._coefficients: bytes | None = None
         if kernel.reads_coefficients:
             self._coefficients, self._a = _arrays.to_host(a).tobytes(), None
         elif _arrays.is_cupy(a):
-            self._a = _cupy().ascontiguousarray(a)
+            self._a = load_cupy().ascontiguousarray(a)
         else:
             self._a = _upload(device, a)
             if cuda.runtime.streamIsCapturing(self._stream):
