@@ -24,7 +24,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.cli.devices import Baselines, Missing, numba_candidate, scipy_candidate
+from dasp.cli.devices import Baselines, numba_candidate, scipy_candidate
 from dasp.cli.timing import Candidate
 
 NAMES = ("scipy", "numba_csr", "mkl")
@@ -176,5 +176,5 @@ def build(
                 operation = TRANSPOSE if transpose else NON_TRANSPOSE
                 made.candidates.append(mkl_candidate(csr, x, threads, operation))
         except RuntimeError as error:
-            made.missing.append(Missing(name, str(error)))
+            made.missing[name] = str(error)
     return made

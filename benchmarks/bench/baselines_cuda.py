@@ -28,7 +28,7 @@ from benchmarks.bench.cusparse import (
     CuSparse,
     load,
 )
-from dasp.cli.devices import Baselines, Missing
+from dasp.cli.devices import Baselines
 from dasp.cli.measure import fill
 from dasp.cli.timing import Candidate
 from dasp.runtime.dtypes import real_type, sum_type
@@ -380,11 +380,11 @@ def build(csr: Any, x: Any, *, names: Collection[str] = NAMES, transpose: bool =
     try:
         library, device = load(), Device(csr, x, transpose)
     except RuntimeError as error:
-        made.missing.extend(Missing(name, str(error)) for name in wanted)
+        made.missing |= dict.fromkeys(wanted, str(error))
         return made
     for name in wanted:
         try:
             made.candidates.append(_make(name, library, device, csr))
         except (RuntimeError, ValueError, MemoryError) as error:  # CuPy's CUDA errors are RuntimeErrors
-            made.missing.append(Missing(name, str(error)))
+            made.missing[name] = str(error)
     return made

@@ -103,7 +103,7 @@ class MatrixResult(Comparison):
             "best_baseline_us": self.us(best),
             "speedup_best": self.us(best) / ours,
             "method": self.timings[OURS].method if OURS in self.timings else "",
-            "missing": "; ".join(f"{m.name}: {m.reason}" for m in self.missing),
+            "missing": "; ".join(f"{name}: {reason}" for name, reason in self.missing.items()),
         }
         for name, timing in self.timings.items():
             figures[f"{name}_us"] = timing.median_us

@@ -164,7 +164,7 @@ def measure_matrix(
         "best_baseline_us": us(best),
         "pays_after": max((found.pays_after(plan_ms, name) for name in found.baselines), default=math.nan),
         **{f"{name}_us": us(name) for name in found.baselines},
-        "missing": {each.name: each.reason for each in found.missing},
+        "missing": found.missing,
     }
     words = {math.inf: "never"}  # JSON holds no infinity and no NaN
     return {

@@ -26,20 +26,12 @@ if TYPE_CHECKING:
 # ---- the products of other libraries ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A baseline that cannot be run here, and why."""
-
-    name: str
-    reason: str
-
-
 @dataclass
 class Baselines:
-    """The baselines of one matrix: those that run, and those that do not."""
+    """The baselines of one matrix: those that run, and by name why others do not."""
 
     candidates: list[Candidate] = field(default_factory=list)
-    missing: list[Missing] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
 
 
 def make_baselines(makers: dict[str, Callable[[Any, Any], Candidate]], csr: csr_array, x: Array) -> Baselines:
@@ -49,7 +41,7 @@ def make_baselines(makers: dict[str, Callable[[Any, Any], Candidate]], csr: csr_
         try:
             made.candidates.append(make(csr, x))
         except (RuntimeError, ValueError, MemoryError) as error:
-            made.missing.append(Missing(name, str(error)))
+            made.missing[name] = str(error)
     return made
 
 

@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.cli.devices import Baselines, Missing, TimedDevice
+from dasp.cli.devices import Baselines, TimedDevice
 from dasp.cli.timing import Candidate, Timing
 from dasp.runtime.dtypes import TABLE, bits_type, real_type, sum_type
 from dasp.runtime.types import Array, DTypeLike
@@ -55,15 +55,15 @@ class Comparison:
         By name: ours, then the baselines.
     setup_ms : dict of str to float
         Milliseconds that each baseline needs once.
-    missing : tuple of Missing
-        Baselines that did not run, or were wrong.
+    missing : dict of str to str
+        By name, why a baseline did not run, or that it was wrong.
     """
 
     verified: Verification
     statistic: str
     timings: dict[str, Timing] = field(default_factory=dict)
     setup_ms: dict[str, float] = field(default_factory=dict)
-    missing: tuple[Missing, ...] = ()
+    missing: dict[str, str] = field(default_factory=dict)
 
     def us(self, name: str) -> float:
         """Return the microseconds that are compared for a timing; NaN where it is missing."""
@@ -135,7 +135,7 @@ def compare(
         statistic=device.statistic,
         timings=timings,
         setup_ms={each.name: each.setup_ms for each in others.candidates},
-        missing=tuple(others.missing),
+        missing=others.missing,
     )
 
 
@@ -172,17 +172,17 @@ def _verify(candidate: Candidate, reference: Reference, device: TimedDevice) -> 
 
 def _keep_right(made: Baselines, reference: Reference, device: TimedDevice) -> Baselines:
     """Return the baselines whose every row is right; the others are missing."""
-    right = Baselines(missing=list(made.missing))
+    right = Baselines(missing=dict(made.missing))
     for candidate in made.candidates:
         try:
             check = _verify(candidate, reference, device)
         except RuntimeError as error:
-            right.missing.append(Missing(candidate.name, str(error)))
+            right.missing[candidate.name] = str(error)
             continue
         if check.passed:
             right.candidates.append(candidate)
         else:
-            right.missing.append(Missing(candidate.name, f"wrong in {check.rows_failed} rows"))
+            right.missing[candidate.name] = f"wrong in {check.rows_failed} rows"
     return right
 
 
