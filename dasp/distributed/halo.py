@@ -1,8 +1,7 @@
 """The elements of x that a rank lacks, the ranks that hold them, and their way from host to host.
 
 Before a product each rank packs the elements that its neighbours lack and sends them; while they travel the
-interior is multiplied. Products with the transpose send the same messages the other way round: the
-transposed halo is multiplied first, and its result added by the owners of its rows, in the order of ranks.
+interior is multiplied.
 """
 
 from __future__ import annotations
@@ -92,9 +91,7 @@ class ExchangeKind(NamedTuple):
 
 
 class HaloExchange(Protocol):
-    """Brings elements of x to the ranks that lack them, or products to their owners, and adds to products.
-
-    For one type and number of columns, and one direction.
+    """Brings elements of x, of one type and number of columns, to the ranks that lack them; adds the product.
 
     Attributes
     ----------
@@ -104,14 +101,14 @@ class HaloExchange(Protocol):
 
     received: Array
 
-    def start(self, x: Array, halo: SpMatrix, alpha: Number) -> None:
-        """Pack and send, for the transpose alpha times the halo's product; x stays as it is until `add`."""
+    def start(self, x: Array) -> None:
+        """Pack and send; x stays as it is until `add`."""
 
     def multiply(self, halo: SpMatrix, alpha: Number) -> None:
-        """Wait for the neighbours' elements and multiply them by the halo; for the transpose do nothing."""
+        """Wait for the neighbours' elements and multiply them by the halo."""
 
     def add(self, y: Array) -> None:
-        """Add the products of the halo to y, of the transpose those that came; x may then be overwritten."""
+        """Add the product of the halo to y; x may then be overwritten."""
 
     def arrive(self) -> None:
         """Wait until the neighbours' numbers are in `received`, where nothing is multiplied."""
@@ -132,7 +129,7 @@ class HostHalo:
             f"halo of {pattern.number}, {x}, {shape}",
         )
 
-    def start(self, x: Array, halo: SpMatrix, alpha: Number) -> None:
+    def start(self, x: Array) -> None:
         """Pack and send; a rank that sends nothing counts the operation too."""
         np.take(x, self._places, axis=0, out=self._packed, mode="clip")
         self._exchange.start()
@@ -151,38 +148,3 @@ class HostHalo:
         """Add: no row comes twice."""
         if len(self._rows):
             y[self._rows] += self._product
-
-
-class HostTransposedHalo:
-    """The exchange of a product with the transpose in the memory of the host; see `HaloExchange`."""
-
-    def __init__(self, comm: Communicator, kind: ExchangeKind) -> None:
-        pattern, rows, shape, x, y = kind
-        self._pattern, self._rows = pattern, rows
-        self._operand = np.zeros((len(rows), *shape), x)
-        self._product = np.zeros((pattern.columns, *shape), y)
-        self.received = np.zeros((len(pattern.places), *shape), y)
-        self._exchange = comm.exchange(
-            [(rank, self._product[first:end]) for rank, first, end in pattern.receives],
-            [(rank, self.received[first:end]) for rank, first, end in pattern.sends],
-            f"halo back of {pattern.number}, {y}, {shape}",
-        )
-
-    def start(self, x: Array, halo: SpMatrix, alpha: Number) -> None:
-        """Multiply and send."""
-        np.take(x, self._rows, axis=0, out=self._operand, mode="clip")
-        halo.matvec(self._operand, out=self._product, alpha=alpha)
-        self._exchange.start()
-
-    def multiply(self, halo: SpMatrix, alpha: Number) -> None:
-        """Do nothing: the products came from their ranks."""
-
-    def arrive(self) -> None:
-        """Wait."""
-        self._exchange.finish()
-
-    def add(self, y: Array) -> None:
-        """Wait, and add."""
-        self._exchange.finish()
-        for _, first, end in self._pattern.sends:  # inside one no place comes twice
-            y[self._pattern.places[first:end]] += self.received[first:end]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dasp.distributed.halo import ExchangeKind, HaloPattern
+from dasp.distributed.halo import ExchangeKind
 from dasp.distributed.protocols import ExchangeRows, Transport
 from dasp.runtime.cuda import gpus
 from dasp.runtime.cuda.launch import Launch, Signature
@@ -45,8 +45,6 @@ ADD = Signature(
     long long         count
     long long         columns
     const Scalar*     product
-    long long         from_row
-    long long         from_column
     Scalar*           y
     long long         row
     long long         column
@@ -102,12 +100,9 @@ def prepare_packing(
 def prepare_addition(
     dtype: np.dtype[np.generic], rows: DeviceArray, product: DeviceArray
 ) -> Callable[[int, DeviceArray], None]:
-    """Return a function that adds a product, on a stream, to rows of an array of this type."""
-    from_row, from_column = find_steps(product)
+    """Return a function that adds a product, in F order, on a stream to rows of an array of this type."""
     columns = product.size // max(1, len(product))
-    flat = (product if product.flags.c_contiguous else product.T).ravel()  # as it lies in memory
-    fixed = {"rows": rows, "count": len(rows), "columns": columns, "product": flat}
-    fixed |= {"from_row": from_row, "from_column": from_column}
+    fixed = {"rows": rows, "count": len(rows), "columns": columns, "product": product.T.ravel()}
     launch = _prepare(ADD, dtype, fixed, ("y", "row", "column"), product.size)
     return lambda stream, y: launch(stream, y.data.ptr, *find_steps(y))
 
@@ -133,17 +128,26 @@ def find_cupy_device(name: str) -> CupyDevice:
     return cupy.cuda.Device(gpus.number(name))
 
 
-class _DeviceHalo:
-    """Messages, and the halo's product, on a stream beside that of the interior's product."""
+class DeviceHalo:
+    """The exchange of a product between GPUs; see `dasp.distributed.halo.HaloExchange`.
 
-    def __init__(self, pattern: HaloPattern, rows: DeviceArray, device: str) -> None:
+    Messages, and the halo's product, go on a stream beside that of the interior's product.
+    """
+
+    def __init__(self, transport: Transport, kind: ExchangeKind, device: str) -> None:
         import cupy
 
+        pattern, rows, shape, x, y = kind
         self._cupy, self._current = cupy, cupy.cuda.get_current_stream
         self._is_idle, self._device = pattern.is_idle, find_cupy_device(device)
         with self._device:
             self._branch = Branch()
-            self._places, self._rows = cupy.asarray(pattern.places), cupy.asarray(rows)
+            places, self._rows = cupy.asarray(pattern.places), cupy.asarray(rows)
+            self.received = cupy.zeros((pattern.columns, *shape), x)
+            self._product = cupy.zeros((len(rows), *shape), y, order="F")
+            self._send = transport.rows(ExchangeRows(pattern.sends, places, pattern.receives, self.received))
+            self._add = prepare_addition(y, self._rows, self._product)
+            self._current().synchronize()
 
     def arrive(self) -> None:
         """Make the current stream wait for the messages."""
@@ -151,23 +155,7 @@ class _DeviceHalo:
             self._branch.end()
             self._branch.join()
 
-
-class DeviceHalo(_DeviceHalo):
-    """The exchange of a product between GPUs; see `dasp.distributed.halo.HaloExchange`."""
-
-    def __init__(self, transport: Transport, kind: ExchangeKind, device: str) -> None:
-        pattern, rows, shape, x, y = kind
-        super().__init__(pattern, rows, device)
-        with self._device:
-            self.received = self._cupy.zeros((pattern.columns, *shape), x)
-            self._product = self._cupy.zeros((len(rows), *shape), y, order="F")
-            self._send = transport.rows(
-                ExchangeRows(pattern.sends, self._places, pattern.receives, self.received)
-            )
-            self._add = prepare_addition(y, self._rows, self._product)
-            self._current().synchronize()
-
-    def start(self, x: DeviceArray, halo: SpMatrix, alpha: Number) -> None:
+    def start(self, x: DeviceArray) -> None:
         """Send."""
         if self._is_idle:
             return
@@ -223,48 +211,3 @@ class DeviceHalo(_DeviceHalo):
             launch(self._current().ptr)
 
         return add, sums
-
-
-class DeviceTransposedHalo(_DeviceHalo):
-    """The exchange of a product with the transpose between GPUs; see `dasp.distributed.halo.HaloExchange`."""
-
-    def __init__(self, transport: Transport, kind: ExchangeKind, device: str) -> None:
-        pattern, rows, shape, x, y = kind
-        super().__init__(pattern, rows, device)
-        zeros, places = self._cupy.zeros, self._places
-        with self._device:
-            self._operand, self._product = zeros((len(rows), *shape), x), zeros((pattern.columns, *shape), y)
-            self.received = zeros((len(places), *shape), y)
-            self._send = transport.rows(ExchangeRows(pattern.receives, None, pattern.sends, self.received))
-            self._pack = prepare_packing(x, self._rows, self._operand)
-            self._adds = [
-                prepare_addition(y, places[first:end], self.received[first:end])
-                for _, first, end in pattern.sends
-            ]
-            self._current().synchronize()
-
-    def start(self, x: DeviceArray, halo: SpMatrix, alpha: Number) -> None:
-        """Multiply and send."""
-        if self._is_idle:
-            return
-        with self._device:
-            self._branch.begin()
-            with self._branch as stream:
-                self._pack(stream.ptr, x)
-                if len(self._product):
-                    halo.matvec(self._operand, out=self._product, alpha=alpha)
-                self._send(self._product)
-                self._branch.end()
-
-    def multiply(self, halo: SpMatrix, alpha: Number) -> None:
-        """Do nothing: the products came from their ranks."""
-
-    def add(self, y: DeviceArray) -> None:
-        """Make the current stream wait for the messages, and add them, neighbour by neighbour.
-
-        Inside one no place comes twice.
-        """
-        if not self._is_idle:
-            self._branch.join()
-            for add in self._adds:
-                add(self._current().ptr, y)

@@ -18,7 +18,7 @@ from dasp.formats.csr.matrix import Csr
 from dasp.matrix.matrix import SpMatrix as LocalMatrix
 from dasp.matrix.policy import Policy
 from dasp.runtime import arrays as _arrays
-from dasp.runtime.types import ArrayLike
+from dasp.runtime.types import Array, ArrayLike, Vector
 from dasp.solvers.arguments import leave_together
 
 HIDDEN_SUM_BYTES = 48
@@ -78,7 +78,7 @@ class SpMatrix(RankMatrix):
         """Plan the pieces of a rank; `from_local_rows` is the usual way."""
         super().__init__(comm, parts, pieces, policy, device)
         self.hidden_sums = self._is_small()
-        self._warn_if_small()
+        self._transposes: dict[str, Self] = {}
 
     def _is_small(self) -> bool:
         """Return True if a sum over GPUs takes longer than the vectors it takes to hide it.
@@ -93,7 +93,7 @@ class SpMatrix(RankMatrix):
         if self._is_small() and self.comm.size > 1 and self.comm.rank == 0:
             warnings.warn(
                 f"A has {self.shape[0]:,} rows on {self.comm.size} GPUs; one alone is faster for so few",
-                stacklevel=5,
+                stacklevel=4,
             )
 
     @classmethod
@@ -161,7 +161,9 @@ class SpMatrix(RankMatrix):
             return parts, split(mine, parts[1])
 
         parts, pieces = agree(comm, cut)
-        return cls(comm, parts, pieces, policy, place)
+        made = cls(comm, parts, pieces, policy, place)
+        made._warn_if_small()
+        return made
 
     @classmethod
     def from_scipy(
@@ -275,6 +277,8 @@ class SpMatrix(RankMatrix):
         """
 
         def work() -> tuple[LocalMatrix, LocalMatrix]:
+            if self._own is None:
+                raise TypeError("a transpose over ranks takes no values; take D.with_values(data).T")
             values = self._backend.as_values(data, self.device)
             if values.shape != self._own.shape:
                 raise ValueError(
@@ -286,10 +290,62 @@ class SpMatrix(RankMatrix):
         made = agree(self.comm, work, lambda two: {"dtype of data": two[0].dtype.name})
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.interior, other.halo = made
+        (other.interior, other.halo), other._transposes = made, {}
         if other.dtype != self.dtype:
             other._exchanges = {}
         return other
+
+    @property
+    def T(self) -> Self:
+        """The transpose, a matrix over ranks that is cut as this one's columns are; all ranks ask for it.
+
+        Planned on first use and kept. Each rank then sends the entries of its halo to the ranks that have
+        their columns. It takes no other values: `D.with_values(data).T` is the transpose with these.
+
+        Raises
+        ------
+        RankError
+            On all ranks, if there is not enough memory for another plan on one of them.
+        """
+        return self._find_transpose("T")
+
+    @property
+    def H(self) -> Self:
+        """The conjugate transpose, made as `T` is; of a real matrix its transpose."""
+        return self._find_transpose("H" if self.dtype.kind == "c" else "T")
+
+    def __rmatmul__(self, x: ArrayLike) -> Array:
+        """Return this rank's part of x A, whose x is cut as the rows are; all ranks call it."""
+        rows: Any = x
+        return (self.T @ rows.T).T if hasattr(x, "T") else self.T @ x
+
+    def _find_transpose(self, way: str) -> Self:
+        if way not in self._transposes:
+            with self.call:
+                self._transposes[way] = self._make_transpose(way)
+        return self._transposes[way]
+
+    def _make_transpose(self, way: str) -> Self:
+        """Exchange the entries of halos, and plan those that come; the interior has its own transpose."""
+
+        def read() -> tuple[LocalMatrix, tuple[Vector, Vector, Vector]]:
+            halo = self.halo.to_scipy().tocoo()  # halves as float32
+            rows = _arrays.to_host(self._halo_rows)[halo.coords[0]] + self.rows.first
+            data = halo.data.astype(self.dtype)
+            values = data.conj() if way == "H" else data
+            return getattr(self.interior, way), (self.halo_columns[halo.coords[1]], rows, values)
+
+        interior, entries = self.agree(read)
+        columns, rows, data = partition.send_to_owners(self.comm, self.columns, entries[0], entries)
+
+        def sort() -> Split:
+            numbers, row = np.unique(columns - self.columns.first, return_inverse=True)
+            needed, column = np.unique(rows, return_inverse=True)
+            halo = partition.sort_by_rows((len(numbers), len(needed)), row, column, data)
+            return Split(interior, halo, numbers, needed, None)
+
+        parts = self.columns, self.rows
+        return type(self)(self.comm, parts, self.agree(sort), self._policy, self.device)
 
     def has_new_values(self, other: SpMatrix) -> bool:
         """Return True if this is another matrix by its values alone: `with_values` made one of the other."""

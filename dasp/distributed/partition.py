@@ -25,6 +25,7 @@ from dasp.formats.csr.matrix import Csr
 from dasp.io.files import MatrixFileError
 from dasp.io.matrices import load_matrix
 from dasp.matrix.convert import Coordinates, take_sparse
+from dasp.matrix.matrix import SpMatrix
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime.sizes import narrowest
@@ -202,6 +203,35 @@ def collect(comm: Communicator, part: Vector, parts: Parts, root: int = 0) -> Ve
         return whole
 
 
+def send_to_owners(
+    comm: Communicator, owners: Parts, columns: Vector, arrays: Sequence[Vector]
+) -> list[Vector]:
+    """Send entries to the ranks that have their columns; return those that come, in the order of ranks.
+
+    Parameters
+    ----------
+    comm : Communicator
+    owners : Parts
+        Which rank has which columns; none of the entries is in this rank's own.
+    columns : numpy.ndarray of int64, shape (entries,)
+    arrays : sequence of numpy.ndarray, shape (entries,)
+        The numbers of each entry that are sent; arrays of as many types are returned.
+    """
+    ranks = owners.find_owners(columns)
+    order = np.argsort(ranks, kind="stable")
+    ends = np.searchsorted(ranks[order], np.arange(comm.size + 1)).tolist()
+    counts = [count[comm.rank] for count in comm.gather(np.diff(ends).tolist())]
+    places, found = np.cumsum([0, *counts]).tolist(), []
+    for array in arrays:
+        sent, came = array[order], np.empty(places[-1], array.dtype)
+        comm.exchange(
+            [(rank, sent[a:b]) for rank, (a, b) in enumerate(pairwise(ends)) if a < b],
+            [(rank, came[a:b]) for rank, (a, b) in enumerate(pairwise(places)) if a < b],
+        ).complete()
+        found.append(came)
+    return found
+
+
 def write_parts(matrix: Any, ranks: int, folder: str | os.PathLike[str]) -> list[tuple[int, int, int]]:
     """Write a matrix cut for ranks into a new folder, which appears when all of it is there.
 
@@ -319,7 +349,7 @@ class Split(NamedTuple):
 
     Attributes
     ----------
-    interior : Csr
+    interior : Csr or dasp.SpMatrix
         All rows; columns numbered from the first one whose x the rank holds.
     halo : Csr
         The rows that have entries in other columns; column k is `columns[k]`.
@@ -327,15 +357,15 @@ class Split(NamedTuple):
         The numbers of these rows.
     columns : numpy.ndarray of int64
         The global numbers of these columns, rising.
-    own : Array of bool, shape (nnz,)
-        True for an entry of the interior.
+    own : Array of bool, shape (nnz,), or None
+        True for an entry of the interior; None if entries have no order of their own.
     """
 
-    interior: Csr
+    interior: Csr | SpMatrix
     halo: Csr
     rows: Array
     columns: Vector
-    own: Array
+    own: Array | None
 
 
 def split(rows: Csr, columns: Parts) -> Split:

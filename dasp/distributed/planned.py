@@ -1,8 +1,7 @@
-"""The rows of a rank as two plans, and their products, whose halo travels meanwhile; their transposes."""
+"""The rows of a rank as two plans, and their products, whose halo travels meanwhile."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -11,7 +10,7 @@ import numpy as np
 import scipy.sparse
 
 from dasp.distributed.communicator import Communicator, agree
-from dasp.distributed.halo import ExchangeKind, HaloExchange, HostHalo, HostTransposedHalo, find_pattern
+from dasp.distributed.halo import ExchangeKind, HaloExchange, HostHalo, find_pattern
 from dasp.distributed.partition import Parts, Split
 from dasp.distributed.transport import find_transport
 from dasp.formats import devices
@@ -38,74 +37,12 @@ RUN = 4
 Measured on two H200s: an iteration of cg on poisson3d:160 takes 84, 84 and 92 us with 1, 4 and 8."""
 
 
-class RankOperator(ABC):
-    """A linear map over ranks; a vector is each rank's own part of it.
-
-    Attributes
-    ----------
-    comm : Communicator
-    device : str
-        `cpu` or `cuda:N`, of this rank.
-    rows, columns : Parts
-        Which rank has which elements of y, and of x.
-    """
+class RankMatrix:
+    """A matrix over ranks that multiplies by the plans of this rank's rows, for `SpMatrix`."""
 
     __array_ufunc__ = None
     __array_priority__ = 110.0
     ndim = 2
-    takes_out = True  # solvers then multiply by `matvec(x, out=y)`, others by `@`
-    comm: Communicator
-    device: str
-    rows: Parts
-    columns: Parts
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(m, n), of the whole."""
-        return self.rows.total, self.columns.total
-
-    @property
-    def local_shape(self) -> tuple[int, int]:
-        """The elements of y that this rank has, and those of x."""
-        return self.rows.count, self.columns.count
-
-    @property
-    @abstractmethod
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the entries."""
-
-    @abstractmethod
-    def matvec(
-        self, x: ArrayLike, *, out: Array | None = None, alpha: Number = 1.0, beta: Number = 0.0
-    ) -> Array:
-        """Return this rank's part of alpha A x + beta out; all ranks call it."""
-
-    def dot(self, x: ArrayLike, out: Array | None = None) -> Array:
-        """Return this rank's part of A x; see `matvec`."""
-        return self.matvec(x, out=out)
-
-    def __matmul__(self, x: ArrayLike) -> Array:
-        """Return this rank's part of A x; see `matvec`."""
-        return self.matvec(x)
-
-    @property
-    def call(self) -> AbstractContextManager[None]:
-        """A context for work that all ranks do together, as one call: see `Communicator.call`."""
-        return self.comm.call
-
-    def agree(self, work: Callable[[], T], alike: Callable[[T], dict[str, Any]] | None = None) -> T:
-        """Do some work on every rank; return its result, or raise the error of one rank on all."""
-        return agree(self.comm, work, alike)
-
-    def solver_space(self, dtype: np.dtype[Any]) -> Space:
-        """Return the space in which solvers add and measure vectors: dot products are summed over ranks."""
-        module = load(SPACES[self.device.partition(":")[0]])
-        space: Space = module.make_space(self.comm, self.device, dtype)
-        return space
-
-
-class RankMatrix(RankOperator):
-    """A matrix over ranks that multiplies by the plans of this rank's rows, for `SpMatrix`."""
 
     def __init__(
         self,
@@ -116,7 +53,7 @@ class RankMatrix(RankOperator):
         device: str,
     ) -> None:
         """Plan the pieces of this rank; all ranks call it."""
-        self.comm, self.device = comm, device
+        self.comm, self.device, self._policy = comm, device, policy
         if device != "cpu":
             gpus.use(device)
         self.rows, self.columns = parts
@@ -132,6 +69,16 @@ class RankMatrix(RankOperator):
         counts, launch_bytes = zip(*comm.gather(mine), strict=True)
         self.nnz, self._launch_bytes = sum(counts), min(launch_bytes)  # which all ranks know alike
         self._exchanges: dict[tuple[object, ...], HaloExchange] = {}
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(m, n), of the whole."""
+        return self.rows.total, self.columns.total
+
+    @property
+    def local_shape(self) -> tuple[int, int]:
+        """The elements of y that this rank has, and those of x."""
+        return self.rows.count, self.columns.count
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -181,26 +128,12 @@ class RankMatrix(RankOperator):
         For each row of n entries |error| <= gamma(n + 3) sum_j |alpha a_ij x_j| + 3 u |beta out_i| up to
         order u^2: the sums over interior and halo columns are rounded apart, and added.
         """
-        return self.multiply(x, out, alpha, beta)
-
-    def multiply(self, x: ArrayLike, out: Array | None, alpha: Number, beta: Number, way: str = "") -> Array:
-        """Return this rank's part of alpha A x + beta out, or of its transpose (way `T` or `H`).
-
-        `matvec` of A, A.T and A.H is the usual way.
-        """
-        exchange, x, out = self._find_exchange(x, out, beta, way)
-        interior, halo = self._find_matrices(way)
-        exchange.start(x, halo, alpha)
-        y = interior.matvec(x, out=out, alpha=alpha, beta=beta)
-        exchange.multiply(halo, alpha)
+        exchange, x, out = self._find_exchange(x, out, beta)
+        exchange.start(x)
+        y = self.interior.matvec(x, out=out, alpha=alpha, beta=beta)
+        exchange.multiply(self.halo, alpha)
         exchange.add(y)
         return y
-
-    def _find_matrices(self, way: str) -> tuple[LocalMatrix, LocalMatrix]:
-        """Return the interior and the halo, or their transposes, which the first call plans."""
-        if not way:
-            return self.interior, self.halo
-        return getattr(self.interior, way), getattr(self.halo, way)
 
     def prepare_with_dot(
         self, x: Array, out: Array, w: Array, *, square: bool = False
@@ -215,7 +148,7 @@ class RankMatrix(RankOperator):
             return None
         from dasp.distributed.halo_cuda import DeviceHalo
 
-        exchange = self._find_exchange(x, out, 0.0, "")[0]
+        exchange = self._find_exchange(x, out, 0.0)[0]
         assert isinstance(exchange, DeviceHalo)
         prepare = getattr(self.interior.__dasp_product__, "prepare_with_dot", None)
         own = None if prepare is None else prepare(x, out, w, square=square, run=RUN)
@@ -225,30 +158,35 @@ class RankMatrix(RankOperator):
         add, sums = exchange.prepare_add_with_dot(out, w, left, square=square)
 
         def call() -> None:
-            exchange.start(x, self.halo, 1.0)
+            exchange.start(x)
             multiply()
             exchange.multiply(self.halo, 1.0)
             add()
 
         return call, sums
 
+    def dot(self, x: ArrayLike, out: Array | None = None) -> Array:
+        """Return this rank's part of A x; see `matvec`."""
+        return self.matvec(x, out=out)
+
+    def __matmul__(self, x: ArrayLike) -> Array:
+        """Return this rank's part of A x; see `matvec`."""
+        return self.matvec(x)
+
     @property
-    def T(self) -> Transposed:
-        """The transpose, whose products send the same messages the other way round.
+    def call(self) -> AbstractContextManager[None]:
+        """A context for work that all ranks do together, as one call: see `Communicator.call`."""
+        return self.comm.call
 
-        The first product on a rank plans the transposes of its two pieces.
-        """
-        return Transposed(self, "T")
+    def agree(self, work: Callable[[], T], alike: Callable[[T], dict[str, Any]] | None = None) -> T:
+        """Do some work on every rank; return its result, or raise the error of one rank on all."""
+        return agree(self.comm, work, alike)
 
-    @property
-    def H(self) -> Transposed:
-        """The conjugate transpose; of a real matrix its transpose."""
-        return Transposed(self, "H") if self.dtype.kind == "c" else self.T
-
-    def __rmatmul__(self, x: ArrayLike) -> Array:
-        """Return this rank's part of x A, whose x is cut as the rows are; all ranks call it."""
-        rows: Any = x
-        return (self.T @ rows.T).T if hasattr(x, "T") else self.T @ x
+    def solver_space(self, dtype: np.dtype[Any]) -> Space:
+        """Return the space in which solvers add and measure vectors: dot products are summed over ranks."""
+        module = load(SPACES[self.device.partition(":")[0]])
+        space: Space = module.make_space(self.comm, self.device, dtype)
+        return space
 
     @leave_together
     def halo_values(self, x: ArrayLike) -> Array:
@@ -268,95 +206,53 @@ class RankMatrix(RankOperator):
         TypeError, ValueError, RankError
             As `matvec` does.
         """
-        exchange, x, _ = self._find_exchange(x, None, 0.0, "")
-        exchange.start(x, self.halo, 1.0)
+        exchange, x, _ = self._find_exchange(x, None, 0.0)
+        exchange.start(x)
         exchange.arrive()
         return exchange.received
 
     def _find_exchange(
-        self, x: ArrayLike, out: Array | None, beta: Number, way: str
+        self, x: ArrayLike, out: Array | None, beta: Number
     ) -> tuple[HaloExchange, Array, Array | None]:
         """Return the exchange of a product, x, and the array for the product if there is one.
 
         The first vector of a type and number of columns must be the same on all ranks, which prepare an
         exchange for it. Later x alone is checked here, and all else by the interior's product.
         """
-        key = way, *_key(x)
+        key = _key(x)
         if key in self._exchanges:
-            return self._exchanges[key], self._check_operand(x, way), out
-        x, y = agree(self.comm, lambda: self._check_vectors(x, out, beta, way), _compare)
-        key = way, *_key(x)
-        if way:
-            agree(self.comm, lambda: self._find_matrices(way))
+            return self._exchanges[key], self._check_operand(x), out
+        x, y = agree(self.comm, lambda: self._check_vectors(x, out, beta), _compare)
+        key = _key(x)
         if key not in self._exchanges:
             kind = ExchangeKind(self._pattern, self._halo_rows, x.shape[1:], x.dtype, y.dtype)
             if self.device == "cpu":
-                host = HostTransposedHalo if way else HostHalo
-                self._exchanges[key] = host(self.comm, kind)
+                self._exchanges[key] = HostHalo(self.comm, kind)
             else:
-                from dasp.distributed.halo_cuda import DeviceHalo, DeviceTransposedHalo
+                from dasp.distributed.halo_cuda import DeviceHalo
 
-                on_gpu = DeviceTransposedHalo if way else DeviceHalo
                 transport = find_transport(self.comm, self.device)
-                self._exchanges[key] = on_gpu(transport, kind, self.device)
+                self._exchanges[key] = DeviceHalo(transport, kind, self.device)
         return self._exchanges[key], x, y
 
-    def _check_operand(self, x: ArrayLike, way: str) -> Array:
+    def _check_operand(self, x: ArrayLike) -> Array:
         """Return x, or raise an error that says what is wrong with it."""
         operand: Array = self._backend.as_operand(x, self.device)
-        _check.operand(self.local_shape[::-1] if way else self.local_shape, operand)
+        _check.operand(self.local_shape, operand)
         return operand
 
-    def _check_vectors(self, x: ArrayLike, out: Array | None, beta: Number, way: str) -> tuple[Array, Array]:
+    def _check_vectors(self, x: ArrayLike, out: Array | None, beta: Number) -> tuple[Array, Array]:
         """Return x, and the array for its product, or raise an error that says what is wrong with them."""
-        operand = self._check_operand(x, way)
+        operand = self._check_operand(x)
         dtype = _dtypes.arithmetic(self.dtype, operand.dtype).y
         _check.scale("beta", beta, dtype)
-        shape = (self.local_shape[1 if way else 0], *operand.shape[1:])
+        shape = (self.local_shape[0], *operand.shape[1:])
         if out is not None:
             self._backend.check_out(out, operand, shape, dtype, self.device)
             return operand, out
         if beta != 0:
             raise ValueError(f"beta is {beta} and out is None; pass the array that beta multiplies as out")
         return operand, self._backend.empty(shape, dtype, self.device, _arrays.order(operand))
-
-
-class Transposed(RankOperator):
-    """The transpose of a distributed matrix, or its conjugate; made by `SpMatrix.T` and `SpMatrix.H`.
-
-    Attributes
-    ----------
-    T or H : SpMatrix
-        The matrix itself.
-    nnz : int
-        Its stored entries.
-    """
-
-    def __init__(self, matrix: RankMatrix, name: str) -> None:
-        self._matrix, self._name, self.nnz = matrix, name, matrix.nnz
-        setattr(self, name, matrix)
-        self.comm, self.device = matrix.comm, matrix.device
-        self.rows, self.columns = matrix.columns, matrix.rows
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the entries."""
-        return self._matrix.dtype
-
-    @leave_together
-    def matvec(
-        self, x: ArrayLike, *, out: Array | None = None, alpha: Number = 1.0, beta: Number = 0.0
-    ) -> Array:
-        """Return this rank's part of alpha A.T x + beta out (A.H x of `A.H`); all ranks call it.
-
-        Arguments, results and errors are those of `SpMatrix.matvec`, with rows and columns exchanged. Each
-        sum is rounded once more for every neighbour that adds to it.
-        """
-        return self._matrix.multiply(x, out, alpha, beta, self._name)
-
-    def __repr__(self) -> str:
-        """Return the whole's size."""
-        return f"<{self._name} of {self._matrix!r}>"
 
 
 def _compare(two: tuple[Array, Array]) -> dict[str, Any]:
@@ -370,8 +266,10 @@ def _key(x: ArrayLike) -> tuple[object, ...]:
     return (x.dtype, x.shape[1:]) if hasattr(x, "dtype") and hasattr(x, "shape") else ()
 
 
-def _plan(piece: Csr, policy: Policy | None, device: str) -> LocalMatrix:
-    """Plan a piece where its arrays lie, if it can be packed there."""
+def _plan(piece: Csr | LocalMatrix, policy: Policy | None, device: str) -> LocalMatrix:
+    """Plan a piece where its arrays lie, if it can be packed there; one that is planned stays."""
+    if isinstance(piece, LocalMatrix):
+        return piece
     request = Request.make(device, policy)
     if _arrays.is_cupy(piece.data) and len(piece.data) and request.packing_device(piece.shape) == device:
         return LocalMatrix(pack(piece, None, request), device=device)

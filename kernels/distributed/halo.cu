@@ -4,8 +4,7 @@
 //
 // Launch: one dimension, blocks of DASP_THREADS threads, any number of blocks.
 // dasp_pack: packed (count * columns) = x at rows `places` (count); x has elements `row` and `column` apart.
-// dasp_add: y at `rows` (count, none twice) += product, whose elements are `from_row` and `from_column` apart, those of
-//     y `row` and `column`.
+// dasp_add: y at `rows` (count, none twice) += product (columns, count); elements of y are `row` and `column` apart.
 // DASP_SCALAR: any type of number.cuh.
 // Equal inputs give equal bits: each element of y is written by one thread.
 
@@ -26,14 +25,14 @@ dasp_pack(const long long* places, long long count, long long columns, Scalar* p
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_add(const long long* rows, long long count, long long columns, const Scalar* product, long long from_row,
-         long long from_column, Scalar* y, long long row, long long column)
+dasp_add(const long long* rows, long long count, long long columns, const Scalar* product, Scalar* y, long long row,
+         long long column)
 {
     wait_for_earlier_kernels();
     const long long step = (long long)DASP_THREADS * gridDim.x;
     for (long long at = (long long)DASP_THREADS * blockIdx.x + threadIdx.x; at < count * columns; at += step) {
         const long long i = at / columns, c = at - i * columns;
         Scalar& sum = y[rows[i] * row + c * column];
-        sum = convert<Scalar>(widened(sum) + widened(product[i * from_row + c * from_column]));
+        sum = convert<Scalar>(widened(sum) + widened(product[c * count + i]));
     }
 }

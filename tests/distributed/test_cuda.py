@@ -94,9 +94,8 @@ def test_halo_values_are_packed_and_products_added(dtype: str, shape: tuple[int,
     y = rng.standard_normal(shape).astype(dtype)
     want = y.copy()
     want[rows] += product
-    over, beside = find_steps(product)
-    fixed = {"rows": rows, "count": 200, "columns": columns, "from_row": over, "from_column": beside}
-    flat = product.reshape(-1, order="A")
+    fixed = {"rows": rows, "count": 200, "columns": columns}
+    flat = product.reshape(-1, order="F")
     arguments = fixed | {"product": flat, "y": y, "row": find_steps(y)[0], "column": find_steps(y)[1]}
     on.launch(ADD, define_scalar(np.dtype(dtype)), arguments, count_blocks(200 * columns), THREADS, types)()
     np.testing.assert_array_equal(y, want)

@@ -172,6 +172,10 @@ def test_rows_come_back_and_take_other_values() -> None:
         comm.gather = None  # nothing is left to agree on
         np.testing.assert_array_equal(quadruple @ part, 4.0 * y)
         comm.gather = gather
+        mine = x[D.rows.first :][: D.rows.count]
+        np.testing.assert_array_equal(quadruple.T @ mine, 4.0 * (D.T @ mine))
+        with pytest.raises(TypeError, match=r"take D.with_values\(data\).T"):
+            D.T.with_values(local.data)
         with pytest.raises(ValueError, match="this rank has"):
             D.with_values(np.ones(len(local.data) + (comm.rank == 2)))
         return other @ part
@@ -202,8 +206,9 @@ def test_any_transposed_product_is_that_of_one_rank(data: st.DataObject) -> None
 
     def work(comm: Any) -> tuple[np.ndarray, np.ndarray]:
         D = SpMatrix.from_local_rows(rows_of(matrix, starts, comm.rank), comm, device="cpu")
-        assert D.T.T is D
+        assert D.T is D.T
         assert D.T.shape == (n, m)
+        reference.assert_same_entries(D.T.T.local_rows(), D.local_rows())
         mine = x[starts[comm.rank] : starts[comm.rank + 1]]
         first = D.T @ mine
         assert (D.T @ mine).tobytes() == first.tobytes()
@@ -219,9 +224,9 @@ def test_any_transposed_product_is_that_of_one_rank(data: st.DataObject) -> None
         terms = matrix.data.astype(np.longdouble) * mine[rows]
         np.add.at(want, matrix.indices, terms)
         np.add.at(far, matrix.indices, abs(terms))
-        assert (abs(y - want) <= reference.gamma(entries + 2 + size, np.float64) * far).all()
+        assert (abs(y - want) <= reference.gamma(entries + 3, np.float64) * far).all()
         error = abs(added - (2 * want + y))
-        assert (error <= reference.gamma(entries + 4 + size, np.float64) * (2 * far + abs(y))).all()
+        assert (error <= reference.gamma(entries + 5, np.float64) * (2 * far + abs(y))).all()
 
 
 @pytest.mark.parametrize("name", ["T", "H"])
@@ -236,8 +241,7 @@ def test_transposes_of_complex_matrices(name: str) -> None:
     def work(comm: Any) -> Any:
         D = SpMatrix.from_scipy(matrix if comm.rank == 0 else None, comm, device="cpu")
         turned = getattr(D, name)
-        assert getattr(turned, name) is D
-        assert f"<{name} of" in repr(turned)
+        reference.assert_same_entries(getattr(turned, name).local_rows(), D.local_rows())
         mine = x[D.rows.first : D.rows.first + D.rows.count]
         first = turned @ mine
         other = turned.matvec(mine, out=first.copy(), alpha=2.0, beta=1.0)
@@ -412,7 +416,7 @@ def test_what_a_matrix_over_ranks_has_not_is_told() -> None:
             D.toarray()
         with pytest.raises(AttributeError, match=r"has no attribute 'foo'$"):
             D.foo  # noqa: B018
-        assert D.H.T is D  # the adjoint of a real matrix is its transpose
+        assert D.H is D.T  # the adjoint of a real matrix is its transpose
         assert ((mine[:, 0] @ D) == D.T @ mine[:, 0]).all()
         assert ((mine.T @ D) == (D.T @ mine).T).all()
 
