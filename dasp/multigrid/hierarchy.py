@@ -22,11 +22,11 @@ from dasp.runtime.types import Array, DTypeLike
 from dasp.solvers.arguments import space_for
 from dasp.solvers.operator import as_operator
 
-DENSE_ROWS = 320
+DENSE_ROWS = 200
 """The first level with at most so many rows is inverted, and no level below it is used."""
 
-MOST_INVERSE_ROWS = 1500
-"""Rows of the last level up to which it is inverted; the pseudo-inverse of more takes seconds and memory."""
+MOST_INVERSE_ROWS = 500
+"""Rows of the last level up to which it is inverted; the inverse of more takes seconds."""
 
 INVERSE = "the inverse"
 """The name of the inverse among the matrices of the levels."""
@@ -127,7 +127,7 @@ class Setup(NamedTuple):
     levels : list of HostLevel
         Down to the one that is inverted.
     inverse : scipy.sparse.csr_array or None
-        The pseudo-inverse of the last level; None if that is too large, and smoothed as the others are.
+        The inverse of the last level; None if that is too large, and smoothed as the others are.
     """
 
     levels: list[HostLevel]
@@ -175,18 +175,36 @@ def set_up(hierarchy: list[Any]) -> Setup:
     if A.shape[0] > MOST_INVERSE_ROWS:
         return Setup(levels, None)
     check_finite("A", last, A)
-    return Setup(levels, csr_array(_pseudo_inverse(A)))
+    return Setup(levels, csr_array(_invert(A)))
 
 
-def _pseudo_inverse(A: csr_array) -> np.ndarray[Any, Any]:
-    """Return the pseudo-inverse: Neumann problems, and rows of zeros, make a level singular."""
-    dense = A.toarray().astype(wide_type(A))
-    most = ASYMMETRY * np.finfo(computing_type(A)).eps * abs(dense).max(initial=0)
-    hermitian = bool((abs(dense - dense.conj().T) <= most).all())
+def _invert(A: csr_array) -> np.ndarray[Any, Any]:
+    """Return the inverse of a small matrix; of a singular one, as Neumann problems and rows of zeros make it,
+    some G with A G A = A.
+
+    By Gauss and Jordan with complete pivoting, and without BLAS, whose rounding depends on its threads.
+    """
+    work = A.toarray().astype(wide_type(A))
+    n, largest = len(work), abs(work).max(initial=0)
+    most = ASYMMETRY * np.finfo(computing_type(A)).eps * largest
+    hermitian = bool((abs(work - work.conj().T) <= most).all())
+    rows, columns, rank, product = np.arange(n), np.arange(n), n, np.empty_like(work)
+    for k in range(n):
+        i, j = np.unravel_index(abs(work[k:, k:]).argmax(), (n - k, n - k)) + np.array(k)
+        if abs(work[i, j]) <= n * np.finfo(np.float64).eps * largest:
+            rank = k
+            break
+        for order, lines, other in ((rows, work, i), (columns, work.T, j)):
+            order[[k, other]], lines[[k, other]] = order[[other, k]], lines[[other, k]]
+        pivot, column = work[k, k], work[:, k].copy()
+        work[:, k], work[k, k], column[k] = 0, 1, 0
+        work[k] /= pivot
+        work -= np.multiply(column[:, None], work[k], out=product)
+    inverse: np.ndarray[Any, Any] = np.zeros_like(work)
+    inverse[np.ix_(columns[:rank], rows[:rank])] = work[:rank, :rank]
     if hermitian:
-        dense = dense / 2 + dense.conj().T / 2
-    zero = len(dense) * np.finfo(np.float64).eps  # relative to the largest eigenvalue
-    return np.asarray(np.linalg.pinv(dense, rcond=zero, hermitian=hermitian))
+        inverse = (inverse + inverse.conj().T) / 2
+    return inverse
 
 
 def host_radius(A: csr_array, options: CycleOptions, *, coarse: bool) -> float:

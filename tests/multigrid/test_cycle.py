@@ -125,12 +125,24 @@ def test_a_small_matrix_is_inverted(skew, field):
     np.testing.assert_allclose(M @ r, np.linalg.pinv(A.toarray()) @ r, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("rank", [0, 5, 12])
+@pytest.mark.parametrize("hermitian", [False, True])
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_a_small_matrix_of_any_rank_is_inverted(rank, hermitian, dtype):
+    rng = np.random.default_rng(rank)
+    left, right = (rng.standard_normal((12, rank, 2)) @ [1, 1j if dtype is complex else 1] for _ in range(2))
+    A = left @ (left if hermitian else right).conj().T
+    G = hierarchy._invert(sp.csr_array(A))
+    np.testing.assert_allclose(A @ G @ A, A, atol=1e-11)
+    assert (G == G.conj().T).all() or not hermitian
+
+
 @pytest.mark.parametrize("smoother", ["chebyshev", "gauss-seidel"])
 def test_a_large_last_level_is_smoothed_and_not_inverted(monkeypatch, smoother):
     monkeypatch.setattr("dasp.multigrid.hierarchy.MOST_INVERSE_ROWS", 30)
     A = poisson(40)
     ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_levels=2)
-    monkeypatch.setattr(np.linalg, "pinv", None)
+    monkeypatch.setattr("dasp.multigrid.hierarchy._invert", None)
     for one in (ml, SimpleNamespace(levels=ml.levels[1:])):
         matrix = sp.csr_array(one.levels[0].A)
         M = multigrid(one, device="cpu", smoother=smoother)
