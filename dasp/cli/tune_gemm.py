@@ -203,7 +203,7 @@ class TileSearch:
             some = candidates[start : start + TOGETHER]
             steps = [step for each in some for step in self._launches(replace(each, parts=2), CHECK)]
             wanted = {(step.source, step.defines) for step in steps}
-            _source.load_all([(source, dict(defines)) for source, defines in wanted])
+            _source.begin_loading([(source, dict(defines)) for source, defines in wanted])
             right += [each for each in some if self._is_right(each, a, b, want, bound)]
         self._say(
             f"{self.rung.name} {self.dtype}: {len(candidates)} candidates, {len(right)} compiled and right"

@@ -22,7 +22,6 @@ from dasp.runtime import dtypes as _dtypes
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.arrays import Order
 from dasp.runtime.cuda.gpus import number
-from dasp.runtime.cuda.source import finish_loading
 from dasp.runtime.cuda.stream import upload
 from dasp.runtime.sizes import narrowest
 from dasp.runtime.types import AnyArray, Array, DeviceArray
@@ -147,7 +146,6 @@ def product(plan: Plan, device: str, like: CudaProduct | None = None) -> CudaPro
         made = formats.find_product(plan, "cuda")(plan, device)
     if made.plan is plan:
         made.wait()
-    finish_loading()
     return made
 
 

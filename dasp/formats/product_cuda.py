@@ -6,6 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,10 +31,11 @@ from dasp.runtime.arrays import is_cupy
 from dasp.runtime.cuda.driver import captured_in, in_pool, keep
 from dasp.runtime.cuda.gpus import number
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch
+from dasp.runtime.cuda.source import begin_loading
 from dasp.runtime.cuda.stream import PER_THREAD_STREAM, THIS_THREAD, on_stream
 from dasp.runtime.dtypes import BFLOAT16, Arithmetic, into, real_type
 from dasp.runtime.sizes import round_up
-from dasp.runtime.types import DeviceArray
+from dasp.runtime.types import DeviceArray, KernelFunction
 
 OVERLAPPING_DRIVER = 12_030
 """CUDA version of the driver from which the start of a product may overlap the end of the kernel before it,
@@ -64,7 +66,8 @@ class CudaProduct:
     Raises
     ------
     RuntimeError
-        If the plan wants float64 tensor cores and the GPU has none.
+        If the plan wants float64 tensor cores and the GPU has none. If the kernel does not compile, the first
+        product raises it.
     """
 
     kernel: VectorKernel
@@ -95,17 +98,23 @@ class CudaProduct:
         self._current_device: Callable[[], int] = runtime.getDevice
         self._current_stream: Callable[[], Any] = cupy.cuda.get_current_stream
         self._is_capturing: Callable[[int], bool] = runtime.streamIsCapturing
-        if defines(kernel, plan, kinds).get("DASP_MMA") == "1" and self._capability < TENSOR_CORES:
+        constants = defines(kernel, plan, kinds)
+        if constants.get("DASP_MMA") == "1" and self._capability < TENSOR_CORES:
             raise RuntimeError(
                 f"this GPU is sm_{self._capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
             )
         with self._here():
-            self._kernel = compile_product(kernel, plan, kinds)  # so that an error comes now
+            begin_loading([(kernel.SIGNATURE.source, constants)])  # the first product waits for it
             self.plan = plan if is_cupy(next(arrays_of(plan.values))) else _upload(plan)
         self._m, self._n = plan.shape
         self._threads, self._segments = kernel.threads(plan), kernel.partials(plan)
         self._blocks = blocks(kernel, plan)
         self._begin()
+
+    @cached_property
+    def _kernel(self) -> KernelFunction:
+        """The kernel of products by vectors of the plan's own type."""
+        return compile_product(self.kernel, self.plan, self._kinds)
 
     def _begin(self) -> None:
         """Make the product one that has launched nothing yet."""

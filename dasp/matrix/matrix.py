@@ -127,7 +127,8 @@ class SpMatrix(ArithmeticMatrix):
         Notes
         -----
         Takes time linear in m + nnz. The first matrix on a machine takes some seconds more, to compile. For a
-        GPU the matrix is copied there, checked, planned, and its copy freed.
+        GPU the matrix is copied there, checked, planned, and its copy freed. The first product may wait for
+        its kernel, which is compiled meanwhile.
         """
         request = Request.make(device, policy)
         return cls._pack(*convert.from_scipy(A, request), request)

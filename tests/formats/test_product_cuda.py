@@ -342,6 +342,31 @@ def test_a_capture_has_scratch_of_its_own_that_ends_with_its_graph(gpu, matrix, 
     assert_close(gpu.get(y), matrix, x)
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_plan_waits_for_no_kernel_and_a_product_says_that_it_does_not_compile(
+    gpu, matrix, policy, monkeypatch
+):
+    begun, wanted, compile_product = [], [], product.compile_product
+
+    def fail(*given):
+        raise RuntimeError("the kernel does not compile")
+
+    def compile_as_wanted(kernel, plan, kinds):
+        wanted.append((kernel.SIGNATURE.source, product.defines(kernel, plan, kinds)))
+        return compile_product(kernel, plan, kinds)
+
+    monkeypatch.setattr(product, "begin_loading", begun.extend)
+    monkeypatch.setattr(product, "compile_product", fail)
+    A = planned(matrix, policy)
+    x = gpu.put(vector(matrix.shape[1]))
+    for multiply in (A.__matmul__, A.matvec, A.__matmul__):
+        with pytest.raises(RuntimeError, match="the kernel does not compile"):
+            multiply(x)
+    monkeypatch.setattr(product, "compile_product", compile_as_wanted)
+    assert_close(gpu.get(A @ x), matrix, gpu.get(x))
+    assert begun == wanted
+
+
 def test_plans_without_segments_ask_nothing_of_a_capture(gpu):
     matrix = from_lengths([5] * 40, 30)
     A, x = planned(matrix, "sell"), vector(30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import time
@@ -152,6 +153,41 @@ def test_a_captured_product_replays(cupy, skewed, policy):
         planned.matvec(x)  # on another stream, at the same time
         stream.synchronize()
         assert_close(y.get(), skewed, x.get())
+
+
+CAPTURED_FIRST = """
+import sys
+import cupy
+import dasp
+S = dasp.models.generate("poisson2d:40")
+x, y = cupy.ones(1600), cupy.empty(1600)
+cupy.cuda.Device().synchronize()
+A = dasp.SpMatrix.from_scipy(S, device="cuda")
+if sys.argv[1] == "torch":
+    import torch
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+        A.matvec(x, out=y)
+    graph.replay()
+    torch.cuda.synchronize()
+else:
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
+        A.matvec(x, out=y)
+        stream.end_capture().launch(stream)
+        stream.synchronize()
+assert abs(y.get() - S @ x.get()).max() <= 1e-12
+"""
+
+
+@pytest.mark.parametrize("by", ["cupy", "torch"])
+def test_the_first_product_may_be_captured_while_its_kernel_is_compiled(by, tmp_path):
+    """A capture in CUDA's global mode, in a process that finds no compiled kernel, and in one that does."""
+    if by == "torch":
+        pytest.importorskip("torch")
+    environment = {**os.environ, "CUPY_CACHE_DIR": str(tmp_path)}
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", CAPTURED_FIRST, by], env=environment, timeout=120, check=True)
 
 
 def ended(seconds=5.0):

@@ -1,13 +1,17 @@
 """Finding, signing and compiling the CUDA sources."""
 
+import os
 import shutil
+import subprocess
 import sys
 import threading
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from dasp.runtime.cuda import driver as _driver
 from dasp.runtime.cuda import source as _source
 from tests.support.nvrtc import compile_text
 
@@ -152,6 +156,7 @@ def counting(monkeypatch):
     cupy = CountingCupy()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(_source, "_modules", {})
+    monkeypatch.setattr(_source, "in_relaxed_mode", nullcontext)
     return cupy
 
 
@@ -173,7 +178,9 @@ WANTED = [("mma.cuh", {"A": "1"}), ("warp.cuh", {}), ("spmv/slices.cuh", {}), ("
 
 def test_several_sources_are_loaded_beside_each_other_once(counting):
     for _ in range(2):
-        _source.load_all([*WANTED, *WANTED])
+        _source.begin_loading([*WANTED, *WANTED])
+        for wanted in WANTED:
+            _source.load(*wanted)
     assert len(counting.made) == len(WANTED)
 
 
@@ -190,17 +197,89 @@ def test_loads_go_on_while_others_wait_for_what_they_need(counting, monkeypatch)
     assert slow.wait(10)
     waiting = threading.Thread(target=_source.load, args=WANTED[0])
     waiting.start()
-    ending = threading.Thread(target=_source.finish_loading)
-    ending.start()
-    ending.join(0.05)
+    waiting.join(0.05)
     assert waiting.is_alive()
-    assert ending.is_alive()
     go.set()
-    for thread in (waiting, ending):
-        thread.join(10)
-        assert not thread.is_alive()
+    waiting.join(10)
+    assert not waiting.is_alive()
     codes = [one["code"] for one in counting.made]
     assert len(set(codes)) == len(codes)
+
+
+def test_an_error_that_a_helper_met_reaches_whoever_needs_the_source(counting, monkeypatch):
+    met = threading.Event()
+
+    def fail():
+        met.set()
+        raise counting.CompileException("nonsense")
+
+    monkeypatch.setattr(counting, "compile", fail)
+    _source.begin_loading(WANTED[:1])
+    assert met.wait(10)
+    with pytest.raises(RuntimeError, match=r"mma.cuh does not compile with {'A': '1'}: nonsense"):
+        _source.load(*WANTED[0])
+
+
+def test_a_module_is_loaded_in_relaxed_mode(counting, monkeypatch):
+    """As the driver has it: the mode that a call leaves is the one before it."""
+    mode, seen = 0, []
+
+    def exchange(other):
+        nonlocal mode
+        mode, other._obj.value = other._obj.value, mode
+        return 0
+
+    driver = SimpleNamespace(cuThreadExchangeStreamCaptureMode=exchange)
+    monkeypatch.setattr(_source, "in_relaxed_mode", _driver.in_relaxed_mode)
+    monkeypatch.setattr(_driver, "driver", lambda: driver)
+    monkeypatch.setattr(counting, "compile", lambda: seen.append(mode))
+    _source.load("mma.cuh", {})
+    assert (seen, mode) == ([_driver.RELAXED], 0)
+
+
+BESIDE = """
+import os, sys, threading, time
+from contextlib import nullcontext
+from dasp.runtime.cpu import threads
+from dasp.runtime.cuda import source
+from tests.runtime.test_source import WANTED, CountingCupy
+cupy = sys.modules["cupy"] = CountingCupy()
+source.in_relaxed_mode = nullcontext
+begun, ended = threading.Event(), []
+def compile_slowly():
+    begun.set()
+    time.sleep(0.5)
+    os.write(1, b"compiled ")
+cupy.compile = compile_slowly
+threads.set_num_threads(2)
+threads._MOST = 1  # one helper
+source.begin_loading(WANTED)
+begun.wait()
+"""
+
+
+FORK = """
+child, done = os.fork(), []
+if child == 0:
+    threads.run([lambda: done.append(1)] * 4)
+    os.write(1, b"child " * (len(done) == 4))
+else:
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.parametrize(("then", "printed"), [("sys.exit()", "compiled"), (FORK, "child compiled")])
+def test_a_process_that_ends_or_forks_while_a_helper_compiles(then, printed):
+    """It waits for that helper, leaves the other sources out, and a child has nothing to wait for."""
+    if then is FORK and not hasattr(os, "fork"):
+        pytest.skip("needs fork")
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE + then], capture_output=True, text=True, timeout=60, check=True
+    )
+    words = done.stdout.split()
+    assert list(dict.fromkeys(words)) == printed.split(), done.stderr
+    assert words.count("compiled") < len(WANTED)
+    assert not done.stderr
 
 
 def test_load_from_several_threads_compiles_once(counting):

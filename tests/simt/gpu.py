@@ -117,6 +117,7 @@ class Gpu:
         """Stand for CuPy and for the driver until the test ends."""
         real = self._cupy
         monkeypatch.setattr(gpus, "available", lambda: (True, "a stand-in"))
+        monkeypatch.setattr(product, "begin_loading", lambda wanted: None)
         monkeypatch.setattr(product, "compile_product", self._compile)
         monkeypatch.setattr(sell, "compile_product", self._compile)
         monkeypatch.setattr(product, "_upload", partial(self._in_one_block, product._upload, arrays_of))

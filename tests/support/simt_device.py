@@ -44,10 +44,8 @@ class EmulatedDevice:
     def address(self, array: np.ndarray) -> int:
         return 0 if array.base is None else array.ctypes.data - array.base.ctypes.data
 
-    def load_all(self, wanted: Any) -> None:
+    def begin_loading(self, wanted: Any) -> None:
         """Leave it to each launch to compile its source."""
-
-    begin_loading = load_all
 
     def launch(
         self,

@@ -38,8 +38,9 @@ T = TypeVar("T")
 RETRY_SECONDS = 0.5
 """For how long no thread is tried again after one could not be started: a try takes up to 0.1 ms."""
 
-JOIN_SECONDS = 1.0
-"""Seconds for which the end of the process waits for a worker in the middle of something."""
+JOIN_SECONDS = 10.0
+"""Seconds for which the end of the process waits for a worker in the middle of something: it may be compiling
+for a GPU."""
 
 CPU_QUOTA = "/sys/fs/cgroup/cpu.max"
 """The file where Linux says how much of the processors a container may use: microseconds of a period."""
@@ -227,16 +228,19 @@ def run(tasks: Sequence[Callable[[], None]], threads: int | None = None) -> None
 
 
 class Offer:
-    """Tasks that so many helpers do, if they can, while the caller does something else."""
+    """Tasks that so many helpers do in their order, if they can, while the caller does something else.
+
+    The latest offer comes first, because its results are wanted first.
+    """
 
     def __init__(self, tasks: Sequence[Callable[[], None]], helpers: int) -> None:
         self._shares = [_Share(task) for task in tasks]
         with Deferred():
-            _offered.extend(self._shares)
+            _offered.extendleft(reversed(self._shares))
             _wake_helpers(helpers)
 
-    def finish(self, *, drop: bool = False) -> None:
-        """Do the tasks that no helper has begun, or `drop` them, and wait for the others.
+    def finish(self) -> None:
+        """Do the tasks that no helper has begun, and wait for the others.
 
         The first exception of a task is raised then, and so is what the handler of a signal raises.
         """
@@ -248,8 +252,7 @@ class Offer:
                 except ValueError:  # a helper has begun it
                     begun.append(share)
                 else:
-                    if not drop:
-                        share.work()
+                    share.work()
             for share in begun:
                 with share.ended:
                     pass
@@ -301,7 +304,7 @@ def _help() -> None:
 
 def _next() -> _Share | None:
     try:
-        return _offered.popleft()
+        return None if _ending else _offered.popleft()
     except IndexError:
         return None
 

@@ -140,11 +140,6 @@ class CudaDevice:
         """Return where an array begins."""
         return int(array.data.ptr)
 
-    def load_all(self, wanted: Iterable[Source]) -> None:
-        """Load sources beside each other."""
-        with self._device:
-            _source.load_all(wanted)
-
     def begin_loading(self, wanted: Iterable[Source]) -> None:
         """Let helpers load sources; a launch waits for its own."""
         with self._device:

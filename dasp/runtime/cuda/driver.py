@@ -14,9 +14,9 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from dasp.runtime.types import KernelFunction
@@ -79,6 +79,22 @@ def count_resident_blocks(kernel: KernelFunction, threads: int) -> int:
     )
     check(status, "the blocks that a multiprocessor holds are not known")
     return blocks.value
+
+
+@contextmanager
+def in_relaxed_mode() -> Iterator[None]:
+    """Let the calling thread load modules although it, or another thread, captures a stream.
+
+    Most captures forbid that to all threads, because memory that is allocated meanwhile is not the graph's.
+    """
+    mode = ctypes.c_int(RELAXED)
+    exchange = partial(driver().cuThreadExchangeStreamCaptureMode, ctypes.byref(mode))
+    exchanged = exchange() == 0  # else nobody has used the driver yet, and nothing is captured
+    try:
+        yield
+    finally:
+        if exchanged:
+            exchange()
 
 
 # ---- graphs ------------------------------------------------------------------------------------------

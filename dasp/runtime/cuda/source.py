@@ -8,11 +8,12 @@ import contextlib
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
 
 from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.cuda.driver import in_relaxed_mode
 from dasp.runtime.log import logger, tell_compiling
 from dasp.runtime.types import CupyDevice, KernelModule
 
@@ -28,7 +29,6 @@ _Key = tuple[object, ...]
 
 _modules: dict[_Key, KernelModule] = {}
 _loading: dict[_Key, threading.Lock] = {}
-_begun: list[_threads.Offer] = []
 
 
 def find(package: Path = _PACKAGE) -> Path:
@@ -93,7 +93,7 @@ def load(name: str, defines: Mapping[str, str]) -> KernelModule:
     """Compile a source for the current GPU, load it, and return CuPy's module.
 
     A module is compiled once per process, device, source and set of constants; between processes CuPy
-    keeps it on disk. Several threads may call this at once.
+    keeps it on disk. Several threads may call this at once, while streams are captured too.
 
     Parameters
     ----------
@@ -134,7 +134,8 @@ def _load(name: str, defines: Mapping[str, str]) -> KernelModule:
     module: KernelModule = cupy.RawModule(code=code, options=options(), backend="nvrtc")
     start = time.perf_counter()
     try:
-        module.compile()
+        with in_relaxed_mode():
+            module.compile()
     except cupy.cuda.compiler.CompileException as error:
         raise RuntimeError(f"{name} does not compile with {dict(defines)}: {error}") from error
     seconds = time.perf_counter() - start
@@ -144,42 +145,19 @@ def _load(name: str, defines: Mapping[str, str]) -> KernelModule:
     return module
 
 
-def load_all(wanted: Iterable[Source]) -> None:
-    """Load sources for the current GPU beside each other, because compiling one takes long.
-
-    What does not compile is left to `load` to say.
-    """
-    missing = _missing(wanted)
-    _threads.run(missing, len(missing))
-
-
 def begin_loading(wanted: Iterable[Source]) -> None:
-    """Let helpers load sources for the current GPU in their order; `load` waits for the one that it needs."""
-    missing = _missing(wanted)
-    if missing:
-        _begun.append(_threads.Offer(missing, _threads.running(len(missing))))
+    """Let helpers load sources for the current GPU in their order, beside each other and the caller.
 
-
-def finish_loading() -> None:
-    """Wait for the sources that helpers have begun to load, because none can be while a stream is captured.
-
-    The others are left to whoever needs them.
+    `load` waits for the one that it needs, or loads it if no helper has begun. What does not compile is left
+    to it to say.
     """
-    while True:
-        try:
-            begun = _begun.pop()
-        except IndexError:
-            return
-        begun.finish(drop=True)
-
-
-def _missing(wanted: Iterable[Source]) -> Sequence[Callable[[], None]]:
-    """Return functions that load the sources that are not loaded yet."""
     import cupy
 
     device, number = cupy.cuda.Device(), cupy.cuda.runtime.getDevice()
     missing = {key: each for each in wanted if (key := _key(number, *each)) not in _modules}
-    return [partial(_load_quietly, device, *each) for each in missing.values()]
+    if missing:
+        tasks = [partial(_load_quietly, device, *each) for each in missing.values()]
+        _threads.Offer(tasks, _threads.running(len(tasks)))
 
 
 def _load_quietly(device: CupyDevice, name: str, defines: Mapping[str, str]) -> None:

@@ -142,7 +142,7 @@ def _signature(vectors: str) -> Signature:
 
 def compile_passes(on: CudaDevice, texts: Iterable[PassText]) -> None:
     """Compile passes beside each other, because each takes a tenth of a second where none was kept."""
-    on.load_all([(SOURCE, text.defines) for text in texts])
+    on.begin_loading([(SOURCE, text.defines) for text in texts])
 
 
 def scalar_defines(dtype: np.dtype[Any], threads: int) -> dict[str, str]:
