@@ -79,13 +79,13 @@ class System:
         return SpMatrix.from_scipy(given, comm, root=root, policy=self.policy, device="cpu", **ends)
 
 
-def held(A: Any, ranks: int, D: SpMatrix, way: str, x: Any, y: Any) -> None:
+def held(A: Any, D: SpMatrix, way: str, x: Any, y: Any) -> None:
     """Hold this rank's part of a product to its bound."""
     whole = {"": A, "T": A.T, "H": A.conj().T}[way]
     local = sp.csr_array(whole)[slice(*_span(D.columns if way else D.rows))]
     columns = x[:, None] if x.ndim == 1 else x
     got = y[:, None] if y.ndim == 1 else y
-    terms = 2 * np.diff(local.indptr) + ranks + 3
+    terms = 2 * np.diff(local.indptr) + 3
     for k in range(columns.shape[1]):
         want, size = reference.product(local, columns[:, k])
         bound = reference.gamma(terms, got.dtype) * size
@@ -118,7 +118,7 @@ def _multiply(system: System, comm: ThreadCommunicator, D: SpMatrix, plan: dict[
         mine = np.repeat(mine, 2)[::2]
     operator = getattr(D, way) if way else D
     y = operator @ mine
-    held(system.A, system.ranks, D, way, x, y)
+    held(system.A, D, way, x, y)
     assert (operator @ mine).tobytes() == y.tobytes()
     if plan["out"]:
         out = np.full_like(y, np.nan)
@@ -133,8 +133,8 @@ def _values(system: System, comm: ThreadCommunicator, D: SpMatrix, plan: dict[st
     made = D.with_values(other.data[part])
     x = plan["x"]
     y = made @ x[slice(*_span(D.columns))]
-    held(other, system.ranks, D, "", x, y)
-    held(system.A, system.ranks, D, "", x, D @ x[slice(*_span(D.columns))])
+    held(other, D, "", x, y)
+    held(system.A, D, "", x, D @ x[slice(*_span(D.columns))])
 
 
 def _solve(system: System, comm: ThreadCommunicator, D: SpMatrix, plan: dict[str, Any]) -> None:
