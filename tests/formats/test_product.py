@@ -28,13 +28,16 @@ def vector(n: int, seed: int = 1, dtype=np.float64):
     return np.random.default_rng(seed).standard_normal(n).astype(dtype)
 
 
+POLICIES = Policy(format="sell"), Policy.dasp(), Policy.dasp(mma=False)
+
+
 @every_executor
-@pytest.mark.parametrize(("layout", "mma"), [("sell", None), ("dasp", True), ("dasp", False)])
+@pytest.mark.parametrize("policy", POLICIES, ids=["sell", "dasp", "dasp by FMA"])
 @pytest.mark.parametrize("name", GALLERY)
-def test_gallery(executor, name, mma, layout):
+def test_gallery(executor, name, policy):
     matrix = GALLERY[name]
     x = vector(matrix.shape[1])
-    assert_close(multiply(executor, matrix, x, policy=Policy(format=layout, mma=mma)), matrix, x)
+    assert_close(multiply(executor, matrix, x, policy=policy), matrix, x)
 
 
 @pytest.mark.parametrize("executor", ["cpu", EXECUTORS[-1]])

@@ -12,6 +12,7 @@ import numpy as np
 
 from dasp.formats.cost import MOST_STEPS
 from dasp.formats.plan import WARP, Plan, diagonal_rows, narrowest
+from dasp.formats.product_cpu import read_only
 from dasp.formats.sell.cpu.values import decode
 from dasp.formats.sell.pattern import (
     BITS_8,
@@ -45,8 +46,8 @@ def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
     work = partial(
         _list_entries,
         _slices(pattern),
-        pattern.bases,
-        values.codes.view(bits),
+        read_only(pattern.bases),
+        read_only(values.codes.view(bits)),
         cursors,
         indices,
         codes.view(bits),
@@ -86,7 +87,7 @@ def slots(plan: Plan) -> RowPlaces | Vector:
     if order is None and not gaps:
         return _places(pattern, cursors, counts)
     found = np.empty(pattern.entries, narrowest(WARP * len(pattern.bases)))
-    order = np.empty(0, np.int32) if order is None else order
+    order = read_only(np.empty(0, np.int32) if order is None else order)
     work = partial(_number_slots, _slices(pattern), cursors, order, found)
     over_ranges(len(pattern.headers), pattern.entries, work)
     return found
@@ -104,7 +105,9 @@ def _places(pattern: Pattern, cursors: Vector, counts: Vector) -> RowPlaces:
 
 
 def _slices(pattern: Pattern) -> tuple[Any, ...]:
-    return pattern.headers, delta_views(pattern.deltas), pattern.segments, pattern.positions
+    """Return what walks over slices read: read-only, so that compiled code has one type of each."""
+    deltas = delta_views(read_only(pattern.deltas))
+    return read_only(pattern.headers), deltas, pattern.segments, pattern.positions
 
 
 class _RowStarts(NamedTuple):
@@ -164,7 +167,7 @@ def _find_diagonal(pattern: Pattern, k: int, first: int, count: int) -> Vector |
     """Return the slot of each row's entry on the k-th diagonal, -1 for none; None if a row has two."""
     found, pieces = np.full(count, -1, np.int64), np.full(pattern.segments, -1, np.int64)
     rows = pattern.rows, pattern.long_rows, pattern.segment_rows
-    work = partial(_find_columns, _slices(pattern), pattern.bases, rows, k, first, found, pieces)
+    work = partial(_find_columns, _slices(pattern), read_only(pattern.bases), rows, k, first, found, pieces)
     if any(over_ranges(len(pattern.headers), pattern.entries, work)):
         return None
     held = np.flatnonzero(pieces >= 0)
@@ -175,9 +178,8 @@ def _find_diagonal(pattern: Pattern, k: int, first: int, count: int) -> Vector |
 
 def clear_pads(pattern: Pattern, codes: Vector) -> None:
     """See `Primitives`."""
-    work = partial(
-        _clear_pads, pattern.headers, delta_views(pattern.deltas), codes.view(bits_type(codes.dtype))
-    )
+    headers, deltas, *_ = _slices(pattern)
+    work = partial(_clear_pads, headers, deltas, codes.view(bits_type(codes.dtype)))
     over_ranges(len(pattern.headers), len(codes), work)
 
 
