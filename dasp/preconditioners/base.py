@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -25,6 +26,10 @@ MOST_STEPS = 1000
 """Of sweeps, and of a polynomial: each is a launch, or two, of every application."""
 
 OLD_VALUES = "M was made of older values of A; M.update(A) takes the new ones"
+
+BOUND = 8
+"""Pairs of vectors that a GPU's programs are kept for: a solver uses one or two."""
+
 
 TYPES = {"f": ("float32", "float64"), "c": ("complex64", "complex128")}
 """Names of the types in which preconditioners compute, by the kind of their matrices' values."""
@@ -69,7 +74,10 @@ class Preconditioner:
         self.vectors = self.space.vectors(n, "b", "x", *names)
         self._source: Callable[[], SpMatrix | None] = lambda: None
         self._writes, self._warned = 0, False
-        self._program: Callable[[], None] | None = None
+        self._own: Callable[[], None] | None = None
+        self._bound: dict[tuple[Any, ...], Callable[[], None]] = {}
+        # What was prepared for a system belongs to that, and so do its vectors.
+        self._prepared: WeakValueDictionary[tuple[Any, ...], Callable[[], None]] = WeakValueDictionary()
         self._lock = ProcessLock()
 
     def __repr__(self) -> str:
@@ -127,7 +135,9 @@ class Preconditioner:
         numbers = self._read(A)
         with self._lock.get():
             if not self._load(numbers):
-                self._program, self.generation = None, self.generation + 1
+                self._own, self.generation = None, self.generation + 1
+                self._bound.clear()
+                self._prepared.clear()
         self._follow(A)
 
     def _follow(self, A: Matrix) -> Self:
@@ -151,8 +161,8 @@ class Preconditioner:
         ----------
         r : array, shape (n,) or (n, 1), on the device
         out : array, optional
-            As r, not overlapping it; the result is written there. On a GPU that can be captured in a graph
-            after a first call.
+            As r, not overlapping it; the result is written there. On a GPU that costs no copies,
+            and can be captured in a graph after a first call.
 
         Returns
         -------
@@ -175,17 +185,19 @@ class Preconditioner:
             what = "is complex" if kind.kind == "c" else "has fractions"
             raise TypeError(f"out has dtype {out.dtype}; M r {what}, so {kind} is needed")
         with self._lock.get():
-            run = self._ready()
-            if self.dtype.kind != "c" and r.dtype.kind == "c":
-                # Of both parts nothing is allocated where `out` is given, so that it can be captured.
-                out = r.copy() if out is None else out
-                for of, to in ((r.real, out.real), (r.imag, out.imag)):
-                    self.vectors["b"][...] = of.reshape(-1)
-                    run()
-                    to[...] = self.vectors["x"].reshape(to.shape)
+            if out is not None and (program := self._in_place(r, out)):
+                key = _places(r, out)
+                if key not in self._bound and len(self._bound) >= BOUND:
+                    self._bound.pop(next(iter(self._bound)))
+                self._bound[key] = program
+                program()
                 return out
+            if self._own is None:
+                self._own = self.space.program(self.apply)
+            if self.dtype.kind != "c" and r.dtype.kind == "c":
+                return self._apply_to_parts(r, r.copy() if out is None else out)
             self.vectors["b"][...] = r.reshape(-1)
-            run()
+            self._own()
             if out is None:
                 return self.vectors["x"].astype(kind, copy=True).reshape(r.shape)
             out.reshape(-1)[...] = self.vectors["x"]
@@ -197,11 +209,14 @@ class Preconditioner:
         kind = self.dtype if r.dtype.kind in "biu" else np.dtype(r.dtype)
         return np.result_type(kind, np.complex64) if self.dtype.kind == "c" else kind
 
-    def _ready(self) -> Callable[[], None]:
-        """Return the program that sets `x` from `b`; it is prepared once."""
-        if self._program is None:
-            self._program = self.space.program(self.apply)
-        return self._program
+    def _apply_to_parts(self, r: Array, out: Array) -> Array:
+        """Set `out` to M r for a real M and a complex r; nothing is allocated, so that it can be captured."""
+        assert self._own is not None
+        for of, to in ((r.real, out.real), (r.imag, out.imag)):
+            self.vectors["b"][...] = of.reshape(-1)
+            self._own()
+            to[...] = self.vectors["x"].reshape(to.shape)
+        return out
 
     def prepare(self, r: Array, out: Array) -> Callable[[], None]:
         """Return a function that sets `out` to M r, as long as M lives.
@@ -211,9 +226,25 @@ class Preconditioner:
         r, out : array, shape (n,), on the device
         """
         with self._lock.get():
-            self._ready()  # now, because nothing is prepared while a graph is captured
+            program = self._in_place(r, out)
         me = weakref.proxy(self)
-        return lambda: me.matvec(r, out=out)
+        return program or (lambda: me.matvec(r, out=out))
+
+    def _in_place(self, r: Array, out: Array) -> Callable[[], None] | None:
+        """Return a function that computes from r to `out` with no copies, or None if these need some."""
+        if not all(hasattr(one.data, "ptr") for one in (r, out)):
+            return None
+        key = _places(r, out)
+        program = self._bound.get(key) or self._prepared.get(key)
+        if program is None:
+            own = self.vectors["b"], self.vectors["x"]
+            if not (self.vectors.bind("b", r) and self.vectors.bind("x", out)):
+                self.vectors.bind("b", own[0])
+                return None
+            self._prepared[key] = program = self.space.program(self.apply)
+            self.vectors.bind("b", own[0])
+            self.vectors.bind("x", own[1])
+        return program
 
     def matmat(self, R: Array, out: Array | None = None) -> Array:
         """Return M R, one column after the other.
@@ -266,6 +297,11 @@ class Preconditioner:
         if wanted.name not in known:
             raise ValueError(f"dtype is {wanted}; {' or '.join(known)} is needed")
         return self if wanted == self.dtype else self._in_type(wanted)
+
+
+def _places(*arrays: Any) -> tuple[Any, ...]:
+    """Return where arrays of a GPU lie, and of what type they are."""
+    return tuple((int(one.data.ptr), one.strides, one.dtype) for one in arrays)
 
 
 def host_matrix(A: Any) -> csr_array:

@@ -119,6 +119,10 @@ class Vectors(Protocol):
     def __getitem__(self, name: str) -> Array:
         """Return a vector; what is written to it is seen."""
 
+    def bind(self, name: str, array: Array) -> bool:
+        """Let another array be a vector in all programs prepared from now on; return whether that is
+        possible."""
+
     def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
         """Prepare a pass; each of `dots` is two names, as "r z" or "r'z". Nothing else is allocated when it
         is made."""

@@ -4,6 +4,7 @@ GPU."""
 from __future__ import annotations
 
 import importlib
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,8 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
 from dasp import SpMatrix
+from dasp.preconditioners import base, jacobi
+from dasp.preconditioners.base import BOUND
 from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
 from dasp.solvers import system as system_module
 from dasp.solvers.arguments import make_limits
@@ -372,6 +375,58 @@ def test_where_things_are():
         None,
     ]
     assert device_of(SimpleNamespace(device="cuda:1")) == "cuda:1"
+
+
+class Kept:
+    """Stands for an array that a launch uses."""
+
+
+def with_programs(M: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Have a preconditioner make programs that do nothing; returns weak references to what each keeps."""
+    made: list[Any] = []
+
+    def program(function: Any) -> Any:
+        one = Kept()
+        made.append(weakref.ref(one))
+        return lambda one=one: None
+
+    monkeypatch.setattr(M.vectors, "bind", lambda name, array: True)
+    M.space = SimpleNamespace(program=program)
+    return made
+
+
+def test_a_graph_keeps_the_program_of_a_preconditioner(monkeypatch):
+    """And nobody else does: the program keeps the vectors of the system that the graph is for."""
+    M = jacobi(sp.eye_array(4, format="csr") * 2.0)
+    made = with_programs(M, monkeypatch)
+    shape = {"shape": (4,), "strides": (8,), "dtype": np.dtype(np.float64)}
+    arrays = [SimpleNamespace(data=SimpleNamespace(ptr=k), **shape) for k in range(2 * BOUND + 4)]
+    first = M.prepare(*arrays[:2])
+    for r, z in zip(arrays[2::2], arrays[3::2], strict=True):
+        M.prepare(r, z)
+    assert [one() is not None for one in made] == [True] + [False] * (BOUND + 1)
+    assert M.prepare(*arrays[:2]) is first
+    first()
+
+
+def test_a_preconditioner_keeps_few_programs_of_its_callers(monkeypatch):
+    M = jacobi(sp.eye_array(4, format="csr") * 2.0)
+    made = with_programs(M, monkeypatch)
+    monkeypatch.setattr(base, "library", lambda array: "cupy")
+    monkeypatch.setattr(base, "operand", lambda name, array: array)
+    shape = {"shape": (4,), "dtype": np.dtype(np.float64)}
+    arrays = [
+        SimpleNamespace(data=SimpleNamespace(ptr=k // 2), strides=(8 + k % 2,), **shape)
+        for k in range(2 * BOUND + 4)
+    ]
+    for r, z in zip(arrays[::2], arrays[1::2], strict=True):
+        M.matvec(r, out=z)
+    assert [one() is not None for one in made] == [False, False] + [True] * BOUND
+    M.matvec(arrays[-2], out=arrays[-1])
+    assert len(made) == BOUND + 2
+    apart = SimpleNamespace(data=arrays[-2].data, strides=(16,), **shape)  # begins where another does
+    M.matvec(apart, out=arrays[-1])
+    assert len(made) == BOUND + 3
 
 
 @pytest.mark.cuda

@@ -144,6 +144,10 @@ class CpuVectors:
         """Return a vector; what is written to it is seen."""
         return self._views[name]
 
+    def bind(self, name: str, array: Vector) -> bool:
+        """Return False: vectors are rows of one block."""
+        return False
+
     def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
         """Prepare a pass."""
         given = tuple(map(parse_update, updates)), tuple(map(parse_dot, dots))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dasp.runtime.sizes import round_up
 from dasp.runtime.types import Array
+from dasp.solvers.cuda.passes import PACK_BYTES
 from dasp.solvers.cuda.trace import PartOfDot, PassSpace, TracedPass
 from dasp.solvers.scalars import Scalar, TracedComplex
 from dasp.solvers.space import Dot, Update, parse_dot, parse_update
@@ -59,6 +60,17 @@ class CudaVectors:
     def __getitem__(self, name: str) -> Array:
         """Return a vector; what is written to it is seen."""
         return self._views[name]
+
+    def bind(self, name: str, array: Array) -> bool:
+        """Let another array be a vector in all programs prepared from now on.
+
+        False, and nothing done, if it is not contiguous, of the type and length, and aligned to 16 bytes.
+        """
+        fits = array.dtype == self.space.dtype and array.shape == (self.n,) and array.flags.c_contiguous
+        if not fits or self.space.on.address(array) % PACK_BYTES:
+            return False
+        self._views[name] = array
+        return True
 
     def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> CudaFused:
         """Prepare a pass."""
