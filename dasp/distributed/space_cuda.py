@@ -17,11 +17,9 @@ from dasp.runtime.cuda.driver import PriorityGraph
 from dasp.runtime.cuda.stream import Branch, on_stream
 from dasp.runtime.types import DeviceArray
 from dasp.solvers.cuda.arnoldi import CudaArnoldi
-from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, CudaSpace
+from dasp.solvers.cuda.passes import THREADS
+from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, TURN, CudaSpace
 from dasp.solvers.cuda.vectors import CudaVectors
-
-LONGEST_TURN = 8
-"""Iterations of a turn that make one product each."""
 
 
 class RanksDevice(CudaDevice):
@@ -153,17 +151,21 @@ class RanksCudaSpace(CudaSpace):
         self.transport, self._comm, self._beside = transport, comm, on.beside
         self.processors = min(map(int, comm.gather(on.processors)))
 
+    def threads(self, n: int) -> int:
+        """Return the threads of a block of a pass, on all ranks alike."""
+        return THREADS
+
     def blocks(self, n: int) -> int:
         """Return the blocks of a pass, as many on all ranks: their sums travel together."""
         return BLOCKS_PER_PROCESSOR * self.processors
 
-    def turn(self, products: int) -> int:
+    def turn(self, products: int, *, costly: bool) -> int:
         """Return the iterations of a turn.
 
         Fewer of those that make more products, since two turns are ahead and may be in vain. On two H200s
         turns of 4 iterations in place of 8 cost 6 us an iteration.
         """
-        return max(2, LONGEST_TURN // max(1, products) // 2 * 2)
+        return max(2, TURN // max(1, products) // 2 * 2)
 
     def totals(self, sums: DeviceArray) -> DeviceArray:
         """Return an array for the totals: the sums of a rank stay, so that they can be added up again."""

@@ -54,12 +54,15 @@ class Preconditioner:
         A product that was captured in a graph stays right as long as it lives.
     takes_out : bool
         Solvers multiply by `matvec(r, out=z)`, and by those that do not say so by `@`.
+    costly : bool
+        M r takes as long as several products with a matrix: solvers make few in vain then.
     generation : int
         Grows when `update` replaces arrays, so that programs prepared before must be prepared anew.
     """
 
     lasting: ClassVar[bool] = True
     takes_out: ClassVar[bool] = True
+    costly: ClassVar[bool] = True
 
     def __init__(
         self,

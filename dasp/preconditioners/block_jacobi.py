@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.sparse import coo_array, csr_array
@@ -22,6 +22,8 @@ from dasp.solvers.operator import Matrix
 
 class BlockJacobi(Preconditioner):
     """One product with the inverses of the blocks, which are planned like any matrix."""
+
+    costly: ClassVar[bool] = False
 
     def __init__(self, inverses: csr_array, block: int, dtype: np.dtype[Any], device: str) -> None:
         super().__init__(inverses.shape[0], dtype, device, ())

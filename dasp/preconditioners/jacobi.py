@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from dasp.solvers.operator import Matrix
 
 class Jacobi(Preconditioner):
     """One pass."""
+
+    costly: ClassVar[bool] = False
 
     def __init__(self, inverse: np.ndarray[Any, Any], dtype: np.dtype[Any], device: str) -> None:
         super().__init__(len(inverse), dtype, device, ("d",))

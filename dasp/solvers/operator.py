@@ -107,6 +107,7 @@ class _Planned(_Multiplies):
     def __init__(self, A: Any, device: str) -> None:
         self.shape, self.device, self.captures = _shape(A), device, True
         self._A = A  # perhaps a weak proxy: a method of A that is kept would hold A
+        self.costly = bool(getattr(A, "costly", False))
         # A diagonal can be multiplied by in a pass over vectors that is made anyway.
         self.diagonal = getattr(A, "diagonal_of_inverse", None)
 

@@ -17,7 +17,7 @@
 // history: the norm of the residual after each iteration.
 // DASP_LEAVE: nothing, or a return where the scalars say so.
 // DASP_GUARD 1: a pass after the stop does nothing; the first of an iteration (DASP_CARRIED > 0) then hands so many slots
-//     on.
+//     on. DASP_GUARD 2: it does nothing after a stop because enough iterations were made, 2 in slot 0.
 // Equal inputs and equal launches give equal bits: every sum has a fixed order.
 
 #if DASP_COMPLEX
@@ -124,7 +124,9 @@ dasp_fused(DASP_VECTORS long long n, const double* in, double* out, const double
     for (int k = 0; k < DASP_SUMS_MORE; ++k)
         value[DASP_SUMS_IN + k] = sum_by_threads(sums_more + k * blocks_more, blocks_more);
 #endif
-#if DASP_GUARD
+#if DASP_GUARD == 2
+    if (stopped == 2) return;
+#elif DASP_GUARD == 1
     if (stopped != 0) {
         if (blockIdx.x == 0)
 #pragma unroll 1

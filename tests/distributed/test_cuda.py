@@ -26,14 +26,14 @@ from dasp.distributed.halo_cuda import (
     prepare_addition,
     prepare_packing,
 )
-from dasp.distributed.space_cuda import LONGEST_TURN, RanksCudaSpace, RanksDevice
+from dasp.distributed.space_cuda import RanksCudaSpace, RanksDevice
 from dasp.models import generate
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.solvers.arguments import make_limits
 from dasp.solvers.cg import ConjugateGradients, HermitianConjugateGradients, PipelinedConjugateGradients
 from dasp.solvers.cuda import loop as cuda_loop
 from dasp.solvers.cuda.passes import THREADS
-from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR
+from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, CudaSpace
 from dasp.solvers.driver import drive
 from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
 from dasp.solvers.system import LinearSolve, System, load
@@ -223,10 +223,10 @@ def test_turns_and_blocks_are_those_of_all_ranks() -> None:
 
     def run(comm: Any) -> Any:
         space = RanksCudaSpace(comm, "cpu", np.dtype(float), SharedDevice(2 + comm.rank), comm)
-        return *(space.turn(products) for products in (1, 2, 9)), space.blocks(7)
+        return *(space.turn(products, costly=comm.rank == 0) for products in (1, 2, 9)), space.blocks(7)
 
-    turns = LONGEST_TURN, LONGEST_TURN // 2, 2
-    assert run_ranks(3, run) == [(*turns, 2 * BLOCKS_PER_PROCESSOR)] * 3
+    length = CudaSpace("cpu", np.dtype(float), EmulatedDevice()).turn(1, costly=False)
+    assert run_ranks(3, run) == [(length, length // 2, 2, 2 * BLOCKS_PER_PROCESSOR)] * 3
 
 
 class Number:

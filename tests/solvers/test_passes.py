@@ -68,7 +68,7 @@ def made(space: CudaSpace, trace: Trace, blocks_in: int = 0, sums_in: Any = None
     """Run the passes of a trace once; return the scalars and the sums of the last."""
     scalars, sums = np.zeros(256), np.zeros(1) if sums_in is None else sums_in
     for given in trace.passes:
-        text = PassText(given, space.dtype)
+        text = PassText(given, space.dtype, guard=0, carried=0)
         blocks = max(1, min(-(-given.vectors.n * space.dtype.itemsize // (16 * THREADS)), 3))
         left = np.full(max(1, len(given.dots) * blocks), np.nan)
         arguments = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}

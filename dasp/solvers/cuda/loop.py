@@ -7,10 +7,17 @@ from itertools import chain
 
 import numpy as np
 
-from dasp.runtime.cuda.device import in_turn
+from dasp.runtime.cuda.device import CudaDevice, in_turn
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.types import Array
-from dasp.solvers.cuda.passes import PassText, compile_passes, launch_pass
+from dasp.solvers.cuda.passes import (
+    UNGUARDED,
+    UNLESS_LIMIT,
+    WHILE_RUNNING,
+    PassText,
+    compile_passes,
+    launch_pass,
+)
 from dasp.solvers.cuda.trace import CARRIED, COUNT, SLOTS, Multiplication, PassSpace, Slots, Trace, TracedPass
 from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, joined, split, verdict, where
@@ -74,10 +81,11 @@ class CudaLoop:
         self._totals = [space.totals(left) for left in self._left]
         self._captured = space.captures
         made = [[one for one in trace.entries if isinstance(one, Multiplication)] for trace in phases]
-        self._length = space.turn(max(map(len, made)))
+        costly = any(one.costly for each in made for one in each)
+        self._length = space.turn(max(map(len, made)), costly=costly)
         if self._captured:
             self._run_once(traces)
-        texts = [*(self._write(trace, guarded=True) for trace in phases), self._write(begun)]
+        texts = [*(self._write(trace, WHILE_RUNNING) for trace in phases), self._write(begun, UNGUARDED)]
         compile_passes(self._on, chain.from_iterable(texts))
         self._phases = [
             self._program(trace, texts[k], k, 1 - k, left=1 - k) for k, trace in enumerate(phases)
@@ -87,8 +95,8 @@ class CudaLoop:
         # What not every solve needs is prepared when the first one does.
         self._repeats: dict[int, Callable[[], None]] = {}
         self._begins = {usual: self._prepare_start(begun, texts[-1])}
-        self._end = finish
-        self._ended: Callable[[], None] | None = None
+        self._end, self._ends = finish, dict[int, Callable[[], None]]()
+        self._second: Callable[[], None] | None = None
 
     def start(self, name: str, given: Mapping[str, float]) -> None:
         """Begin anew, as one of the starts does."""
@@ -101,35 +109,33 @@ class CudaLoop:
         self._odd = False
         if name not in self._begins:
             trace = self._trace_start(name)
-            self._begins[name] = self._prepare_start(trace, self._write(trace))
+            self._begins[name] = self._prepare_start(trace, self._write(trace, UNGUARDED))
         self._begins[name]()
 
     def advance(self, most: int, *, finish: bool) -> Report:
         """Iterate until there is a verdict, `most` times at most."""
         residuals: list[float] = []
-        while True:
+        while len(residuals) < most:
             allowed = min(most - len(residuals), HISTORY)
-            if allowed:
-                self._iterate(allowed)
-            ended = finish and allowed == most - len(residuals)
-            if ended:  # before the host reads, so that the GPU need not wait for it
-                self._finish()
-            state = self._read(residuals if allowed else None)
-            if len(residuals) == most or state["code"] != LIMIT:
+            self._allow(float(allowed))
+            late = int(self._odd)
+            if self._odd:  # turns begin with the first phase
+                self._second = self._second or self._record(self._phases[1])
+                self._second()
+            if allowed > late:
+                self._repeat(allowed - late)()
+            # Its product would take A p from an iteration that goes on and has it from the last one.
+            early = finish and allowed == most - len(residuals)
+            if early:
+                self._finish(UNLESS_LIMIT)
+            state = self._read(residuals)
+            if state["code"] != LIMIT:
+                if early or not finish:
+                    return Report(state, residuals)
                 break
-        if finish and not ended:
-            self._finish()
-            state = self._read(None)
-        return Report(state, residuals)
-
-    def _iterate(self, most: int) -> None:
-        """Launch iterations until there is a verdict, `most` at most."""
-        self._allow(float(most))
-        if self._odd:  # turns begin with the first phase
-            self._phases[1]()
-            most -= 1
-        if most:
-            self._repeat(most)()
+        if finish:
+            self._finish(UNGUARDED)
+        return Report(self._read(None), residuals)
 
     def _take(self, count: int) -> Array:
         scalars: Array = self._on.zeros(count, np.float64)
@@ -142,15 +148,19 @@ class CudaLoop:
                 if not isinstance(entry, TracedPass):
                     entry()
 
-    def _prepare_start(self, trace: Trace, texts: Sequence[PassText]) -> Callable[[], None]:
-        return self._program(trace, texts, GIVEN_SCALARS, 0, left=0)
+    def _record(self, program: Callable[[], None]) -> Callable[[], None]:
+        """Return the program, captured if that is possible when it is called a second time."""
+        return _Recorded(self._on, program) if self._space.captures else program
 
-    def _finish(self) -> None:
+    def _prepare_start(self, trace: Trace, texts: Sequence[PassText]) -> Callable[[], None]:
+        return self._record(self._program(trace, texts, GIVEN_SCALARS, 0, left=0))
+
+    def _finish(self, guard: int) -> None:
         """Compute the scalars of the end."""
-        if self._ended is None:
-            trace = self._trace(lambda trace: (self._end(), None, None))
-            self._ended = self._program(trace, self._write(trace), 0, 0)
-        self._ended()
+        if guard not in self._ends:
+            ended = self._trace(lambda trace: (self._end(), None, None))
+            self._ends[guard] = self._record(self._program(ended, self._write(ended, guard), 0, 0))
+        self._ends[guard]()
 
     def _repeat(self, most: int) -> Callable[[], None]:
         """Return a function that iterates, in turns no longer than `most` rounded up to an even number."""
@@ -220,13 +230,15 @@ class CudaLoop:
 
         return self._trace(function, self._leaving)
 
-    def _write(self, trace: Trace, *, guarded: bool = False) -> list[PassText]:
-        """Return the text of each pass of a trace; guarded ones do nothing after a stop."""
-        dtype, carried = self._space.dtype, len(self._slots) if guarded else 0
-        return [
-            PassText(entry, dtype, guarded=guarded, carried=carried if k == 0 else 0)
-            for k, entry in enumerate(trace.passes)
-        ]
+    def _write(self, trace: Trace, guard: int) -> list[PassText]:
+        """Return the text of each pass of a trace."""
+        texts = []
+        for k, entry in enumerate(trace.passes):
+            carried = len(self._slots) if k == 0 and guard == WHILE_RUNNING else 0
+            threads = self._space.threads(entry.vectors.n)
+            text = PassText(entry, self._space.dtype, guard=guard, carried=carried, threads=threads)
+            texts.append(text)
+        return texts
 
     def _program(
         self, trace: Trace, texts: Sequence[PassText], source: int, target: int, left: int | None = None
@@ -257,3 +269,20 @@ class CudaLoop:
                 steps += combine(out, sums, beside=bool(lasting))
             first = False
         return in_turn(steps)
+
+
+class _Recorded:
+    """A program that is launched step by step the first time, and as a graph from then on.
+
+    To capture and instantiate a graph takes longer than the launches of a few kernels.
+    """
+
+    def __init__(self, on: CudaDevice, program: Callable[[], None]) -> None:
+        self._on, self._run, self._calls = on, program, 0
+
+    def __call__(self) -> None:
+        """Run it."""
+        if self._calls == 1:
+            self._run = self._on.record(self._run)
+        self._calls += 1
+        self._run()

@@ -25,6 +25,9 @@ PACK_BYTES = 16
 
 C_TYPES = {name: TABLE[name].c for name in ("float32", "float64", "complex64", "complex128")}
 
+UNGUARDED, WHILE_RUNNING, UNLESS_LIMIT = range(3)
+"""When a pass does something: always; while the iteration goes on; unless it may go on later."""
+
 PASS = """
     long long      n
     const double*  in
@@ -46,9 +49,7 @@ class PassText:
     ----------
     given : TracedPass
     dtype : numpy.dtype
-    guarded : bool
-        True if it does nothing after the iteration stopped.
-    carried : int
+    guard, carried, threads : int
         As the source says.
 
     Attributes
@@ -59,7 +60,13 @@ class PassText:
     """
 
     def __init__(
-        self, given: TracedPass, dtype: np.dtype[Any], *, guarded: bool = False, carried: int = 0
+        self,
+        given: TracedPass,
+        dtype: np.dtype[Any],
+        *,
+        guard: int,
+        carried: int,
+        threads: int = THREADS,
     ) -> None:
         read, written = _accesses(given)
         self.names = list(dict.fromkeys([*read, *written]))
@@ -70,8 +77,8 @@ class PassText:
         places, out = range(len(self.names)), [self._place[name] for name in written]
         loaded = [self._place[name] for name in read]
         self.defines = {
-            **scalar_defines(dtype, THREADS),
-            "DASP_GUARD": str(int(guarded)),
+            **scalar_defines(dtype, threads),
+            "DASP_GUARD": str(guard),
             "DASP_CARRIED": str(carried),
             "DASP_SUMS_IN": str(given.sums),
             "DASP_SUMS_MORE": str(given.more[0]),
@@ -169,4 +176,5 @@ def launch_pass(
     arguments |= {"sums_more": given.more[1], "blocks_more": given.more[2]}
     types = {"Scalar": space.dtype}
     blocks = space.blocks(given.vectors.n)
-    return space.on.launch(text.signature(), text.defines, arguments, blocks, THREADS, types)
+    threads = space.threads(given.vectors.n)
+    return space.on.launch(text.signature(), text.defines, arguments, blocks, threads, types)

@@ -77,12 +77,15 @@ class Multiplication:
 
     Attributes
     ----------
+    costly : bool
+        True if it takes as long as several products with a matrix.
     sums : array or None
         Those that make them up, if it does.
     """
 
     def __init__(self, operator: DeviceOperator, x: Array, y: Array) -> None:
         self._operator, self._x, self._y = operator, x, y
+        self.costly = bool(getattr(operator, "costly", False))
         self._call = operator.prepare(x, y)
         self.sums: Array | None = None
 
@@ -244,10 +247,13 @@ class PassSpace(Protocol):
     trace: Trace
     captures: bool
 
+    def threads(self, n: int) -> int:
+        """Return the threads of a block of a pass over vectors of n numbers."""
+
     def blocks(self, n: int) -> int:
         """Return the blocks of a pass over vectors of n numbers."""
 
-    def turn(self, products: int) -> int:
+    def turn(self, products: int, *, costly: bool) -> int:
         """Return the iterations, an even number, after which the loop looks at their verdict."""
 
     def totals(self, sums: Array) -> Array:
