@@ -17,7 +17,6 @@ from dasp.runtime.cuda.driver import PriorityGraph
 from dasp.runtime.cuda.stream import Branch, on_stream
 from dasp.runtime.types import DeviceArray
 from dasp.solvers.cuda.arnoldi import CudaArnoldi
-from dasp.solvers.cuda.passes import THREADS
 from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, TURN, CudaSpace
 from dasp.solvers.cuda.vectors import CudaVectors
 
@@ -150,10 +149,6 @@ class RanksCudaSpace(CudaSpace):
         super().__init__(device, dtype, on)
         self.transport, self._comm, self._beside = transport, comm, on.beside
         self.processors = min(map(int, comm.gather(on.processors)))
-
-    def threads(self, n: int) -> int:
-        """Return the threads of a block of a pass, on all ranks alike."""
-        return THREADS
 
     def blocks(self, n: int) -> int:
         """Return the blocks of a pass, as many on all ranks: their sums travel together."""

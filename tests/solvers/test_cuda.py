@@ -195,26 +195,9 @@ def test_the_launches_of_an_iteration(emulated, form, passes):
     assert counts[1] - counts[0] == 16 * passes
 
 
-def test_long_vectors_have_fewer_and_larger_blocks(emulated, monkeypatch):
-    A, b = poisson(8), np.random.default_rng(3).standard_normal(64)
-    limits, form = make_limits(64, 1e-10, 0.0, None, None, None, False), PipelinedConjugateGradients
-    x, _ = solve(A, b, None, limits, None, None, form, form.names)
-    sizes, launch = set(), emulated.launch
-
-    def watched(signature, defines, arguments, blocks, threads, *types, **how):
-        sizes.add((defines.get("DASP_THREADS"), threads))
-        return launch(signature, defines, arguments, blocks, threads, *types, **how)
-
-    emulated.launch = watched
-    monkeypatch.setattr(CudaSpace, "_is_large", lambda space, n: True)
-    again, stats = solve(A, b, None, limits, None, None, form, form.names)
-    check(A, again, b, stats, 1e-10)
-    assert ("512", 512) in sizes
-    np.testing.assert_allclose(again, x, rtol=1e-8)
-    monkeypatch.undo()
+def test_passes_over_long_vectors_have_few_blocks():
     space = CudaSpace("cuda:0", np.dtype(float), EmulatedDevice(processors=2))
-    assert [space.blocks(n) for n in (1, 4095, 4096)] == [1, 8, 4]
-    assert [space.threads(n) for n in (4095, 4096)] == [256, 512]
+    assert [space.blocks(n) for n in (1, 512, 513, 1_000_000)] == [1, 1, 2, 8]
 
 
 @pytest.mark.parametrize("history", [7, 8])

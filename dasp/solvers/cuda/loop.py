@@ -235,9 +235,7 @@ class CudaLoop:
         texts = []
         for k, entry in enumerate(trace.passes):
             carried = len(self._slots) if k == 0 and guard == WHILE_RUNNING else 0
-            threads = self._space.threads(entry.vectors.n)
-            text = PassText(entry, self._space.dtype, guard=guard, carried=carried, threads=threads)
-            texts.append(text)
+            texts.append(PassText(entry, self._space.dtype, guard=guard, carried=carried))
         return texts
 
     def _program(

@@ -49,7 +49,7 @@ class PassText:
     ----------
     given : TracedPass
     dtype : numpy.dtype
-    guard, carried, threads : int
+    guard, carried : int
         As the source says.
 
     Attributes
@@ -59,15 +59,7 @@ class PassText:
     defines : dict
     """
 
-    def __init__(
-        self,
-        given: TracedPass,
-        dtype: np.dtype[Any],
-        *,
-        guard: int,
-        carried: int,
-        threads: int = THREADS,
-    ) -> None:
+    def __init__(self, given: TracedPass, dtype: np.dtype[Any], *, guard: int, carried: int) -> None:
         read, written = _accesses(given)
         self.names = list(dict.fromkeys([*read, *written]))
         self._place = {name: k for k, name in enumerate(self.names)}
@@ -77,7 +69,7 @@ class PassText:
         places, out = range(len(self.names)), [self._place[name] for name in written]
         loaded = [self._place[name] for name in read]
         self.defines = {
-            **scalar_defines(dtype, threads),
+            **scalar_defines(dtype, THREADS),
             "DASP_GUARD": str(guard),
             "DASP_CARRIED": str(carried),
             "DASP_SUMS_IN": str(given.sums),
@@ -176,5 +168,4 @@ def launch_pass(
     arguments |= {"sums_more": given.more[1], "blocks_more": given.more[2]}
     types = {"Scalar": space.dtype}
     blocks = space.blocks(given.vectors.n)
-    threads = space.threads(given.vectors.n)
-    return space.on.launch(text.signature(), text.defines, arguments, blocks, threads, types)
+    return space.on.launch(text.signature(), text.defines, arguments, blocks, THREADS, types)

@@ -34,10 +34,6 @@ from dasp.solvers.space import Fused, Iterate, Start, State, Triangle
 BLOCKS_PER_PROCESSOR = 4
 """Blocks of a pass for each multiprocessor at most: each later block reads the sums of all."""
 
-LARGE_THREADS, LARGE_BLOCKS_PER_PROCESSOR = 512, 2
-"""Threads of a block, and blocks for each multiprocessor, of passes over vectors that are long enough for so
-many: there are half as many sums to be read."""
-
 TURN, COSTLY_TURN = 8, 2
 """Iterations of a turn, and of one with a preconditioner that takes as long as several products: a turn costs
 a launch, some 2 us on an H200, and an iteration too much a product, and 140 us with multigrid."""
@@ -109,8 +105,7 @@ class CudaSpace:
         for slot, name in enumerate(given.coefficients, 1):
             given.inputs.append(f"const double t{slot} = in[{slot}];")
             given.scalars.append(f"const Real c_{name} = Real(t{slot});")
-        threads = self.threads(given.vectors.n)
-        return PassText(given, self.dtype, guard=UNGUARDED, carried=0, threads=threads)
+        return PassText(given, self.dtype, guard=UNGUARDED, carried=0)
 
     def _constant_pass(self, none: Array, given: TracedPass, text: PassText) -> Callable[[], None]:
         """Return the launch of a pass with its coefficients in an array of its own."""
@@ -119,20 +114,10 @@ class CudaSpace:
         self.on.upload(scalars, values)
         return launch_pass(self, given, text, (scalars, none), (none, 0, none), none)
 
-    def threads(self, n: int) -> int:
-        """Return the threads of a block of a pass over vectors of n numbers."""
-        return LARGE_THREADS if self._is_large(n) else THREADS
-
     def blocks(self, n: int) -> int:
         """Return the blocks of a pass over vectors of n numbers."""
-        width = self.threads(n) * PACK_BYTES // self.dtype.itemsize
-        most = LARGE_BLOCKS_PER_PROCESSOR if self._is_large(n) else BLOCKS_PER_PROCESSOR
-        return max(1, min(ceil_div(n, width), most * self.on.processors))
-
-    def _is_large(self, n: int) -> bool:
-        """Return True if vectors of n numbers keep all multiprocessors busy in large blocks."""
-        width = LARGE_THREADS * PACK_BYTES // self.dtype.itemsize
-        return n >= width * LARGE_BLOCKS_PER_PROCESSOR * self.on.processors
+        width = THREADS * PACK_BYTES // self.dtype.itemsize
+        return max(1, min(ceil_div(n, width), BLOCKS_PER_PROCESSOR * self.on.processors))
 
     def turn(self, products: int, *, costly: bool) -> int:
         """Return the iterations, an even number, after which the loop looks at their verdict.

@@ -247,9 +247,6 @@ class PassSpace(Protocol):
     trace: Trace
     captures: bool
 
-    def threads(self, n: int) -> int:
-        """Return the threads of a block of a pass over vectors of n numbers."""
-
     def blocks(self, n: int) -> int:
         """Return the blocks of a pass over vectors of n numbers."""
 
