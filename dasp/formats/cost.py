@@ -186,8 +186,8 @@ class CostModel:
     kept_bytes: int = number("bytes of a plan, x and y", "that have room there together", _DEVICE)
     launch_bytes: float = number(
         "bytes of memory traffic in the time of a few launches, or of a message between GPUs",
-        "more memory traffic, against launches and messages: X transposed to rows for a product by several "
-        "columns, conjugate gradients in one launch, sums over ranks that no rank waits for",
+        "passes over vectors, against what they save: X transposed to rows for a product by several columns, "
+        "and sums over ranks that no rank waits for",
         _DEVICE,
     )
 

@@ -104,7 +104,7 @@ _RECIPES: WeakKeyDictionary[SellCudaProduct, dict[bool, Recipe | None]] = WeakKe
 
 
 def find_recipe(A: Matrix, M: Matrix | None, dtype: np.dtype[Any]) -> Recipe | None:
-    """Return the recipe of a matrix on a GPU; None if another form is as fast, or the only one.
+    """Return the recipe of a matrix on a GPU; None if it has none.
 
     In float32 the recurrences of this form drift away so soon that it takes more iterations.
     """
@@ -122,17 +122,14 @@ def find_recipe(A: Matrix, M: Matrix | None, dtype: np.dtype[Any]) -> Recipe | N
 
 
 def make_recipe(plan: Plan, on: Chip, *, diagonal: bool) -> Recipe | None:
-    """Return the recipe of a plan; None if it has segments, does not fit on the chip, or does not pay.
+    """Return the recipe of a plan; None if it has segments or does not fit on the chip.
 
-    Half as many warps gather x as in a product, so it pays while that takes less than the launches that are
-    saved. `diagonal` says whether there is a preconditioner.
+    `diagonal` says whether there is a preconditioner.
     """
     kinds = into(plan.dtype, np.dtype(np.float64), np.dtype(np.float64))
     pattern, every = plan.pattern, vector.plan_arguments(plan)
     slices, steps = len(pattern.headers), len(pattern.bases)
     if pattern.segments or not slices or not on.processors:
-        return None
-    if WARP * steps * kinds.x.itemsize > pattern.choice.model.launch_bytes:
         return None
     blocks = min(on.processors, slices)
     code_bytes = 0 if plan.values.coding == Coding.EQUAL else plan.values.codes.dtype.itemsize
