@@ -105,7 +105,7 @@ def _places(pattern: Pattern, cursors: Vector, counts: Vector) -> RowPlaces:
 
 
 def _slices(pattern: Pattern) -> tuple[Any, ...]:
-    """Return what walks over slices read: read-only, so that compiled code has one type of each."""
+    """Return the arrays that walks over slices read, read-only: compiled code then has one type of each."""
     deltas = delta_views(read_only(pattern.deltas))
     return read_only(pattern.headers), deltas, pattern.segments, pattern.positions
 
