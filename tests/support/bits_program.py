@@ -29,11 +29,14 @@ Case = tuple[str, str, str]
 
 CASES: tuple[Case, ...] = (
     ("cg", "float64", "multigrid"),
+    ("cg", "complex64", "chebyshev"),
     ("gmres", "complex64", "chebyshev"),
     ("block_cg", "float64", "incomplete"),
+    ("block_cg", "complex64", "none"),
     ("lsqr", "float64", "none"),
+    ("lsqr", "complex64", "none"),
 )
-"""A solver, its type and its preconditioner; complex numbers where they compile least."""
+"""A solver, its type and its preconditioner; complex numbers of one type, to compile little."""
 
 UNSYMMETRIC = ("gmres", "lsqr")
 WITHOUT_M = ("lsqr",)
