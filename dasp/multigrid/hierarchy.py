@@ -152,11 +152,11 @@ class Setup(NamedTuple):
     def matrices(self) -> dict[tuple[str, int], csr_array]:
         """The matrices that a cycle multiplies by, each with its name and its level."""
         matrices = {("A", k): one.A for k, one in enumerate(self.smoothed)}
-        for name, k in (("P", 0), ("R", 1)):
-            matrices |= {(name, level): pair[k] for level, pair in enumerate(self.transfers)}
-        return (
-            matrices if self.inverse is None else {**matrices, (INVERSE, len(self.levels) - 1): self.inverse}
-        )
+        matrices |= {("P", k): P for k, (P, _) in enumerate(self.transfers)}
+        matrices |= {("R", k): R for k, (_, R) in enumerate(self.transfers)}
+        if self.inverse is not None:
+            matrices[INVERSE, len(self.levels) - 1] = self.inverse
+        return matrices
 
 
 def set_up(hierarchy: list[Any]) -> Setup:
@@ -167,8 +167,8 @@ def set_up(hierarchy: list[Any]) -> Setup:
     ValueError
         If the level that is inverted holds NaN or infinity.
     """
-    small = [k for k, one in enumerate(hierarchy) if one.A.shape[0] <= DENSE_ROWS]
-    last = small[0] if small else len(hierarchy) - 1
+    small = (k for k, one in enumerate(hierarchy) if one.A.shape[0] <= DENSE_ROWS)
+    last = next(small, len(hierarchy) - 1)
     levels = [HostLevel(as_csr(one.A), as_csr(one.P), as_csr(one.R)) for one in hierarchy[:last]]
     A = as_csr(hierarchy[last].A)
     levels.append(HostLevel(A))
@@ -179,10 +179,10 @@ def set_up(hierarchy: list[Any]) -> Setup:
 
 
 def _invert(A: csr_array) -> np.ndarray[Any, Any]:
-    """Return the inverse of a small matrix; of a singular one, as Neumann problems and rows of zeros make it,
-    some G with A G A = A.
+    """Return the inverse of a small matrix; of a singular one some G with A G A = A.
 
-    By Gauss and Jordan with complete pivoting, and without BLAS, whose rounding depends on its threads.
+    Neumann problems and rows of zeros make levels singular. The way is that of Gauss and Jordan with complete
+    pivoting, without BLAS, whose rounding depends on its threads.
     """
     work = A.toarray().astype(wide_type(A))
     n, largest = len(work), abs(work).max(initial=0)
@@ -190,7 +190,7 @@ def _invert(A: csr_array) -> np.ndarray[Any, Any]:
     hermitian = bool((abs(work - work.conj().T) <= most).all())
     rows, columns, rank, product = np.arange(n), np.arange(n), n, np.empty_like(work)
     for k in range(n):
-        i, j = np.unravel_index(abs(work[k:, k:]).argmax(), (n - k, n - k)) + np.array(k)
+        i, j = (k + place for place in divmod(int(abs(work[k:, k:]).argmax()), n - k))
         if abs(work[i, j]) <= n * np.finfo(np.float64).eps * largest:
             rank = k
             break

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
 from typing import Any, NamedTuple
@@ -65,26 +64,10 @@ def spectral_radius(
     Lanczos' method for D^-1 A in the inner product of D: Saad, Numerical Methods for Large Eigenvalue
     Problems, second edition, algorithm 6.4.
     """
-
-    @cache
-    def prepare(one: _Pair, other: _Pair) -> tuple[Fused, Fused]:
-        turn, divide = f"{other.r} = q - alpha {one.r} - beta {other.r}", f"{other.y} = x*{other.r}"
-        return (
-            space.eager(vectors, dots=(f"{one.y} q", f"{other.y} q")),
-            space.eager(vectors, turn, divide, dots=(f"{other.r} {other.y}",)),
-        )
-
-    def measure(one: _Pair, other: _Pair) -> tuple[Any, ...]:
-        return prepare(one, other)[0]()
-
-    def extend(one: _Pair, other: _Pair, alpha: float, beta: float) -> np.float64:
-        return np.float64(prepare(one, other)[1](alpha=alpha, beta=beta)[0])
-
     inside = vectors["x"]
     with inside.device if is_cupy(inside) else nullcontext(), np.errstate(all="ignore"):
         inside[...] = space.asarray(inverse)
-        arrays = {name: vectors[name] for name in NAMES}
-        found = _find_by_lanczos(operator.multiply, arrays, measure, extend)
+        found = _find_by_lanczos(operator, space, vectors)
         if found is None:  # the largest sum of a row of absolute values
             sizes = abs(inverse)
             found = float((sizes * (abs(A) @ np.ones_like(sizes))).max()) / UPPER
@@ -103,22 +86,28 @@ class _Pair(NamedTuple):
 FIRST, SECOND = _Pair("b", "d"), _Pair("r", "step")
 """The vector x, which passes on a GPU read in another way, holds D^-1: so they are alike for both pairs."""
 
-Multiply = Callable[[Array, Array], object]
-"""Sets the second vector to A times the first."""
 
-Measure = Callable[[_Pair, _Pair], tuple[Any, ...]]
-"""Returns the inner products of both y with q, which is A times the first."""
-
-Extend = Callable[[_Pair, _Pair, float, float], np.float64]
-"""Sets the second pair to the one that follows both, given alpha and beta; returns r'y of it."""
-
-
-def _find_by_lanczos(
-    multiply: Multiply, arrays: dict[str, Array], measure: Measure, extend: Extend
-) -> float | None:
+def _find_by_lanczos(operator: DeviceOperator, space: Space, vectors: Vectors) -> float | None:
     """Return the largest eigenvalue of Lanczos' matrix, None if A is not Hermitian, NaN if products are not
     finite."""
-    q = arrays["q"]
+
+    @cache
+    def prepare(one: _Pair, other: _Pair) -> tuple[Fused, Fused]:
+        turn, divide = f"{other.r} = q - alpha {one.r} - beta {other.r}", f"{other.y} = x*{other.r}"
+        return (
+            space.eager(vectors, dots=(f"{one.y} q", f"{other.y} q")),
+            space.eager(vectors, turn, divide, dots=(f"{other.r} {other.y}",)),
+        )
+
+    def measure(one: _Pair, other: _Pair) -> tuple[Any, ...]:
+        """Return the inner products of both y with q, which is A times the first."""
+        return prepare(one, other)[0]()
+
+    def extend(one: _Pair, other: _Pair, alpha: float, beta: float) -> np.float64:
+        """Set the second pair to the one that follows both; return r'y of it."""
+        return np.float64(prepare(one, other)[1](alpha=alpha, beta=beta)[0])
+
+    q = vectors["q"]
     n, rough, count = len(q), float(np.finfo(q.dtype).eps), min(PERIOD, len(q))
     noise = np.random.default_rng(0).random(count, np.float32) - np.float32(0.5)
     q[:count] = namespace(q).asarray(noise, q.dtype)
@@ -126,14 +115,14 @@ def _find_by_lanczos(
         q[count : 2 * count] = q[: min(count, n - count)]
         count *= 2
     for name in (*FIRST, *SECOND):
-        arrays[name][...] = 0
+        vectors[name][...] = 0
     last, following = SECOND, FIRST
     rho, beta = extend(last, following, 0.0, 0.0), np.float64(0.0)
     diagonal: list[np.float64] = []
     beside: list[np.float64] = []
     while len(diagonal) < min(STEPS, n) and rho != 0:
         last, following = following, last
-        multiply(arrays[last.y], q)
+        operator.multiply(vectors[last.y], q)
         along, back = measure(last, following)
         alpha = along / rho
         if not np.isfinite(alpha):

@@ -65,8 +65,8 @@ def leave_together(function: Callable[P, T]) -> Callable[P, T]:
 def one_call(*, ranks: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator of methods: it times them, and warns if M is of older values of A.
 
-    `ranks` says whether A may lie on several ranks. It raises TypeError where A does and may not, and for the
-    name `tol`, which SciPy's solvers once had.
+    A method raises TypeError for an A over several ranks unless `ranks` is true, and for an argument `tol`,
+    which SciPy's solvers once had.
     """
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:

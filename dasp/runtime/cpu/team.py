@@ -145,7 +145,7 @@ class Team:
 
     def parts(self, seconds: float) -> int:
         """Return in how many parts to do work that one thread needs so many seconds for."""
-        return 1 if seconds <= LEAST_SECONDS else min(_threads.get_num_threads(), self.most)
+        return 1 if is_short(seconds) else min(_threads.get_num_threads(), self.most)
 
     def multiply(self, parts: int, job: Job, seconds: float, *operands: Any) -> None:
         """Do a job in its parts, or alone if the team is taken or cannot help.

@@ -46,7 +46,7 @@ CPU_QUOTA = "/sys/fs/cgroup/cpu.max"
 """The file where Linux says how much of the processors a container may use: microseconds of a period."""
 
 SERIAL_ENTRIES = 100_000
-"""Entries of a matrix, planned or multiplied, for which another thread pays that must be woken."""
+"""Entries of a matrix from which on a thread that sleeps is worth waking, to plan it or to multiply by it."""
 
 _MOST = os.cpu_count() or 1  # asking takes 10 microseconds
 

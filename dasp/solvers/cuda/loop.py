@@ -15,7 +15,7 @@ from dasp.solvers.cuda.passes import (
     UNLESS_LIMIT,
     WHILE_RUNNING,
     PassText,
-    compile_passes,
+    begin_compiling,
     launch_pass,
 )
 from dasp.solvers.cuda.trace import CARRIED, COUNT, SLOTS, Multiplication, PassSpace, Slots, Trace, TracedPass
@@ -86,7 +86,7 @@ class CudaLoop:
         if self._captured:
             self._run_once(traces)
         texts = [*(self._write(trace, WHILE_RUNNING) for trace in phases), self._write(begun, UNGUARDED)]
-        compile_passes(self._on, chain.from_iterable(texts))
+        begin_compiling(self._on, chain.from_iterable(texts))
         self._phases = [
             self._program(trace, texts[k], k, 1 - k, left=1 - k) for k, trace in enumerate(phases)
         ]

@@ -139,8 +139,8 @@ def _signature(vectors: str) -> Signature:
     return Signature(SOURCE, "dasp_fused", vectors + PASS)
 
 
-def compile_passes(on: CudaDevice, texts: Iterable[PassText]) -> None:
-    """Compile passes beside each other, because each takes a tenth of a second where none was kept."""
+def begin_compiling(on: CudaDevice, texts: Iterable[PassText]) -> None:
+    """Let helpers compile passes beside each other: each takes a tenth of a second where none was kept."""
     on.begin_loading([(SOURCE, text.defines) for text in texts])
 
 

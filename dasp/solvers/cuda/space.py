@@ -21,7 +21,7 @@ from dasp.solvers.cuda.passes import (
     THREADS,
     UNGUARDED,
     PassText,
-    compile_passes,
+    begin_compiling,
     launch_pass,
     scalar_defines,
 )
@@ -91,7 +91,7 @@ class CudaSpace:
         trace = self.trace = Trace(Slots())
         function()
         texts = [self._write(one) for one in trace.passes]
-        compile_passes(self.on, texts)
+        begin_compiling(self.on, texts)
         passes = map(partial(self._constant_pass, self.on.zeros(1, np.float64)), trace.passes, texts)
         steps = [next(passes) if isinstance(entry, TracedPass) else entry for entry in trace.entries]
         self.trace = Trace(Slots())  # the space would keep what the trace has, until the collector comes
