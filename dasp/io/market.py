@@ -236,6 +236,8 @@ class _CheckedLines:
                 f"{self._path} has {shown if len(shown) <= 60 else shown[:57] + '...'!r} in line "
                 f"{self._line + place + 1}; {self._needed} is needed, and nothing else; {_REMEDY}"
             )
+        if text and not text.endswith(b"\n"):
+            text += b"\n"  # SciPy ends the process at a space that ends the file
         self._line += len(shapes)
         self.count += len(shapes) - sum(map(shapes.count, blank))
         self.has_infinity |= any(b"i" in shape or b"I" in shape for shape in different)

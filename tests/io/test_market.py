@@ -43,17 +43,24 @@ def test_a_matrix_market_file_is_read(tmp_path: Path, ending: str) -> None:
         ("coordinate real general", "% a remark\n\n2 2 2\n1 1 1\n1 1 2", [[3, 0], [0, 0]], np.float64),
         ("coordinate real general", "2 2 0", [[0, 0], [0, 0]], np.float64),
         ("coordinate real general", "0 3 0", np.zeros((0, 3)), np.float64),
-        ("COORDINATE Real General", "1 1 1\r\n1 1 2.5e-3\r", [[2.5e-3]], np.float64),
+        ("COORDINATE Real General", "1 1 1\r\n1 1 2.5e-3", [[2.5e-3]], np.float64),
         ("coordinate real general", "1 2 2\n1 1 nan\n1 2 -inf", [[np.nan, -np.inf]], np.float64),
     ],
 )
 def test_every_field_and_symmetry_is_read(
     tmp_path: Path, header: str, body: str, want: object, dtype: type
 ) -> None:
-    path = write(tmp_path / "a.mtx", f"%%MatrixMarket matrix {header}\n{body}\n")
-    matrix = load_matrix(path)
-    assert matrix.dtype == dtype
-    np.testing.assert_array_equal(matrix.toarray(), want)
+    for end in (
+        "\n",
+        "",
+        " ",
+        "\t\r",
+        "\n\n ",
+    ):  # a space that ends the file ends SciPy's reader, and the process
+        path = write(tmp_path / "a.mtx", f"%%MatrixMarket matrix {header}\n{body}{end}")
+        matrix = load_matrix(path)
+        assert matrix.dtype == dtype
+        np.testing.assert_array_equal(matrix.toarray(), want)
 
 
 @FILE
