@@ -30,8 +30,7 @@ from benchmarks.bench import (
     solver_tables,
     sparse_report,
 )
-from benchmarks.bench.markers import replace_between
-from benchmarks.bench.report import provenance
+from benchmarks.bench.report import Report, provenance
 from benchmarks.bench.rows import Row, median
 from benchmarks.bench.scaling_figures import draw_scaling
 from benchmarks.bench.sparse_report import baselines, number, pays_against_all, speedup, timed
@@ -107,7 +106,7 @@ def sparse_text(name: str) -> str:
             f"on the same kind of GPU (`anchors_{name}.csv`); its set-up is not known and counts as nothing."
         )
     notes = [note for note in found.notes if not note.startswith("not run:")]
-    return sparse_report.Report(found.summary, [*notes, *said]).markdown()
+    return Report(found.summary, [*notes, *said]).markdown()
 
 
 class Compared(NamedTuple):
@@ -181,39 +180,15 @@ def dense_text(name: str) -> str:
     path = RESULTS / f"{name}.csv"
     rows = results.latest(results.read(path))
     found = gemm_report.report(rows)
-    return gemm_report.Report(found.summary, [*found.notes, provenance(rows, path)]).markdown()
-
-
-WIDTHS = ("4", "8", "16", "32")
-"""Numbers of columns that the table of products by several columns shows."""
+    return Report(found.summary, [*found.notes, provenance(rows, path)]).markdown()
 
 
 def columns_text(name: str) -> str:
     """Return the means of products by several columns, a line for each type and order, and the losses."""
     path = RESULTS / f"{name}.csv"
     rows = results.latest(results.read(path))
-    keys = dict.fromkeys((row["dtype"], row["order"]) for row in rows)
-    types = list(columns.TABLE)
-
-    def mean(key: tuple[str, str], k: str) -> str:
-        wanted = (*key, k)
-        return significant(
-            geometric_mean(
-                number(row, "speedup_best")
-                for row in rows
-                if (row["dtype"], row["order"], row["k"]) == wanted
-            )
-        )
-
-    told: list[tuple[str, Callable[[tuple[str, str]], str]]] = [
-        ("dtype", lambda key: key[0]),
-        ("order of X", lambda key: key[1]),
-    ]
-    told += [(f"k = {k}", lambda key, k=k: mean(key, k)) for k in WIDTHS]  # type: ignore[misc]  # k=k binds
-    lines = sorted(keys, key=lambda key: (types.index(key[0]), key[1]))
-    table = Table.of("", told, lines, words=["order of X"]).markdown()
-    losses = columns.report(rows).partition("\n\n")[2]
-    return f"{table}\n\nGeometric means. {losses}\n\n{provenance(rows, path)}"
+    found = columns.report(rows)
+    return Report(found.summary, [*found.notes, provenance(rows, path)]).markdown()
 
 
 def transpose_text(name: str) -> str:
@@ -314,7 +289,7 @@ def planning_text(name: str) -> str:
     path = RESULTS / f"{name}.csv"
     rows = results.latest(results.read(path))
     found = sparse_report.planning_report(rows)
-    return sparse_report.Report([], [*found.notes, provenance(rows, path)]).markdown()
+    return Report([], [*found.notes, provenance(rows, path)]).markdown()
 
 
 def values_text(name: str) -> str:
@@ -459,6 +434,32 @@ def draw(folder: Path) -> None:
         for name in solver_tables.SYSTEMS:
             rows = results.latest(results.read(RESULTS / f"{name}.csv"))
             figures.draw_systems(rows, folder / f"{name}.{ending}")
+
+
+def replace_between(path: Path, name: str, text: str) -> None:
+    """Replace what stands between `<!-- results:NAME begin -->` and `<!-- results:NAME end -->`.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The Markdown file.
+    name : str
+        The markers' NAME.
+    text : str
+        What stands there afterwards, on lines of its own.
+
+    Raises
+    ------
+    ValueError
+        If the file does not hold both markers once each, in this order.
+    """
+    begin, end = f"<!-- results:{name} begin -->", f"<!-- results:{name} end -->"
+    before = path.read_text(encoding="utf-8")
+    if before.count(begin) != 1 or before.count(end) != 1 or before.index(begin) > before.index(end):
+        raise ValueError(f"{path} lacks the markers; {begin} and, after it, {end} are needed once each")
+    head, _, rest = before.partition(begin)
+    _, _, tail = rest.partition(end)
+    path.write_text(f"{head}{begin}\n{text.strip()}\n{end}{tail}", encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.structures FOLDER                          # all of them
     python -m benchmarks.structures FOLDER road_300_any,equal blocks_12k
-    python -m benchmarks.suitesparse --device cuda --name unseen_h200 FOLDER/*.npz
+    python -m benchmarks.bench sparse --device cuda --csv unseen_h200.csv FOLDER/*.npz
 
 None of them is a model of `dasp.models`. A structure is a function of a random generator; what follows a
 comma is the kind of the values (`VALUES`), which are random numbers otherwise.

@@ -1,24 +1,22 @@
 """Products by several columns at once, `A @ X`: ours and those of others, C- and F-ordered, verified.
 
 On a GPU cuSPARSE's SpMM is given its best: each of its algorithms for CSR, without and with
-`cusparseSpMM_preprocess` (`_pre`), descriptors and workspace made once, captured in a graph as ours is. On
-the CPU SciPy's `A @ X` stands beside ours, both with a new result.
+`cusparseSpMM_preprocess` (`_pre`), descriptors and workspace made once, into a given Y as ours is. On the
+CPU SciPy's `A @ X` stands beside ours, both with a new result.
 """
 
 from __future__ import annotations
 
 import importlib
-import statistics
-import time
+import itertools
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from ctypes import byref
 from typing import Any
 
 import numpy as np
 
-from benchmarks.bench import machine
-from benchmarks.bench.baselines_cuda import Descriptors, Device, poison, product_candidate, synchronize
+from benchmarks.bench.baselines_cuda import Descriptors, Device, poison, product_candidate
 from benchmarks.bench.cusparse import (
     NON_TRANSPOSE,
     SPMM_CSR_ALG1,
@@ -27,16 +25,16 @@ from benchmarks.bench.cusparse import (
     CuSparse,
     load,
 )
-from benchmarks.bench.rows import Row, number
-from dasp.cli import timing
-from dasp.cli.measure import Reference, as_float, check_rows, random_vector, reference_product
+from benchmarks.bench.device import BenchDevice
+from benchmarks.bench.report import Report
+from benchmarks.bench.rows import Row, number, whole
+from benchmarks.bench.sparse import load as load_case
+from benchmarks.bench.sparse import short_name
+from dasp.cli.bench import planner
+from dasp.cli.devices import scipy_candidate
+from dasp.cli.measure import as_float, check_rows, random_vector, reference_product
 from dasp.cli.report import Table, geometric_mean, significant
-from dasp.cli.timing import Candidate, replays
-from dasp.io import load_matrix
-from dasp.matrix.matrix import SpMatrix
-from dasp.matrix.policy import Policy
-from dasp.runtime.cpu.threads import get_num_threads
-from dasp.runtime.cuda.stream import on_stream
+from dasp.cli.timing import Candidate
 from dasp.runtime.dtypes import TABLE, named
 
 SETTINGS = {
@@ -50,12 +48,162 @@ SETTINGS = {
 """Algorithm of cuSPARSE, and whether it prepares."""
 
 COUNTS = (4, 8, 16, 32)
-"""Columns that are measured."""
+"""Columns that are measured, and that the summary shows."""
 
-SAMPLES_CPU = 9
 
-Timed = tuple[float, list[np.ndarray[Any, Any]]]
-"""Microseconds of a product, and its first and last column."""
+class Columns:
+    """The subject of `python -m benchmarks.bench columns`: a row for each type, order and number of columns.
+
+    Parameters
+    ----------
+    specs : sequence of str
+        Files, names or models, as `dasp.load_matrix` takes them.
+    device : BenchDevice
+    dtypes : sequence of str
+        Names in `dasp.runtime.dtypes.TABLE`.
+    counts : sequence of int
+        How many columns X has.
+    orders : str
+        "C", "F" or both: the order of X and, on a GPU, of Y.
+    format : str
+        The plan's format.
+    seed : int
+        Seed of generated matrices.
+    samples : int, optional
+        Timed samples of each product.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[str],
+        device: BenchDevice,
+        *,
+        dtypes: Sequence[str] = ("float64", "float32"),
+        counts: Sequence[int] = COUNTS,
+        orders: str = "CF",
+        format: str = "auto",
+        seed: int = 0,
+        samples: int | None = None,
+    ) -> None:
+        if unknown := [name for name in dtypes if name not in TABLE]:
+            raise ValueError(f"--dtype names {', '.join(unknown)}; some of {', '.join(TABLE)} are needed")
+        self.device, self.cases = device, list(specs)
+        self._dtypes, self._counts, self._orders = dtypes, counts, orders
+        self._plan, self._seed, self._samples = planner(device.kind, format), seed, samples
+
+    def _named(self, case: str, dtype: str, k: int, order: str) -> Row:
+        named = {"matrix": short_name(case), "dtype": dtype, "device": self.device.kind}
+        return named | {"kernel": f"{k} columns, {order}"}
+
+    def wanted(self, case: str) -> list[Row]:
+        """Return a row for each type, number of columns and order."""
+        return [
+            self._named(case, *each) for each in itertools.product(self._dtypes, self._counts, self._orders)
+        ]
+
+    def measure(self, case: str) -> Iterator[Row]:
+        """Plan the matrix in each type, then verify and time all products."""
+        for dtype in self._dtypes:
+            csr = as_float(load_case(case, self._seed), named(dtype), self._seed)
+            products = Products(csr, self._plan(csr), self.device, max(self._counts))
+            for k, order in itertools.product(self._counts, self._orders):
+                yield self._named(case, dtype, k, order) | products.measure(k, order, self._samples)
+
+    def report(self, rows: Sequence[Row]) -> Report:
+        """Return the means, the losses by name, and every product."""
+        return report(rows)
+
+
+class Products:
+    """A matrix on a device, the X that it is multiplied by, and the right first and last column of A X.
+
+    Parameters
+    ----------
+    csr : scipy.sparse CSR array, a type of `dasp.runtime.dtypes.TABLE`
+    planned : SpMatrix
+        The same matrix.
+    device : BenchDevice
+    most : int
+        Columns of X, at most.
+    """
+
+    def __init__(self, csr: Any, planned: Any, device: BenchDevice, most: int) -> None:
+        self.csr, self.planned, self._device = csr, planned, device
+        outer = random_vector(2 * csr.shape[1], csr.dtype, seed=0).reshape(2, -1)
+        self._known = [reference_product(csr.data, csr.indices, csr.indptr, x) for x in outer]
+        self._library = np if device.kind == "cpu" else importlib.import_module("cupy")
+        draw = self._library.random.default_rng(0).standard_normal
+        shape = (csr.shape[1], max(most, 2))
+        self._x = draw(shape, np.float32).astype(csr.dtype)
+        if csr.dtype.kind == "c":
+            self._x += 1j * draw(shape, np.float32)
+        for column, x in zip((0, -1), outer, strict=True):
+            self._x[:, column] = self._library.asarray(x)
+
+    def operand(self, k: int, order: str) -> Any:
+        """Return X with k columns, the last one always the same."""
+        x = self._library.array(self._x[:, :k], order=order)
+        x[:, -1] = self._x[:, -1]
+        return x
+
+    def worst(self, product: Any) -> float:
+        """Return the largest error over its bound in the first and the last column of a product."""
+        outer = (0, -1) if product.shape[1] > 1 else (-1,)
+        errors = (
+            check_rows(
+                np.ascontiguousarray(self._device.fetch(product[:, column])), self._known[column]
+            ).worst
+            for column in outer
+        )
+        return max(errors)
+
+    def measure(self, k: int, order: str, samples: int | None = None) -> Row:
+        """Return the figures of a product by k columns: microseconds, ours and theirs, each verified."""
+        candidates = list(self._on_gpu(k, order) if self._device.kind == "cuda" else self._on_cpu(k, order))
+        errors = {}
+        for each in candidates:
+            each.poison()
+            each.run()
+            errors[each.name] = self.worst(each.result())
+        right = [each for each in candidates if errors[each.name] <= 1]
+        timings = self._device.time(right, samples)
+        for each in candidates:
+            each.close()
+        times = {name: timing.median_us for name, timing in timings.items()}
+        ours = times.pop("dasp", float("nan"))
+        best = min(times, key=times.__getitem__, default="")
+        row = {
+            "rows": f"{self.csr.shape[0]}",
+            "entries": f"{self.csr.nnz}",
+            "k": f"{k}",
+            "order": order,
+            "time_us": f"{ours:.6g}",
+            "worst_error": f"{errors['dasp']:.3g}",
+            "verified": "yes" if errors["dasp"] <= 1 else "no",
+            "best_baseline": best,
+            "best_baseline_us": f"{times[best]:.6g}" if best else "",
+            "speedup_best": f"{times[best] / ours:.6g}" if best else "",
+        }
+        return row | {f"{name}_us": f"{taken:.6g}" for name, taken in times.items()}
+
+    def _on_cpu(self, k: int, order: str) -> Iterator[Candidate]:
+        x, held = self.operand(k, order), []
+
+        def run() -> None:
+            held[:] = [self.planned @ x]
+
+        yield Candidate("dasp", run, lambda: held[0], held.clear)
+        with suppress(RuntimeError):  # of halves, which SciPy does not have
+            yield scipy_candidate(self.csr, x)
+
+    def _on_gpu(self, k: int, order: str) -> Iterator[Candidate]:
+        x = self.operand(k, order)
+        y = self._library.empty((self.csr.shape[0], k), x.dtype, order=order)
+        yield Candidate("dasp", lambda: self.planned.matvec(x, out=y), lambda: y, lambda: poison(y))
+        device = Device(self.csr, x[:, 0])
+        for name in SETTINGS:
+            with suppress(RuntimeError):
+                yield spmm_candidate(name, load(), device, x, y)
 
 
 def spmm_candidate(name: str, library: CuSparse, device: Device, x: Any, y: Any) -> Candidate:
@@ -86,190 +234,41 @@ def spmm_candidate(name: str, library: CuSparse, device: Device, x: Any, y: Any)
     return product_candidate(name, library, "cusparseSpMM", describe, prepare, y, (device, x))
 
 
-def outer_columns(csr: Any) -> Any:
-    """Return the first and the last column of every X, of shape (n, 2)."""
-    return random_vector(2 * csr.shape[1], csr.dtype, seed=0).reshape(-1, 2)
+# ---- what the rows say -----------------------------------------------------------------------------------
 
 
-def references(csr: Any) -> tuple[Reference, Reference]:
-    """Return the right products by the first and by the last column."""
-    first, last = np.ascontiguousarray(outer_columns(csr).T)
-    return tuple(reference_product(csr.data, csr.indices, csr.indptr, x) for x in (first, last))  # type: ignore[return-value]
+def report(rows: Sequence[Row]) -> Report:
+    """Return the means by type, order and number of columns, the losses by name, and every product."""
 
+    def mean(key: tuple[str, str], k: int) -> str:
+        found = [row for row in rows if (row["dtype"], row["order"], row["k"]) == (*key, str(k))]
+        return significant(geometric_mean(number(row, "speedup_best") for row in found))
 
-def prepare(name: str, dtypes: Sequence[str]) -> list[tuple[Any, tuple[Reference, Reference]]]:
-    """Return a matrix in some types, each with its references; for processes that work ahead."""
-    matrices = [as_float(load_matrix(name), named(dtype)) for dtype in dtypes]
-    return [(csr, references(csr)) for csr in matrices]
-
-
-class Subject:
-    """One matrix on one device, the X that it is multiplied by, and what the products must be.
-
-    Parameters
-    ----------
-    csr : scipy.sparse CSR array, a type of `dasp.runtime.dtypes.TABLE`
-    device : {"cpu", "cuda"}
-    known : tuple of Reference, optional
-        `references(csr)`, if they are there.
-    policy : Policy, optional
-        With one, products by one column after another are timed on a GPU, too.
-    most : int
-        Columns of X, at most.
-    """
-
-    def __init__(
-        self,
-        csr: Any,
-        device: str,
-        known: tuple[Reference, Reference] | None = None,
-        policy: Policy | None = None,
-        most: int = max(COUNTS),
-    ) -> None:
-        self.csr, self.device, self._compares = csr, device, policy is not None
-        self.planned = SpMatrix.from_scipy(csr, policy=policy, device=device)
-        self._known = known or references(csr)
-        self._module = np if device == "cpu" else importlib.import_module("cupy")
-        shape, outer = (csr.shape[1], max(most, 2)), self._module.asarray(outer_columns(csr))
-        draw = self._module.random.default_rng(0).standard_normal
-        self._x = draw(shape, np.float32).astype(csr.dtype)
-        if csr.dtype.kind == "c":
-            self._x += 1j * draw(shape, np.float32)
-        for column in (0, -1):
-            self._x[:, column] = outer[:, column]
-
-    def operand(self, k: int, order: str) -> Any:
-        """Return X with k columns, the last one always the same."""
-        x = self._module.array(self._x[:, :k], order=order)
-        x[:, -1] = self._x[:, -1]
-        return x
-
-    def worst(self, product: Any) -> float:
-        """Return the largest error over its bound in the first and the last column of a product."""
-        return self._worst(self._outer(product))
-
-    def _outer(self, product: Any) -> list[np.ndarray[Any, Any]]:
-        """Return the first and the last column of a product, or its only one, on the host."""
-        columns = (product[:, column] for column in ((0, -1) if product.shape[1] > 1 else (-1,)))
-        return [np.ascontiguousarray(got if isinstance(got, np.ndarray) else got.get()) for got in columns]
-
-    def _worst(self, outer: Sequence[np.ndarray[Any, Any]]) -> float:
-        known = self._known[-len(outer) :]  # an only column is that which stands last in others
-        return max(check_rows(got, bound).worst for got, bound in zip(outer, known, strict=True))
-
-    def measure(self, k: int, order: str) -> dict[str, str]:
-        """Return a row: microseconds of a product by k columns, ours and theirs, each verified."""
-        with ThreadPoolExecutor() as pool:  # NumPy checks several products at once
-            found = list(self._cuda(k, order) if self.device == "cuda" else self._cpu(k, order))
-            checks = {name: pool.submit(self._worst, outer) for name, (_, outer) in found}
-            times = {name: (taken, checks[name].result()) for name, (taken, _) in found}
-        ours, errors = times.pop("dasp")
-        vectors = times.pop("vectors", None)
-        others = {name: taken for name, (taken, worst) in times.items() if worst <= 1}
-        best = min(others, key=others.__getitem__, default="")
-        row = {
-            "dtype": self.csr.dtype.name,
-            "device": self.device,
-            "kernel": f"{k} columns, {order}",
-            "rows": f"{self.csr.shape[0]}",
-            "entries": f"{self.csr.nnz}",
-            "k": f"{k}",
-            "order": order,
-            "time_us": f"{ours:.6g}",
-            "worst_error": f"{errors:.3g}",
-            "verified": "yes" if errors <= 1 else "no",
-            "least_bytes": f"{self.planned.plan.nbytes + k * sum(self.csr.shape) * self.csr.dtype.itemsize}",
-            "best_baseline": best,
-            "best_baseline_us": f"{others[best]:.6g}" if best else "",
-            "speedup_best": f"{others[best] / ours:.6g}" if best else "",
-        }
-        if vectors:
-            row["vectors_us"] = f"{vectors[0]:.6g}"
-        return row | {f"{name}_us": f"{taken:.6g}" for name, taken in others.items()}
-
-    def _cuda(self, k: int, order: str) -> Iterator[tuple[str, Timed]]:
-        import cupy
-
-        x = self.operand(k, order)
-        y = cupy.empty((self.csr.shape[0], k), x.dtype, order=order)
-        device, stream = Device(self.csr, x[:, 0]), cupy.cuda.Stream(non_blocking=True)
-        synchronize()
-        with on_stream(stream):
-            ours = Candidate("dasp", lambda: self.planned.matvec(x, out=y), lambda: y, lambda: poison(y))
-            yield "dasp", self._timed(ours, stream)
-            if self._compares:
-                vectors = Candidate("vectors", lambda: self._by_vectors(x, y), lambda: y, lambda: poison(y))
-                yield "vectors", self._timed(vectors, stream)
-            for name in SETTINGS:
-                try:
-                    made = spmm_candidate(name, load(), device, x, y)
-                except RuntimeError:
-                    continue
-                yield name, self._timed(made, stream)
-                made.close()
-
-    def _by_vectors(self, x: Any, y: Any) -> None:
-        for j in range(x.shape[1]):
-            self.planned.matvec(x[:, j], out=y[:, j])
-
-    def _timed(self, candidate: Candidate, stream: Any) -> Timed:
-        candidate.poison()
-        candidate.run()
-        outer = self._outer(candidate.result())
-        return statistics.median(replays(candidate.run, stream, samples=5, products=4)[0]), outer
-
-    def _cpu(self, k: int, order: str) -> Iterator[tuple[str, Timed]]:
-        x = self.operand(k, order)
-        known = {"dasp": self.planned} | ({"scipy": self.csr} if self.csr.dtype.itemsize > 2 else {})
-        outer = {name: self._outer(matrix @ x) for name, matrix in known.items()}
-        taken: dict[str, list[float]] = {name: [] for name in known}
-        for _ in range(SAMPLES_CPU):
-            for name, matrix in known.items():  # by turns, so that both meet what else the machine does
-                matrix @ x
-                start = time.perf_counter()
-                matrix @ x
-                taken[name].append(1e6 * (time.perf_counter() - start))
-        for name, samples in taken.items():
-            yield name, (statistics.median(samples), outer[name])
-
-
-def known_columns(device: str, bandwidth: float | None = None) -> dict[str, str]:
-    """Return the columns of the machine; the bandwidth of a copy is measured if not given."""
-    known = (
-        machine.cuda_columns(load().version_text)
-        if device == "cuda"
-        else machine.host_columns(get_num_threads())
-    )
-    if bandwidth is None:
-        copy = timing.cuda_copy_bandwidth if device == "cuda" else timing.host_copy_bandwidth
-        bandwidth = copy()
-    return known | {"copy_bytes_per_second": f"{bandwidth:.6g}"}
-
-
-def report(rows: Sequence[Row]) -> str:
-    """Return the means of a result file by type, order and columns, and the losses by name, in Markdown."""
-    keys = list(dict.fromkeys((row["dtype"], row["order"], row["k"]) for row in rows))
-    lines = []
     types = list(TABLE)
-    for dtype, order, k in sorted(keys, key=lambda key: (types.index(key[0]), key[1], int(key[2]))):
-        ratios = [
-            number(row, "speedup_best")
-            for row in rows
-            if (row["dtype"], row["order"], row["k"]) == (dtype, order, k)
-        ]
-        figures = (geometric_mean(ratios), min(ratios), max(ratios))
-        lines.append((dtype, order, k, str(len(ratios)), *(significant(value) for value in figures)))
-    means = Table("", ("dtype", "order of X", "k", "matrices", "mean", "least", "most"), lines)
-    lost: dict[str, list[Row]] = {}
+    keys = dict.fromkeys((row["dtype"], row["order"]) for row in rows)
+    lines = [
+        (*key, *(mean(key, k) for k in COUNTS))
+        for key in sorted(keys, key=lambda key: (types.index(key[0]), key[1]))
+    ]
+    headings = ("dtype", "order of X", *(f"k = {k}" for k in COUNTS))
+    lost: dict[str, list[float]] = {}
     for row in rows:
         if number(row, "speedup_best") < 1:
-            lost.setdefault(row["matrix"], []).append(row)
-    named = [
-        f"{matrix} ({len(some)}, least {significant(min(number(row, 'speedup_best') for row in some))})"
-        for matrix, some in lost.items()
-    ]
-    slower = (
-        "Slower than the fastest other, with the number of such products and the least ratio: "
-        f"{', '.join(named) or 'none'}."
+            lost.setdefault(row["matrix"], []).append(number(row, "speedup_best"))
+    named = [f"{name} ({len(ratios)}, least {significant(min(ratios))})" for name, ratios in lost.items()]
+    note = (
+        "Geometric means. Slower than the fastest other, with the number of such products and the least "
+        f"ratio: {', '.join(named) or 'none'}."
     )
-    return f"{means.markdown()}\n\n{slower}"
+    columns = [
+        ("matrix", lambda row: row["matrix"]),
+        ("dtype", lambda row: row["dtype"]),
+        ("entries", lambda row: whole(number(row, "entries"))),
+        ("columns", lambda row: row["kernel"].replace(" columns", "")),
+        ("us", lambda row: significant(number(row, "time_us")) if row["verified"] == "yes" else "WRONG"),
+        ("best baseline", lambda row: row["best_baseline"] or "-"),
+        ("its us", lambda row: significant(number(row, "best_baseline_us"))),
+        ("x best", lambda row: significant(number(row, "speedup_best"))),
+    ]
+    details = Table.of("products by several columns", columns, rows, words=["dtype", "best baseline"])
+    return Report([Table("", headings, lines, frozenset({"order of X"}))], [note], [details])

@@ -1,4 +1,4 @@
-"""Verify and time sparse matrices, dense products, codes, solvers, or ranks."""
+"""Verify and time sparse matrices, several columns, dense products, codes, solvers, or ranks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dasp.cli.bench import DEFAULT_MATRICES, add_measuring_options
-from dasp.cli.options import add_device_option, add_json_option, duration, positive
+from dasp.cli.options import add_device_option, add_format_option, duration, positive
 
 if TYPE_CHECKING:
     from benchmarks.bench.device import BenchDevice
@@ -20,6 +20,7 @@ DEFAULT_SYSTEMS = ("poisson2d:200", "poisson3d:40", "fem3:16")
 
 SUMMARIES = {
     "sparse": "plan, verify and time matrices against every baseline",
+    "columns": "verify and time products by several columns against cuSPARSE's SpMM or SciPy",
     "gemm": "verify and time every kernel of dense products against cuBLAS or NumPy's BLAS",
     "gf256": "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
     "solvers": "solve systems by every method, against SciPy, CuPy, JAX and PyAMG, planning counted",
@@ -32,16 +33,16 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m benchmarks.bench`."""
     parser = argparse.ArgumentParser(prog="benchmarks.bench", description=__doc__)
     commands = parser.add_subparsers(metavar="BENCHMARK", required=True)
-    added = {name: commands.add_parser(name, help=line) for name, line in SUMMARIES.items()}
-    sparse = added["sparse"]
-    sparse.add_argument("matrix", nargs="*", default=DEFAULT_MATRICES, metavar="MATRIX", help="to measure")
-    add_sparse_options(sparse)
-    _add_session_options(sparse)
-    sparse.set_defaults(run=_run_sparse)
-    _add_gemm(added["gemm"])
-    _add_gf256(added["gf256"])
-    _add_solvers(added["solvers"])
-    _add_scaling(added["scaling"])
+    adders = {
+        "sparse": _add_sparse,
+        "columns": _add_columns,
+        "gemm": _add_gemm,
+        "gf256": _add_gf256,
+        "solvers": _add_solvers,
+        "scaling": _add_scaling,
+    }
+    for name, add in adders.items():
+        add(commands.add_parser(name, help=SUMMARIES[name]))
     return parser
 
 
@@ -79,8 +80,13 @@ def _add_device_options(parser: argparse.ArgumentParser, *, threads: int | None)
     )
 
 
-def add_sparse_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how matrices are measured; `benchmarks/suitesparse.py` has the same ones."""
+def _add_sparse(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("matrix", nargs="*", metavar="MATRIX", help="to measure; X^2 is the square of X")
+    parser.add_argument(
+        "--collection",
+        choices=("full", "small"),
+        help="measure the files in the folder DASP_MATRICES and generated families of this size too",
+    )
     add_measuring_options(parser)
     parser.add_argument("--repeat", type=positive, metavar="N", help="timed samples of each product")
     parser.add_argument(
@@ -94,6 +100,27 @@ def add_sparse_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure products with the transpose, and what it takes to make A.T",
     )
+    _add_session_options(parser)
+    parser.set_defaults(run=_run_sparse)
+
+
+def _add_columns(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("matrix", nargs="+", metavar="MATRIX", help="to measure")
+    _add_device_options(parser, threads=None)
+    add_format_option(parser)
+    parser.add_argument(
+        "--dtype", type=words, metavar="NAMES", default="float64,float32", help="comma-separated dtypes"
+    )
+    parser.add_argument(
+        "--columns", type=counts, metavar="N,...", default="4,8,16,32", help="columns of X (%(default)s)"
+    )
+    parser.add_argument(
+        "--orders", choices=("C", "F", "CF"), default="CF", help="of X and of the result (%(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of models (0)")
+    _add_timing_options(parser, seconds=0.6)
+    _add_session_options(parser)
+    parser.set_defaults(run=_run_columns)
 
 
 def _add_timing_options(parser: argparse.ArgumentParser, *, seconds: float) -> None:
@@ -112,7 +139,6 @@ def _add_session_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="skip what --csv has for this commit and machine"
     )
-    add_json_option(parser)
 
 
 def _add_gemm(parser: argparse.ArgumentParser) -> None:
@@ -163,6 +189,11 @@ def _add_solvers(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="some of cg, minres, bicgstab, gmres and multigrid (all); multigrid needs PyAMG",
     )
+    parser.add_argument(
+        "--helmholtz",
+        action="store_true",
+        help="solve A - (1 - i) / 10 in complex128, by default by bicgstab and gmres",
+    )
     parser.add_argument("--alone", action="store_true", help="ours alone, no other library's solvers")
     parser.add_argument("--maxiter", type=positive, default=3000, metavar="N", help="iterations (3000)")
     parser.add_argument("--repeat", type=positive, metavar="N", help="timed solves, the best counts (3)")
@@ -196,34 +227,40 @@ def _run_scaling(args: argparse.Namespace) -> int:
 
 
 def _run_sparse(args: argparse.Namespace) -> int:
-    return measure_and_report(args, lambda device: sparse_subject(args, args.matrix, device))
+    from benchmarks.bench.sparse import Sparse, collection
 
-
-def sparse_subject(
-    args: argparse.Namespace, specs: Any, device: BenchDevice, loader: Callable[[str, int], Any] | None = None
-) -> Subject:
-    """Return the sparse subject of parsed options; `loader` as `benchmarks.bench.sparse.Sparse` takes it.
-
-    Raises
-    ------
-    ValueError
-        If a baseline is unknown on this device.
-    """
-    from benchmarks.bench.sparse import Settings, Sparse
-
-    unknown = [name for name in args.baselines or () if name not in device.baseline_names]
-    if unknown:
-        known = ", ".join(device.baseline_names)
-        raise ValueError(f"--baselines names {', '.join(unknown)}; some of {known} are needed")
-    settings = Settings(
-        policy=args.format,
-        dtype=args.dtype,
-        seed=args.seed,
-        samples=args.repeat,
-        baselines=args.baselines,
-        transpose=args.transpose,
+    specs = [*args.matrix, *(collection(args.collection) if args.collection else ())]
+    return measure_and_report(
+        args,
+        lambda device: Sparse(
+            specs or DEFAULT_MATRICES,
+            device,
+            policy=args.format,
+            dtype=args.dtype,
+            seed=args.seed,
+            samples=args.repeat,
+            baselines=args.baselines,
+            transpose=args.transpose,
+        ),
     )
-    return Sparse(specs, device, settings, loader=loader)
+
+
+def _run_columns(args: argparse.Namespace) -> int:
+    from benchmarks.bench.columns import Columns
+
+    return measure_and_report(
+        args,
+        lambda device: Columns(
+            args.matrix,
+            device,
+            dtypes=args.dtype,
+            counts=args.columns,
+            orders=args.orders,
+            format=args.format,
+            seed=args.seed,
+            samples=args.repeat,
+        ),
+    )
 
 
 def _run_gemm(args: argparse.Namespace) -> int:
@@ -256,7 +293,7 @@ def _run_gf256(args: argparse.Namespace) -> int:
 def _run_solvers(args: argparse.Namespace) -> int:
     from benchmarks.bench.solvers import METHODS, Solvers
 
-    methods = args.methods or METHODS
+    methods = args.methods or (("bicgstab", "gmres") if args.helmholtz else METHODS)
     unknown = [name for name in methods if name not in METHODS]
     if unknown:
         raise ValueError(f"--methods names {', '.join(unknown)}; some of {', '.join(METHODS)} are needed")
@@ -269,6 +306,7 @@ def _run_solvers(args: argparse.Namespace) -> int:
             specs,
             device,
             methods=methods,
+            helmholtz=args.helmholtz,
             compared=not args.alone,
             rtol=args.rtol,
             maxiter=args.maxiter,
@@ -280,18 +318,15 @@ def _run_solvers(args: argparse.Namespace) -> int:
 
 def measure_and_report(args: argparse.Namespace, subject_on: Callable[[BenchDevice], Subject]) -> int:
     """Measure a subject as the options say, and print its report; 1 if a product was wrong."""
-    from benchmarks.bench import machine
+    from benchmarks.bench import machine, results, session
     from benchmarks.bench.device import open_device
-    from benchmarks.bench.report import as_json
-    from benchmarks.bench.results import right
-    from benchmarks.bench.session import Session
 
+    if args.csv:
+        results.check(args.csv)
     device = open_device(args.device, threads=args.threads, seconds=args.seconds)
     subject = subject_on(device)
-    session = Session(csv=args.csv, resume=args.resume)
-    session.check()
     print(f"{machine.provenance(device.columns())}; copy {device.bandwidth / 1e9:.0f} GB/s", file=sys.stderr)
-    rows = session.run(subject)
-    print(as_json(type(subject).__name__.lower(), rows) if args.json else subject.report(rows).text())
+    rows = session.run(subject, args.csv, resume=args.resume)
+    print(subject.report(rows).text())
     judged = subject.judged(rows) if hasattr(subject, "judged") else rows
-    return 0 if all(map(right, judged)) else 1
+    return 0 if all(map(results.right, judged)) else 1

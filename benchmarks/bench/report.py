@@ -1,14 +1,11 @@
-"""What a benchmark says, drawn from its rows alone: for a terminal, as Markdown, as JSON."""
+"""The report of a benchmark, drawn from its rows alone: for a terminal, and as Markdown."""
 
 from __future__ import annotations
 
-import json
-import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from benchmarks.bench import machine
 from benchmarks.bench.rows import Row
@@ -70,21 +67,3 @@ def where(row: Row) -> str:
     if not threads:
         return row["machine"]
     return f"{row['machine']}, {threads} thread{'' if threads == '1' else 's'}"
-
-
-def as_json(subject: str, rows: Sequence[Row]) -> str:
-    """Return the rows as JSON: numbers as numbers, yes and no as booleans, what is not known as null."""
-    typed = [{name: _typed(text) for name, text in row.items()} for row in rows]
-    return json.dumps({"subject": subject, "rows": typed}, indent=1, allow_nan=False)
-
-
-def _typed(text: str) -> Any:
-    if text in ("yes", "no"):
-        return text == "yes"
-    try:
-        value = float(text)
-    except ValueError:
-        return text or None
-    if not math.isfinite(value):
-        return None
-    return int(value) if value.is_integer() and text.lstrip("-").isdecimal() else value

@@ -37,7 +37,7 @@ def by_jax(kind: str, method: str, csr: Any, rtol: float, maxiter: int) -> Solve
     device = jax.devices("cpu" if kind == "cpu" else "gpu")[0]
     with jax.default_device(device):
         A = jax.device_put(jax.experimental.sparse.BCSR.from_scipy_sparse(csr), device)
-        b = jax.device_put(np.ones(csr.shape[0]), device)
+        b = jax.device_put(np.ones(csr.shape[0], csr.dtype), device)
     solver = getattr(jax.scipy.sparse.linalg, method)
     run = jax.jit(lambda A, b: solver(lambda x: A @ x, b, tol=rtol, maxiter=maxiter)[0])
     run(A, b).block_until_ready()

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_array, csr_matrix, eye_array
 
 from benchmarks.bench import solver_baselines as others
 from benchmarks.bench.device import BenchDevice
@@ -37,6 +37,7 @@ SETTLED = 0.1
 """Seconds after which a BLAS's threads, which verifying has used, have stopped to spin for more work: so long
 they take processors from the thread that launches."""
 UNIT = 2.0**-53
+SHIFT = 0.1 - 0.1j
 CYCLES = {"chebyshev float32": ("chebyshev", np.float32), "jacobi float64": ("jacobi", np.float64)}
 """The cycles that are timed: smoother and type."""
 
@@ -55,6 +56,8 @@ class Solvers:
     methods : sequence of str
         Some of METHODS; `multigrid` is conjugate gradients with cycles of a PyAMG hierarchy, and is left out
         where PyAMG is not installed.
+    helmholtz : bool
+        Solve A less (1 - i) / 10 in complex128: a Helmholtz equation with damping, where A is a Laplacian.
     compared : bool
         Whether other libraries solve the same systems.
     rtol : float
@@ -73,6 +76,7 @@ class Solvers:
         device: BenchDevice,
         *,
         methods: Sequence[str] = METHODS,
+        helmholtz: bool = False,
         compared: bool = True,
         rtol: float = 1e-8,
         maxiter: int = 3_000,
@@ -82,6 +86,7 @@ class Solvers:
         """Hold what is to be measured."""
         self.device, self.cases = device, list(specs)
         self._methods = [name for name in methods if name != MULTIGRID or _has_pyamg()]
+        self._shift = SHIFT if helmholtz else 0.0
         self._compared, self._rtol, self._maxiter, self._seed = compared, rtol, maxiter, seed
         self._samples = samples or SAMPLES
         self._said: set[str] = set()
@@ -89,6 +94,8 @@ class Solvers:
     def wanted(self, case: str) -> list[Row]:
         """Return a row for each solver."""
         named = {"matrix": short_name(case), "dtype": "float64", "device": self.device.kind}
+        if self._shift:
+            named |= {"dtype": "complex128", "shift": str(self._shift)}
         return [{**named, "kernel": name} for name in self._solvers()]
 
     def _solvers(self) -> list[str]:
@@ -111,6 +118,8 @@ class Solvers:
         csr = as_float(load(case, self._seed))
         if csr.shape[0] != csr.shape[1]:
             raise ValueError(f"{case} is {csr.shape[0]} x {csr.shape[1]}; a system needs a square matrix")
+        if self._shift:
+            csr = csr_array(csr - self._shift * eye_array(csr.shape[0]))
         system = _System(csr, self.device, self._rtol, self._maxiter, self._samples, short_name(case))
         for row in self.wanted(case):
             library, method, *rest = row["kernel"].split(" ", 2)
@@ -139,10 +148,10 @@ class _System:
         self, csr: Any, device: BenchDevice, rtol: float, maxiter: int, samples: int, name: str
     ) -> None:
         self.csr, self.device, self.rtol, self.maxiter, self.samples = csr, device, rtol, maxiter, samples
-        self.ones = np.ones(csr.shape[0])
+        self.ones = np.ones(csr.shape[0], csr.dtype)
         self.b = device.vector(self.ones)
         self._plan = planner(device.kind)
-        self._plan(_small())  # what a process compiles first
+        self._plan(eye_array(64, format="csr"))  # what a process compiles first
         tries = [self._timed(lambda: self._plan(csr)) for _ in range(2)]
         self.plan_seconds, self.planned = min(tries, key=_first)
         self._resident: Any = None
@@ -269,12 +278,6 @@ class _System:
 
 def _first(timed: Timed) -> float:
     return timed[0]
-
-
-def _small() -> Any:
-    from scipy.sparse import eye_array
-
-    return eye_array(64, format="csr")
 
 
 def _has_pyamg() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
@@ -28,6 +29,9 @@ from dasp.cli.measure import (
 )
 from dasp.cli.timing import csr_bytes, product_bytes, roofline_us
 from dasp.matrix.matrix import SpMatrix
+
+ENDINGS = (".mtx.gz", ".mtx", ".npz")
+"""Of the files of matrices."""
 
 
 @dataclass(frozen=True)
@@ -275,32 +279,28 @@ def warm_up(
     device.synchronize()
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How every matrix is measured.
+FAMILIES = {
+    "full": (
+        "stencil27:100 stencil27:60 stencil27:24 poisson3d:128 poisson3d:40 poisson2d:1500 "
+        "poisson2d9:1200 fem3:48 fem3:20 fem1:100 qcd:16 triangles:1000000 geometric:1000000 rmat:19 "
+        "rmat:16 powerlaw:1000000 circuit:1000000 kkt:1000000 lp:100000:400000 markov:1000000 "
+        "band:300000 short:2000000 spikes:400000:20:100000 dense:3000 random:300000:300000:0.00005 "
+    ),
+    "small": (
+        "stencil27:40 poisson3d:50 poisson2d:500 poisson2d9:300 fem3:20 fem1:40 qcd:6 triangles:60000 "
+        "geometric:60000 rmat:14 powerlaw:60000 circuit:60000 kkt:60000 lp:10000:40000 markov:60000 "
+        "band:20000 short:200000 spikes:60000:5:20000 dense:800 random:30000:30000:0.0005 "
+    ),
+}
+"""The generated half of the collection; most of `full` is beyond the cache of a large GPU."""
 
-    Attributes
-    ----------
-    policy : str
-        The format of a policy whose other choices are the default ones.
-    dtype : str
-        A name in `dasp.runtime.dtypes.TABLE`.
-    seed : int
-        Seed of the generated matrices and of x.
-    samples : int or None
-        Timed samples of each candidate.
-    baselines : collection of str or None
-        Which baselines; None for all.
-    transpose : bool
-        Measure products with the transpose, named with `.T` behind.
-    """
 
-    policy: str = "auto"
-    dtype: str = "float64"
-    seed: int = 0
-    samples: int | None = None
-    baselines: Collection[str] | None = None
-    transpose: bool = False
+def collection(scale: str) -> list[str]:
+    """Return the files in the folder DASP_MATRICES, by name, and the generated families of a scale."""
+    folder = os.environ.get("DASP_MATRICES")
+    found = [path for path in Path(folder).iterdir() if path.name.endswith(ENDINGS)] if folder else []
+    files = sorted(found, key=lambda path: path.name.lower())
+    return [*map(str, files), *FAMILIES[scale].split()]
 
 
 class Sparse:
@@ -309,15 +309,20 @@ class Sparse:
     Parameters
     ----------
     specs : sequence of str
-        Files, names or models, as `dasp.load_matrix` takes them.
+        Files, names or models, as `dasp.load_matrix` takes them; `^2` behind one means its square.
     device : BenchDevice
-        Where to run.
-    settings : Settings, optional
-        How to run.
-    loader : callable, optional
-        Makes a matrix of a name and a seed; `dasp.load_matrix` by default.
-    plan : callable, optional
-        Makes an operator of a CSR matrix; by default what the policy says.
+    policy : str
+        The format of a policy whose other choices are the default ones.
+    dtype : str
+        A name in `dasp.runtime.dtypes.TABLE`.
+    seed : int
+        Seed of the generated matrices and of x.
+    samples : int, optional
+        Timed samples of each candidate.
+    baselines : collection of str, optional
+        Which baselines; all by default.
+    transpose : bool
+        Measure products with the transpose, named with `.T` behind.
 
     Raises
     ------
@@ -329,58 +334,70 @@ class Sparse:
         self,
         specs: Sequence[str],
         device: BenchDevice,
-        settings: Settings | None = None,
         *,
-        loader: Callable[[str, int], Any] | None = None,
-        plan: Callable[[Any], SpMatrix] | None = None,
+        policy: str = "auto",
+        dtype: str = "float64",
+        seed: int = 0,
+        samples: int | None = None,
+        baselines: Collection[str] | None = None,
+        transpose: bool = False,
     ) -> None:
-        """Hold what is to be measured."""
-        self.settings = settings or Settings()
-        self.device = device
-        self.cases = list(specs)
-        self._load = loader or load
-        self._plan = plan or planner(device.kind, self.settings.policy)
+        known = device.baseline_names
+        if unknown := [name for name in baselines or () if name not in known]:
+            raise ValueError(f"--baselines names {', '.join(unknown)}; some of {', '.join(known)} are needed")
+        self.device, self.cases = device, list(specs)
+        self._policy, self._dtype, self._seed, self._samples = policy, dtype, seed, samples
+        self._baselines, self._transpose = baselines, transpose
+        self._plan = planner(device.kind, policy)
         self._warm = False
 
     def wanted(self, case: str) -> list[Row]:
         """Return the one row of a matrix."""
-        named = {"matrix": self._name(case), "dtype": self.settings.dtype}
-        return [{**named, "device": self.device.kind, "policy": self.settings.policy}]
+        named = {"matrix": self._name(case), "dtype": self._dtype}
+        return [{**named, "device": self.device.kind, "policy": self._policy}]
 
     def _name(self, case: str) -> str:
-        return short_name(case) + (".T" if self.settings.transpose else "")
+        return short_name(case) + (".T" if self._transpose else "")
 
     def measure(self, case: str) -> Iterator[Row]:
         """Load, plan, verify and time one matrix."""
-        how = self.settings
-        csr = self._load(case, how.seed)
+        csr, dtype = load(case, self._seed), np.dtype(self._dtype)
         if not self._warm:
-            warm_up(self._plan, self.device, np.dtype(how.dtype), transpose=how.transpose)
+            warm_up(self._plan, self.device, dtype, transpose=self._transpose)
             self._warm = True
         result = measure(
             self._name(case),
             csr,
             self.device,
             plan=self._plan,
-            policy=how.policy,
-            dtype=np.dtype(how.dtype),
-            seed=how.seed,
-            samples=how.samples,
-            baselines=how.baselines,
-            transpose=how.transpose,
+            policy=self._policy,
+            dtype=dtype,
+            seed=self._seed,
+            samples=self._samples,
+            baselines=self._baselines,
+            transpose=self._transpose,
         )
-        yield {**result.row(), "seed": str(how.seed)}
+        yield {**result.row(), "seed": str(self._seed)}
 
     def report(self, rows: Sequence[Row]) -> Report:
         """Products, planning and what they sum up to."""
         return sparse_report.report(rows)
 
 
+SQUARE, SORTED = "^2", "^2 sorted"
+"""Behind the name of a matrix: its product with itself, with columns as SciPy leaves them, or sorted."""
+
+
 def load(spec: str, seed: int) -> Any:
-    """Return the matrix that a user names, from a file or a model."""
+    """Return the matrix that a user names, from a file or a model, or its square."""
     from dasp.io.matrices import load_matrix
 
-    return load_matrix(spec, seed=seed)
+    A = load_matrix(spec.removesuffix(SORTED).removesuffix(SQUARE), seed=seed)
+    if spec.endswith((SQUARE, SORTED)):
+        A = A @ A
+    if spec.endswith(SORTED):
+        A.sort_indices()
+    return A
 
 
 def short_name(spec: str) -> str:
@@ -392,6 +409,6 @@ def short_name(spec: str) -> str:
     ('cant', 'poisson3d:100')
     """
     name = Path(spec).name
-    for suffix in (".gz", ".mtx", ".npz"):
+    for suffix in ENDINGS:
         name = name.removesuffix(suffix)
     return name

@@ -171,7 +171,7 @@ class CostModel:
         "(bytes of a number of X, columns, entries a tile)",
         "from so many bytes and columns on, how full the 32 slots of a tile must be for tensor cores to "
         "multiply: rows of X read once for several of A, against slots without an entry",
-        "benchmarks/columns.py",
+        "benchmarks/bench/columns.py",
     )
 
     # ---- what a GPU has room and time for

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import subprocess
 import sys
 from fractions import Fraction
@@ -17,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasp
+from benchmarks import report as documents
 from benchmarks.bench import (
     baselines_cpu,
     command,
@@ -274,24 +273,29 @@ def test_patterns_are_promoted_and_float32_is_bounded_by_its_own_unit(host):
     assert narrow.dtype == "float32"
 
 
-def load_program(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_collection_is_measured_and_reported(tmp_path, monkeypatch, capsys):
-    suitesparse, documents = load_program("suitesparse"), load_program("report")
     monkeypatch.setattr(HostDevice, "bandwidth", 1e10)
-    words = ["poisson2d:9", "--csv", str(tmp_path / "box.csv"), "--repeat", "3", "--baselines", "scipy"]
+    monkeypatch.setattr(sparse, "FAMILIES", {"small": "poisson2d:9"})
+    monkeypatch.setenv("DASP_MATRICES", str(tmp_path))
+    scipy.sparse.save_npz(tmp_path / "box.npz", matrix())
+    words = ["sparse", "poisson2d:5^2", "--collection", "small", "--repeat", "3", "--baselines", "scipy"]
+    words += ["--device", "cpu", "--threads", "1", "--resume", "--csv"]
     for _ in range(2):  # the second time there is nothing left to measure
-        assert suitesparse.main([*words, "--device", "cpu", "--threads", "1"]) == 0
-    assert [row["matrix"] for row in results.read(tmp_path / "box.csv")] == ["poisson2d:9"]
+        assert command.main([*words, str(tmp_path / "box.csv")]) == 0
+    rows = results.read(tmp_path / "box.csv")
+    assert [row["matrix"] for row in rows] == ["poisson2d:5^2", "box", "poisson2d:9"]
     monkeypatch.setattr(documents, "RESULTS", tmp_path)
     assert "Rows: `box.csv`" in documents.text("box")
-    assert suitesparse.main([*words[:1], "--csv", str(tmp_path / "no" / "box.csv"), "--device", "cpu"]) == 2
+    assert command.main([*words, str(tmp_path / "no" / "box.csv")]) == 2
     assert "make it first" in capsys.readouterr().err
+
+
+def test_a_square_has_columns_as_scipy_leaves_them_or_sorted():
+    plain, square, in_order = (sparse.load(f"fem1:3{which}", 0) for which in ("", "^2", "^2 sorted"))
+    assert not square.has_sorted_indices
+    assert in_order.has_sorted_indices
+    for made in (square, in_order):
+        assert np.allclose(made.toarray(), plain.toarray() @ plain.toarray())
 
 
 # --- the command ------------------------------------------------------------------------------------------
@@ -325,16 +329,6 @@ def test_unknown_baselines_threads_and_counts_are_refused():
         HostDevice(100_000)
     with pytest.raises(SystemExit):
         parsed("--repeat", "0")
-
-
-def test_json_is_all_that_the_command_prints(monkeypatch, capsys):
-    monkeypatch.setattr(HostDevice, "bandwidth", 1e10)
-    words = ("poisson2d:9", "--device", "cpu", "--threads", "1", "--repeat", "3", "--baselines", "scipy")
-    args = parsed(*words, "--json")
-    assert args.run(args) == 0
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert (row["matrix"], row["verified"], row["rows"]) == ("poisson2d:9", True, 81)
-    assert row["plan_ms"] > 0
 
 
 def test_registering_commands_loads_nothing_heavy():
