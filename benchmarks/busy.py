@@ -6,14 +6,12 @@
 threads that went on waiting would take two seconds of it. `processes`: so many processes multiply at the
 same time, each with as many threads as it takes by default, all by dasp and all by SciPy in turn, in
 short slots of the same clock, so that whatever else the machine does falls on both. `threads`: one
-process that was told to run so many. A third slot is dasp's with teams that stay together however often
-a caller is put aside.
+process that was told to run so many.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
@@ -88,21 +86,15 @@ def begun() -> float:
 def take_turns(spec: str, threads: int | None) -> list[int]:
     """Make products in slots, in each way in turn; return how many in each."""
     csr, A, x, y = operands(spec)
-    limits = (team.CROWDED, math.inf, team.CROWDED)
     dasp.set_num_threads(threads)
-    ways: tuple[Callable[[], Any], ...] = (
-        lambda: A.matvec(x, out=y),
-        lambda: A.matvec(x, out=y),
-        lambda: csr @ x,
-    )
+    ways: tuple[Callable[[], Any], ...] = (lambda: A.matvec(x, out=y), lambda: csr @ x)
     for product in ways:
         product()
     made, start = [], begun()
     for slot in range(SLOTS):
         time.sleep(max(0.0, start + slot * SLOT_SECONDS - time.time()))
-        team.CROWDED = limits[slot % 3]  # type: ignore[assignment]
         team.team()._alone_until = 0.0  # a slot begins with its team
-        made.append(count(ways[slot % 3], start + (slot + 0.9) * SLOT_SECONDS))
+        made.append(count(ways[slot % 2], start + (slot + 0.9) * SLOT_SECONDS))
     return made
 
 
@@ -112,19 +104,16 @@ def shared(spec: str, processes: int, threads: int | None) -> Row:
     meeting = context.Barrier(processes), context.Value("d", 0.0)
     with context.Pool(processes, meet, meeting) as pool:
         made = np.array(pool.starmap(take_turns, [(spec, threads)] * processes, chunksize=1)).sum(axis=0)
-    ours, stayed, theirs = made[0::3], made[1::3], made[2::3]
-    seconds = 0.9 * SLOT_SECONDS
+    ours, theirs = made[0::2], made[1::2]
+    ratios, seconds = ours / np.maximum(theirs, 1), 0.9 * SLOT_SECONDS
     return {
         "case": "threads" if threads else "processes",
         "processes": str(processes),
         "threads": str(threads or dasp.get_num_threads()),
         "dasp_per_s": f"{median(ours) / seconds:.4g}",
-        "together_per_s": f"{median(stayed) / seconds:.4g}",
         "scipy_per_s": f"{median(theirs) / seconds:.4g}",
-        "ratio": f"{median(ours / np.maximum(theirs, 1)):.3f}",
-        "ratio_least": f"{min(ours / np.maximum(theirs, 1)):.3f}",
-        "ratio_together": f"{median(stayed / np.maximum(theirs, 1)):.3f}",
-        "ratio_together_least": f"{min(stayed / np.maximum(theirs, 1)):.3f}",
+        "ratio": f"{median(ratios):.3f}",
+        "ratio_least": f"{min(ratios):.3f}",
     }
 
 

@@ -240,7 +240,6 @@ def busy_text(name: str) -> str:
             told.append((f"{key[1]} processes" if key[1] != "1" else "1 process", ratio(*key)))
         elif key[0] == "threads" and key[2] != default:
             told.append((f"{key[2]} threads", ratio(*key)))
-    told.append(("least of teams that stay", lambda matrix: _least_together(rows, matrix)))
     table = Table.of("", told, list(dict.fromkeys(row["matrix"] for row in rows))).markdown()
     idle = {row["matrix"]: number(row, "idle_us") for row in rows if row["case"] == "idle"}.values()
     note = (
@@ -248,15 +247,6 @@ def busy_text(name: str) -> str:
         "time in a second, from a millisecond after its products on (medians)."
     )
     return f"{table}\n\n{note} {provenance(rows, path)}"
-
-
-def _least_together(rows: Sequence[Row], matrix: str) -> str:
-    return significant(
-        min(
-            number(row, "ratio_together") for row in rows if row["matrix"] == matrix and row["case"] != "idle"
-        ),
-        2,
-    )
 
 
 def dtypes_text(name: str) -> str:

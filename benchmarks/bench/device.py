@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
 
 from benchmarks.bench import machine
 from benchmarks.bench.cold import add_cold
-from benchmarks.bench.memory import CudaMemory, HostMemory, PeakMemory
 from dasp.cli import devices
 from dasp.cli.devices import Baselines
 from dasp.cli.timing import Candidate, Timing
@@ -54,9 +54,9 @@ class HostDevice(devices.TimedHost):
     def resident(self, csr: Any) -> None:
         """Nothing: the host's matrix is where it is."""
 
-    def memory(self) -> PeakMemory:
-        """Peak of this process's memory, which Linux counts."""
-        return HostMemory()
+    def peak_bytes(self, work: Callable[[], object]) -> float:
+        """Return NaN: what a process holds at its peak is not known. The work is not done."""
+        return math.nan
 
     def all_baselines(
         self, csr: Any, x: Any, names: Collection[str], *, transpose: bool = False
@@ -110,9 +110,28 @@ class CudaDevice(devices.TimedGpu):
 
         return csr_matrix(csr) if csr.dtype.itemsize > 2 else None
 
-    def memory(self) -> PeakMemory:
-        """Peak of what CuPy allocates on the GPU."""
-        return CudaMemory()
+    def peak_bytes(self, work: Callable[[], object]) -> float:
+        """Do some work; return the most bytes that CuPy's pool gave out for it at a time."""
+        import cupy
+
+        class Counter(cupy.cuda.memory_hook.MemoryHook):  # type: ignore[misc]
+            """The bytes that are held, and the most that were."""
+
+            name = "benchmarks.bench"
+            held = most = 0
+
+            def malloc_postprocess(self, **given: Any) -> None:
+                self.held += given["mem_size"]
+                self.most = max(self.most, self.held)
+
+            def free_postprocess(self, **given: Any) -> None:
+                self.held -= given["mem_size"]
+
+        with Counter() as counter:
+            result = work()
+            self.synchronize()
+            del result
+        return float(counter.most)
 
     def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
         """Time CUDA graphs hot, single products cold."""

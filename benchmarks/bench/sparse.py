@@ -48,7 +48,7 @@ class Planning:
         Milliseconds that the copy of the plain CSR matrix to the GPU takes, which every other library of the
         GPU needs; NaN on the host.
     peak_bytes : float
-        Most memory of the device that is taken while planning, the plan included; NaN where it is not known.
+        Most memory of the GPU that is taken while planning, the plan included; NaN on the host.
     bytes : int
         Bytes of the plan.
     """
@@ -232,27 +232,25 @@ def measure_planning(
     else:
         with suppress(NotImplementedError):
             _, device_ms = best_ms(lambda: plan(resident), device)
-    with device.memory() as memory:
-        operator = plan(csr)
-        device.synchronize()
-    del operator
+    peak = device.peak_bytes(lambda: plan(csr))
     operator, host_ms = best_ms(lambda: plan(csr), device)
-    return operator, Planning(host_ms, device_ms, upload_ms, memory.bytes, int(operator.nbytes))
+    return operator, Planning(host_ms, device_ms, upload_ms, peak, int(operator.nbytes))
 
 
 def measure_transposing(
     plan: Callable[[Any], SpMatrix], csr: Any, device: BenchDevice
 ) -> tuple[SpMatrix, Planning]:
     """Return the transpose of the planned matrix, and the cost of making it where that lies."""
-    best, peak, begun = float("inf"), float("nan"), time.perf_counter()
+    first: Any = plan(csr)
+    peak = device.peak_bytes(lambda: first.T)
+    best, begun = float("inf"), time.perf_counter()
     for nth in range(PLAN_TRIES):
         if nth > 1 and time.perf_counter() - begun > PLAN_SECONDS:
             break
         planned: Any = plan(csr)
         device.synchronize()
-        with device.memory() as memory:
-            operator, spent = best_ms(partial(getattr, planned, "T"), device, tries=1)
-        best, peak = min(best, spent), memory.bytes
+        operator, spent = best_ms(partial(getattr, planned, "T"), device, tries=1)
+        best = min(best, spent)
     return operator, Planning(best, best, float("nan"), peak, int(operator.nbytes))
 
 

@@ -176,13 +176,13 @@ def planning_table(rows: Sequence[Row], title: str) -> Table:
         ("plan ms", lambda row: _figure(row, "plan_ms")),
         ("products", lambda row: _figure(row, "plan_products")),
         ("bytes/CSR", lambda row: _figure(row, "bytes_ratio")),
-        ("peak/CSR", lambda row: significant(_peak_ratio(row))),
     ]
     on_gpu = any(row.get("device") == "cuda" for row in rows)
     names = list(dict.fromkeys(name for row in rows for name in baselines(row)))
     cusparse = [name for name in names if name.startswith("cusparse")]
     if on_gpu:
         columns.insert(3, ("from the GPU", lambda row: _figure(row, "plan_device_ms")))
+        columns.append(("peak/CSR", lambda row: significant(_peak_ratio(row))))
     for name in names:
         if name not in cusparse:
             columns.append((f"pays: {name}", lambda row, name=name: products(pays(row, name))))  # type: ignore[misc]
