@@ -204,6 +204,10 @@ class Communicator:
         The number of this rank, and how many there are.
     timeout : float
         Seconds that a rank waits for another before it raises `RankError`.
+    call : Call
+        A context for work that all ranks do together, as one call. Where an error ends it on one rank, those
+        that wait for this one raise a `TypeError` or `ValueError` too, or else a `RankError`; the next call
+        is made as if nothing had happened.
     transports : dict
         Those between the GPUs of the ranks, by device; see `dasp.distributed.transport.find_transport`.
     """
@@ -211,19 +215,10 @@ class Communicator:
     def __init__(self, rank: int, size: int, timeout: float) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
         self.transports: dict[str, Transport] = {}
-        self._call = Call(self)
+        self.call = Call(self)
         self._number, self._step, self._has_failed = 0, 0, False
         self._inboxes: dict[int, Inbox] = {}
         self._kept: dict[int, tuple[list[Request], Vector]] = {}
-
-    @property
-    def call(self) -> AbstractContextManager[None]:
-        """A context for work that all ranks do together, as one call.
-
-        Where an error ends it on one rank, those that wait for this one raise a `TypeError` or `ValueError`
-        too, or else a `RankError`; the next call is made as if nothing had happened.
-        """
-        return self._call
 
     def send(self, rank: int, array: Vector) -> Request:
         """Begin to send bytes, which stay as they are until that is done; return a request."""
@@ -276,7 +271,7 @@ class Communicator:
 
     def begin_operation(self, name: int) -> tuple[int, int]:
         """Return the label of the next operation: a number of its call, and one in it with its name."""
-        if not self._call.depth:
+        if not self.call.depth:
             self.begin_call()
         self._step += 1
         return self._number, name << 31 | self._step & (2**31 - 1)

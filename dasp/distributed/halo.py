@@ -6,13 +6,12 @@ interior is multiplied.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from dasp.distributed.communicator import Communicator
-from dasp.distributed.partition import Parts
+from dasp.distributed.partition import Parts, send_to_owners
 from dasp.distributed.protocols import Span
 from dasp.runtime.types import Array, Number, Vector
 
@@ -36,7 +35,7 @@ class HaloPattern(NamedTuple):
     places: Vector
     sends: list[Span]
     receives: list[Span]
-    number: int = 0
+    number: int
 
     @property
     def columns(self) -> int:
@@ -51,22 +50,8 @@ class HaloPattern(NamedTuple):
 
 def find_pattern(comm: Communicator, columns: Parts, needed: Vector) -> HaloPattern:
     """Tell the owners which columns this rank lacks, and learn which others lack; all ranks call this."""
-    owners = columns.find_owners(needed)
-    cuts = np.flatnonzero(np.diff(owners, prepend=-1, append=comm.size))
-    receives = [(int(owners[first]), int(first), int(end)) for first, end in pairwise(cuts)]
-    asked = comm.gather({owner: end - first for owner, first, end in receives})
-    sends, at = [], 0
-    for rank, counts in enumerate(asked):
-        if counts.get(comm.rank):
-            sends.append((rank, at, at + counts[comm.rank]))
-            at += counts[comm.rank]
-    places = np.empty(at, np.int64)
-    wanted = needed - columns.starts[owners] if len(needed) else needed
-    comm.exchange(
-        [(owner, np.ascontiguousarray(wanted[first:end])) for owner, first, end in receives],
-        [(rank, places[first:end]) for rank, first, end in sends],
-    ).complete()
-    return HaloPattern(places, sends, receives, comm.locate_call())
+    (places,), receives, sends = send_to_owners(comm, columns, needed, [needed])
+    return HaloPattern(places - columns.first, sends, receives, comm.locate_call())
 
 
 class ExchangeKind(NamedTuple):

@@ -336,7 +336,7 @@ class SpMatrix(RankMatrix):
             return getattr(self.interior, way), (self.halo_columns[halo.coords[1]], rows, values)
 
         interior, entries = self.agree(read)
-        columns, rows, data = partition.send_to_owners(self.comm, self.columns, entries[0], entries)
+        (columns, rows, data), _, _ = partition.send_to_owners(self.comm, self.columns, entries[0], entries)
 
         def sort() -> Split:
             numbers, row = np.unique(columns - self.columns.first, return_inverse=True)

@@ -20,6 +20,7 @@ import numpy as np
 import scipy.sparse
 
 from dasp.distributed.communicator import Communicator, agree
+from dasp.distributed.protocols import Span
 from dasp.formats import devices
 from dasp.formats.csr.matrix import Csr
 from dasp.io.files import MatrixFileError
@@ -192,21 +193,21 @@ def scatter(comm: Communicator, A: Any, root: int, rows: ArrayLike | None = None
 
 def collect(comm: Communicator, part: Vector, parts: Parts, root: int = 0) -> Vector | None:
     """Return on one rank the whole vector of which each holds a part, elsewhere None; all ranks call this."""
-    ends = [(rank, *map(int, parts.starts[rank : rank + 2])) for rank in range(comm.size)]
     with comm.call:
         if comm.rank != root:
             comm.exchange([(root, part)], []).complete()
             return None
         whole = np.empty(parts.total, part.dtype)
-        whole[parts.first : parts.first + parts.count] = part
-        comm.exchange([], [(rank, whole[a:b]) for rank, a, b in ends if rank != root]).complete()
+        spans = [whole[first:end] for first, end in pairwise(parts.starts.tolist())]
+        spans[root][...] = part
+        comm.exchange([], [(rank, span) for rank, span in enumerate(spans) if rank != root]).complete()
         return whole
 
 
 def send_to_owners(
     comm: Communicator, owners: Parts, columns: Vector, arrays: Sequence[Vector]
-) -> list[Vector]:
-    """Send entries to the ranks that have their columns; return those that come, in the order of ranks.
+) -> tuple[list[Vector], list[Span], list[Span]]:
+    """Send entries to the ranks that have their columns, and take those that come, in the order of ranks.
 
     Parameters
     ----------
@@ -216,20 +217,39 @@ def send_to_owners(
     columns : numpy.ndarray of int64, shape (entries,)
     arrays : sequence of numpy.ndarray, shape (entries,)
         The numbers of each entry that are sent; arrays of as many types are returned.
+
+    Returns
+    -------
+    arrived : list of numpy.ndarray
+    sends, receives : list of Span
+        Of the entries that were sent, in the order of their owners, and of those that came.
     """
     ranks = owners.find_owners(columns)
     order = np.argsort(ranks, kind="stable")
-    ends = np.searchsorted(ranks[order], np.arange(comm.size + 1)).tolist()
-    counts = [count[comm.rank] for count in comm.gather(np.diff(ends).tolist())]
-    places, found = np.cumsum([0, *counts]).tolist(), []
+    sends = find_spans(np.bincount(ranks, minlength=comm.size))
+    told = comm.gather({rank: end - first for rank, first, end in sends})
+    receives = find_spans([counts.get(comm.rank, 0) for counts in told])
+    arrived = []
     for array in arrays:
-        sent, came = array[order], np.empty(places[-1], array.dtype)
+        sent, came = array[order], np.empty(receives[-1][2] if receives else 0, array.dtype)
         comm.exchange(
-            [(rank, sent[a:b]) for rank, (a, b) in enumerate(pairwise(ends)) if a < b],
-            [(rank, came[a:b]) for rank, (a, b) in enumerate(pairwise(places)) if a < b],
+            [(rank, sent[first:end]) for rank, first, end in sends],
+            [(rank, came[first:end]) for rank, first, end in receives],
         ).complete()
-        found.append(came)
-    return found
+        arrived.append(came)
+    return arrived, sends, receives
+
+
+def find_spans(counts: ArrayLike) -> list[Span]:
+    """Return where each rank's share of an array lies, of those that have some.
+
+    Examples
+    --------
+    >>> find_spans([2, 0, 3])
+    [(0, 0, 2), (2, 2, 5)]
+    """
+    ends = np.cumsum([0, *counts]).tolist()
+    return [(rank, first, end) for rank, (first, end) in enumerate(pairwise(ends)) if first < end]
 
 
 def write_parts(matrix: Any, ranks: int, folder: str | os.PathLike[str]) -> list[tuple[int, int, int]]:

@@ -8,7 +8,6 @@ import numpy as np
 
 from dasp.distributed.communicator import Communicator, find_largest
 from dasp.runtime.types import Vector
-from dasp.solvers.cpu.arnoldi import CpuArnoldi
 from dasp.solvers.cpu.space import CpuSpace
 from dasp.solvers.cpu.vectors import CpuVectors
 from dasp.solvers.scalars import Scalar
@@ -60,10 +59,6 @@ class RanksSpace(CpuSpace):
     def vectors(self, n: int, *names: str) -> RanksVectors:
         """Return vectors of which this rank has n zeros."""
         return RanksVectors(self._comm, n, names, self.dtype)
-
-    def arnoldi(self, vectors: CpuVectors, names: list[str]) -> CpuArnoldi:
-        """Return a Krylov basis; its coefficients come from passes, so they are of all ranks."""
-        return CpuArnoldi(vectors, names)
 
     def largest(self, array: Vector) -> float:
         """Return the largest absolute value on any rank."""
