@@ -391,36 +391,41 @@ class Split(NamedTuple):
 def split(rows: Csr, columns: Parts) -> Split:
     """Split rows whose columns are numbered globally."""
     xp = _arrays.namespace(rows.data)
-    first, end = columns.first, columns.first + columns.count
-    nnz = len(rows.data)
+    first, nnz = columns.first, len(rows.data)
     pieces = [slice(low, min(low + PIECE, nnz)) for low in range(0, nnz, PIECE)]
-    own, indptr, kept = xp.empty(nnz, bool), xp.zeros(len(rows.indptr), np.int64), [0]
+    own, outside = xp.empty(nnz, bool), [xp.empty(0, np.int64)]
     for piece in pieces:
         places = rows.indices[piece]
-        own[piece] = (places >= first) & (places < end)
-        counts = xp.cumsum(own[piece], dtype=np.int64)
-        edges = xp.asarray([piece.start, piece.stop], rows.indptr.dtype)
-        ends = slice(*xp.searchsorted(rows.indptr, edges, "right").tolist())  # of the rows that end there
-        indptr[ends] = kept[-1] + counts[rows.indptr[ends] - (piece.start + 1)]
-        kept.append(kept[-1] + int(counts[-1]))
-    indices, data = xp.empty(kept[-1], narrowest(columns.count)), xp.empty(kept[-1], rows.data.dtype)
-    for piece, low, high in zip(pieces, kept, kept[1:], strict=False):
-        if low < high:  # else the first column may be beyond what their type holds
-            indices[low:high] = rows.indices[piece][own[piece]] - first
-            data[low:high] = rows.data[piece][own[piece]]
-    lengths = xp.diff(rows.indptr) - xp.diff(indptr)
+        own[piece] = (places >= first) & (places < first + columns.count)
+        outside.append(xp.flatnonzero(~own[piece]) + piece.start)
+    entries = xp.concatenate(outside)  # of the halo
+    lengths = xp.bincount(xp.searchsorted(rows.indptr, entries, "right") - 1, minlength=rows.shape[0])
+
     halo_rows = xp.flatnonzero(lengths)
-    halo_indptr = xp.zeros(len(halo_rows) + 1, np.int64)
-    halo_indptr[1:] = xp.cumsum(lengths[halo_rows], dtype=np.int64)
-    needed, values = (
-        xp.concatenate([array[:0], *(array[piece][~own[piece]] for piece in pieces)])
-        for array in (rows.indices, rows.data)
-    )
-    places = needed
-    if len(needed):
-        needed, places = xp.unique(needed, return_inverse=True)
-    places = places.reshape(-1).astype(narrowest(len(needed)), copy=False)
-    interior = Csr((rows.shape[0], columns.count), indptr, indices, data)
-    halo = Csr((len(halo_rows), len(needed)), halo_indptr, places, values)
+    needed = places = rows.indices[entries]
+    if len(entries):
+        needed, places = xp.unique(places, return_inverse=True)
+    places = places.astype(narrowest(len(needed)))
+    shape = len(halo_rows), len(needed)
+    halo = Csr(shape, _add_up(lengths[halo_rows]), places, rows.data[entries])
+
+    indices = xp.empty(nnz - len(entries), narrowest(columns.count))
+    data = xp.empty(nnz - len(entries), rows.data.dtype)
+    end = 0
+    for piece in pieces:
+        inside = rows.indices[piece][own[piece]]
+        start, end = end, end + len(inside)
+        if start < end:  # else the first column may be beyond what the type of indices holds
+            indices[start:end] = inside - first
+            data[start:end] = rows.data[piece][own[piece]]
+    interior = Csr((rows.shape[0], columns.count), rows.indptr - _add_up(lengths), indices, data)
     host = _arrays.to_host(needed).astype(np.int64)
     return Split(interior, halo, halo_rows.astype(np.int64), host, own)
+
+
+def _add_up(lengths: Array) -> Array:
+    """Return the indptr of rows of these lengths."""
+    xp = _arrays.namespace(lengths)
+    indptr = xp.zeros(len(lengths) + 1, np.int64)
+    indptr[1:] = xp.cumsum(lengths)
+    return indptr
