@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -240,7 +240,7 @@ def send_to_owners(
     return arrived, sends, receives
 
 
-def find_spans(counts: ArrayLike) -> list[Span]:
+def find_spans(counts: Iterable[int]) -> list[Span]:
     """Return where each rank's share of an array lies, of those that have some.
 
     Examples
@@ -426,6 +426,6 @@ def split(rows: Csr, columns: Parts) -> Split:
 def _add_up(lengths: Array) -> Array:
     """Return the indptr of rows of these lengths."""
     xp = _arrays.namespace(lengths)
-    indptr = xp.zeros(len(lengths) + 1, np.int64)
+    indptr: Array = xp.zeros(len(lengths) + 1, np.int64)
     indptr[1:] = xp.cumsum(lengths)
     return indptr

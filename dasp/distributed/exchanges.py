@@ -1,0 +1,99 @@
+"""The exchanges that a matrix over ranks keeps for its products, prepared when they are first needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dasp.distributed.communicator import Communicator, agree
+from dasp.distributed.halo import ExchangeKind, HaloExchange, HaloPattern, HostHalo
+from dasp.distributed.transport import find_transport
+from dasp.formats import devices
+from dasp.runtime import check as _check
+from dasp.runtime import dtypes as _dtypes
+from dasp.runtime.types import Array, ArrayLike, Number
+
+
+class HaloExchanges:
+    """The exchanges of a matrix's products, one for each type and number of columns of x.
+
+    Parameters
+    ----------
+    comm : Communicator
+    device : str
+    pattern : HaloPattern
+    rows : Array of int64
+        The rows that have entries in the halo.
+    shape : tuple of int
+        The elements of y that this rank has, and those of x.
+    dtype : numpy.dtype
+        Of the matrix.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        device: str,
+        pattern: HaloPattern,
+        rows: Array,
+        shape: tuple[int, int],
+        dtype: np.dtype[Any],
+    ) -> None:
+        self._comm, self._device, self._backend = comm, device, devices.find(device)
+        self._pattern, self._rows, self._shape, self._dtype = pattern, rows, shape, dtype
+        self._exchanges: dict[tuple[object, ...], HaloExchange] = {}
+
+    def find(self, x: ArrayLike, out: Array | None, beta: Number) -> tuple[HaloExchange, Array]:
+        """Return the exchange of a product, and x as an array.
+
+        The first vector of a type and number of columns must be the same on all ranks, which prepare an
+        exchange for it. Later x alone is checked here, and all else by the interior's product.
+        """
+        key = _key(x)
+        if key in self._exchanges:
+            return self._exchanges[key], self._check_operand(x)
+        x, y_type = agree(self._comm, lambda: self._check_vectors(x, out, beta), _compare)
+        key = _key(x)
+        if key not in self._exchanges:
+            kind = ExchangeKind(self._pattern, self._rows, x.shape[1:], x.dtype, y_type)
+            if self._device == "cpu":
+                self._exchanges[key] = HostHalo(self._comm, kind)
+            else:
+                from dasp.distributed.halo_cuda import DeviceHalo
+
+                transport = find_transport(self._comm, self._device)
+                self._exchanges[key] = DeviceHalo(transport, kind, self._device)
+        return self._exchanges[key], x
+
+    def _check_operand(self, x: ArrayLike) -> Array:
+        """Return x, or raise an error that says what is wrong with it."""
+        operand: Array = self._backend.as_operand(x, self._device)
+        _check.operand(self._shape, operand)
+        return operand
+
+    def _check_vectors(
+        self, x: ArrayLike, out: Array | None, beta: Number
+    ) -> tuple[Array, np.dtype[np.generic]]:
+        """Return x and the type of its product, or raise an error that says what is wrong."""
+        operand = self._check_operand(x)
+        dtype = _dtypes.arithmetic(self._dtype, operand.dtype).y
+        _check.scale("beta", beta, dtype)
+        if out is not None:
+            shape = (self._shape[0], *operand.shape[1:])
+            self._backend.check_out(out, operand, shape, dtype, self._device)
+        elif beta != 0:
+            raise ValueError(f"beta is {beta} and out is None; pass the array that beta multiplies as out")
+        return operand, dtype
+
+
+def _compare(checked: tuple[Array, np.dtype[np.generic]]) -> dict[str, Any]:
+    """Return the properties of x and y that must be equal on all ranks."""
+    x, dtype = checked
+    columns = x.shape[1] if x.ndim == 2 else "none"
+    return {"dtype of x": x.dtype.name, "columns of x": columns, "dtype of y": dtype.name}
+
+
+def _key(x: ArrayLike) -> tuple[object, ...]:
+    """Return the type and the columns of x, by which exchanges are kept; nothing if x is no array."""
+    return (x.dtype, x.shape[1:]) if hasattr(x, "dtype") and hasattr(x, "shape") else ()
