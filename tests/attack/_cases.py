@@ -1,16 +1,28 @@
-"""Cases drawn by number from a seed, for attacks whose cases need nothing but random numbers."""
+"""What attacks share: the device, cases drawn by number from a seed, and the command line."""
 
 from __future__ import annotations
 
+import argparse
 import collections
+import importlib
 import random
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
 
 from dasp import SpMatrix
+from dasp.runtime.cuda import gpus
+from tests.support import sanitizer
+
+GPU = gpus.available()[0]
+DEVICE = "cuda" if GPU else "cpu"
+xp: Any = importlib.import_module("cupy") if GPU else np
 
 Counts = collections.Counter[str]
+Subject = TypeVar("Subject")
 
 
 class Draws(random.Random):
@@ -28,6 +40,12 @@ class Draws(random.Random):
 
 
 Case = Callable[[Draws, Counts], None]
+Attack = Callable[[int, float, int | None], tuple[Mapping[str, int], list[str]]]
+
+
+def on_host(array: Any) -> Any:
+    """Return an array of a GPU as one of NumPy, and anything else as it is."""
+    return array.get() if hasattr(array, "get") and hasattr(array, "dtype") else array
 
 
 def written_in_graphs(A: SpMatrix) -> bool:
@@ -37,9 +55,20 @@ def written_in_graphs(A: SpMatrix) -> bool:
     return all(plan.format != "sell" or plan.values.coding.name == "PLAIN" for plan in plans)
 
 
-def attack_with(
-    cases: Sequence[tuple[Case, float]],
-) -> Callable[[int, float, int | None], tuple[Counts, list[str]]]:
+def do_all(
+    steps: Sequence[Callable[[Subject], None]], subject: Subject, done: list[str], counts: Counts
+) -> None:
+    """Do one step after the other; the message of one that fails says what was done before it."""
+    for step in steps:
+        done.append(step.__name__)
+        counts[step.__name__.replace("_", " ")] += 1
+        try:
+            step(subject)
+        except Exception as error:
+            raise AssertionError(f"{'; '.join(done)}: {type(error).__name__}: {error}") from error
+
+
+def attack_with(cases: Sequence[tuple[Case, float]]) -> Attack:
     """Return what tries such cases, each drawn as often as its weight says; an assertion is a failure."""
     choices, weights = zip(*cases, strict=True)
 
@@ -55,7 +84,7 @@ def attack_with(
                 case(rng, counts)
             except Exception as error:
                 traceback.print_exc()
-                words = " ".join(str(error).split())[:300]
+                words = " ".join(str(error).split())[:2000]
                 failures.append(
                     f"seed {seed}, case {number} ({case.__name__}): {type(error).__name__}: {words}"
                 )
@@ -66,3 +95,26 @@ def attack_with(
         return counts, failures
 
     return attack
+
+
+def attack_by_command(name: str, described: str | None, attack: Attack) -> int:
+    """Attack for as long, and with the seed, that the command line says; 0 if nothing was wrong."""
+    parser = argparse.ArgumentParser(
+        description=described, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=300, help="how long (300)")
+    parser.add_argument("--seed", type=int, default=None, help="drawn, and printed, if absent")
+    parser.add_argument("--case", type=int, default=None, help="only this case of the seed")
+    parser.add_argument(sanitizer.FLAG, action="store_true", dest="for_sanitizer", help=sanitizer.HELP)
+    args = parser.parse_args()
+    if args.for_sanitizer:
+        sanitizer.prepare()
+    seed = random.SystemRandom().randrange(2**32) if args.seed is None else args.seed
+    print(f"{name}: seed {seed}, {args.seconds:.0f} s", flush=True)
+    counts, failures = attack(seed, args.seconds, args.case)
+    for what, count in sorted(counts.items()):
+        print(f"{name}: {count:8,} {what}")
+    for failure in failures:
+        print(f"{name}: FAILED {failure}")
+    print(f"{name}: {len(failures)} of {counts['cases']:,} cases failed")
+    return 1 if failures else 0

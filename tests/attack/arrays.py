@@ -22,8 +22,7 @@ import scipy.sparse as sp
 
 import dasp
 from dasp.dense import gemm, gf256
-from tests.attack._cases import Counts, attack_with
-from tests.attack._command import attack_by_command
+from tests.attack._cases import Counts, attack_by_command, attack_with
 
 Array = Any
 REFUSALS = TypeError, ValueError, OverflowError

@@ -2,9 +2,9 @@
 
     python -m tests.attack.blocks --seconds 600 --seed 7
 
-Matrices of random rows and values are multiplied, and planned, by the CUDA kernels in the emulator of
-`tests/simt`, which ends a kernel that reads what none has written, or that races. A product in random order
-has the bits of one in order, and each row is within its bound; a plan is that of the CPU, bit for bit.
+Matrices of random rows and values are multiplied by the CUDA kernels in the emulator of `tests/simt`, which
+ends a kernel that reads what none has written, or that races. A product in random order has the bits of one
+in order, and each row is within its bound. The attack `plans` does the same to the kernels that plan.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import sys
 import numpy as np
 from scipy.sparse import csr_array
 
-from tests.attack._cases import Counts, attack_with
-from tests.attack._command import attack_by_command
-from tests.formats.sell.test_pack_cuda import csr_of, plans
+from tests.attack._cases import Counts, attack_by_command, attack_with
 from tests.support.executors import emulate
 from tests.support.gallery import LENGTHS, from_lengths
 from tests.support.planned import Tuned, plan_of
@@ -66,13 +64,5 @@ def product(rng: random.Random, counts: Counts) -> None:
     counts[f"products, {layout}"] += 1
 
 
-def planning(rng: random.Random, counts: Counts) -> None:
-    """Plan in a random order."""
-    plans(csr_of(draw_matrix(rng)), seed=rng.getrandbits(31))
-    counts["plans"] += 1
-
-
-CASES = (product, 3.0), (planning, 1.0)
-
 if __name__ == "__main__":
-    sys.exit(attack_by_command("blocks", __doc__, attack_with(CASES)))
+    sys.exit(attack_by_command("blocks", __doc__, attack_with([(product, 1.0)])))

@@ -22,21 +22,23 @@ from scipy.sparse import csr_array
 
 import dasp
 from dasp import Policy, SpMatrix
-from dasp.runtime.cuda import gpus
 from dasp.runtime.dtypes import result_type, sum_type
-from tests.attack._cases import Counts, Draws, attack_with, written_in_graphs
-from tests.attack._command import attack_by_command
+from tests.attack._cases import (
+    DEVICE,
+    GPU,
+    Counts,
+    Draws,
+    attack_by_command,
+    attack_with,
+    do_all,
+    on_host,
+    written_in_graphs,
+    xp,
+)
 from tests.support.gallery import GALLERY, LENGTHS, from_lengths
 from tests.support.planned import Tuned
 from tests.support.reference import assert_close, assert_same_entries, entries_of
 from tests.support.threads import products_in_threads
-
-GPU = gpus.available()[0]
-DEVICE = "cuda" if GPU else "cpu"
-if GPU:
-    import cupy as xp
-else:
-    xp = np
 
 DTYPES = "float64", "float32", "complex128", "float16", "complex64", "bfloat16"
 IN_A_ROW = 100
@@ -52,10 +54,6 @@ POLICIES = (
     *(Tuned("sell", **each) for each in SLICES),
 )
 COLUMNS = 0, 0, 0, 1, 2, 3, 5, 8, 16, 17, 33
-
-
-def on_host(array: Any) -> np.ndarray[Any, Any]:
-    return array.get() if GPU else array.copy()
 
 
 def wide(array: Any) -> Any:
@@ -340,16 +338,10 @@ def chain_of_calls(rng: Draws, counts: Counts) -> None:
     if GPU and rng.random() < 0.5:
         stream = xp.cuda.Stream(non_blocking=True) if rng.random() < 0.7 else xp.cuda.Stream.ptds
     with stream, np.errstate(over="ignore"):
-        chain, told = Chain(rng, counts), []
-        told.append(f"{chain.A.shape}, {chain.csr.nnz} entries, {chain.kind}, {chain.A.plan.format}")
+        chain = Chain(rng, counts)
+        done = [f"{chain.A.shape}, {chain.csr.nnz} entries, {chain.kind}, {chain.A.plan.format}"]
         links, weights = zip(*LINKS, strict=True)
-        for link in (*rng.choices(links, weights, k=rng.randrange(2, 7)), multiply):
-            told.append(link.__name__)
-            counts[link.__name__.replace("_", " ")] += 1
-            try:
-                link(chain)
-            except Exception as error:
-                raise AssertionError(f"{', '.join(told)}: {type(error).__name__}: {error}") from error
+        do_all((*rng.choices(links, weights, k=rng.randrange(2, 7)), multiply), chain, done, counts)
 
 
 CASES = ((chain_of_calls, 1.0),)

@@ -40,7 +40,7 @@ import scipy.sparse
 
 from dasp import Policy, SpMatrix
 from dasp.io import MatrixFileError, load_matrix, load_plan, save_plan
-from tests.attack._command import attack_by_command
+from tests.attack._cases import attack_by_command
 from tests.support.planned import Tuned
 
 MOST_SECONDS = 60

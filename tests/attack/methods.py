@@ -18,16 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dasp import SpMatrix, preconditioners, solvers
-from dasp.runtime.cuda import gpus
-from tests.attack._cases import Counts, Draws, attack_with
-from tests.attack._command import attack_by_command
-
-GPU = gpus.available()[0]
-DEVICE = "cuda" if GPU else "cpu"
-if GPU:
-    import cupy as xp
-else:
-    xp = np
+from tests.attack._cases import DEVICE, Counts, Draws, attack_by_command, attack_with, xp
 
 DTYPES = "float64", "float64", "float32", "complex128", "complex64"
 SINGLE = "float32", "complex64"

@@ -35,17 +35,20 @@ from dasp.formats.sell import SELL
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.runtime import sizes as _integers
-from dasp.runtime.cuda import gpus
 from dasp.runtime.dtypes import named
-from tests.attack._cases import Counts, Draws, attack_with, written_in_graphs
-from tests.attack._command import attack_by_command
+from tests.attack._cases import (
+    GPU,
+    Counts,
+    Draws,
+    attack_by_command,
+    attack_with,
+    on_host,
+    written_in_graphs,
+)
+from tests.attack._cases import xp as cupy
 from tests.support.gallery import LENGTHS
 from tests.support.pack_device import PackingDevice
 from tests.support.planned import Tuned
-
-GPU = gpus.available()[0]
-if GPU:
-    import cupy
 
 TYPES = tuple(map(named, ("float64", "float32", "complex128", "float16", "complex64", "bfloat16")))
 IN_A_ROW = 400 if GPU else 40
@@ -221,10 +224,6 @@ def draw_choices(rng: random.Random) -> dict[str, Any]:
 
 
 # ---- what is compared ----------------------------------------------------------------------------
-
-
-def on_host(array: Any) -> Any:
-    return array.get() if hasattr(array, "get") and hasattr(array, "dtype") else array
 
 
 def same(what: str, got: Any, want: Any) -> int:

@@ -19,8 +19,7 @@ import scipy.sparse as sp
 
 from dasp import Policy, distributed, solvers
 from dasp.distributed import RankError, SpMatrix
-from tests.attack._cases import Counts, attack_with
-from tests.attack._command import attack_by_command
+from tests.attack._cases import Counts, attack_by_command, attack_with
 from tests.support import reference
 from tests.support.ranks import ThreadCommunicator, run_ranks
 
@@ -222,8 +221,5 @@ def chain(rng: random.Random, counts: Counts) -> None:
     run_ranks(ranks, run, leave=True)
 
 
-attack = attack_with([(chain, 1.0)])
-
-
 if __name__ == "__main__":
-    sys.exit(attack_by_command("ranks", __doc__, attack))
+    sys.exit(attack_by_command("ranks", __doc__, attack_with([(chain, 1.0)])))

@@ -25,8 +25,7 @@ import scipy.sparse as sp
 
 from dasp import Policy, SpMatrix, formats
 from dasp.runtime.dtypes import named, result_type, sum_type
-from tests.attack._cases import Counts, attack_with
-from tests.attack._command import attack_by_command
+from tests.attack._cases import Counts, attack_by_command, attack_with
 from tests.attack.arrays import laid_out, wide
 from tests.support.planned import Tuned
 

@@ -24,17 +24,18 @@ import scipy.sparse as sp
 
 import dasp
 from dasp import Policy, SpMatrix, preconditioners, solvers
-from dasp.runtime.cuda import gpus
-from tests.attack._cases import Counts, Draws, attack_with
-from tests.attack._command import attack_by_command
+from tests.attack._cases import (
+    DEVICE,
+    GPU,
+    Counts,
+    Draws,
+    attack_by_command,
+    attack_with,
+    do_all,
+    on_host,
+    xp,
+)
 from tests.support.planned import Tuned
-
-GPU = gpus.available()[0]
-DEVICE = "cuda" if GPU else "cpu"
-if GPU:
-    import cupy as xp
-else:
-    xp = np
 
 IN_A_ROW = 60
 """Chains that follow each other with the same type, of which each has kernels of its own."""
@@ -63,10 +64,6 @@ PRECONDITIONERS = (
 
 class Stopped(Exception):
     """What a callback raises."""
-
-
-def on_host(array: Any) -> np.ndarray[Any, Any]:
-    return array.get() if hasattr(array, "get") else np.asarray(array)
 
 
 class System:
@@ -262,13 +259,7 @@ def chain_of_solves(rng: Draws, counts: Counts) -> None:
             f"{system.csr.shape}, {system.csr.nnz} entries, {system.kind}, {system.A.plan.format}"
         )
         links, weights = zip(*LINKS, strict=True)
-        for link in (*rng.choices(links, weights, k=rng.randrange(2, 8)), solve):
-            system.told.append(link.__name__)
-            counts[link.__name__.replace("_", " ")] += 1
-            try:
-                link(system)
-            except Exception as error:
-                raise AssertionError(f"{'; '.join(system.told)}: {type(error).__name__}: {error}") from error
+        do_all((*rng.choices(links, weights, k=rng.randrange(2, 8)), solve), system, system.told, counts)
 
 
 CASES = ((chain_of_solves, 1.0),)

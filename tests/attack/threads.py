@@ -14,8 +14,6 @@ are taken away; products while the process ends; Ctrl-C at any moment of a comma
 
 from __future__ import annotations
 
-import argparse
-import collections
 import os
 import random
 import signal
@@ -23,8 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
+
+from tests.attack._cases import Counts, Draws, attack_by_command, attack_with
 
 ROOT = Path(__file__).resolve().parents[2]
 HANGS = 300
@@ -223,8 +222,6 @@ PROGRAMS = {
     "endings": ENDINGS,
 }
 
-Counts = collections.Counter[str]
-
 
 def storm(name: str, draw: random.Random, counts: Counts) -> str:
     """Run one program; return what was wrong, or nothing."""
@@ -300,46 +297,16 @@ def interrupted_command(draw: random.Random, counts: Counts) -> str:
         return f"{' '.join(words)}: status {process.returncode}: {said[-2000:]}"
 
 
-def run_case(seed: int, case: int, counts: Counts) -> str:
-    """Make one case from the seed and its number; return what was wrong, or nothing."""
-    draw = random.Random(f"{seed} {case}")
-    name = [*PROGRAMS, "command"][case % (len(PROGRAMS) + 1)]
+def case(rng: Draws, counts: Counts) -> None:
+    """Run each program by turns, or a command."""
+    name = [*PROGRAMS, "command"][rng.number % (len(PROGRAMS) + 1)]
     counts[f"{name}: cases"] += 1
-    wrong = interrupted_command(draw, counts) if name == "command" else storm(name, draw, counts)
-    return f"{name}: {wrong}" if wrong else ""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--case", type=int, help="this one alone")
-    args = parser.parse_args(arguments)
-    if not hasattr(os, "fork") or not hasattr(os, "sched_setaffinity"):
-        print("threads: skipped; what disturbs them here is Linux's")
-        return 0
-    counts: Counts = collections.Counter()
-    failures: list[str] = []
-    end = time.monotonic() + args.seconds
-    case = 0 if args.case is None else args.case
-    while True:
-        wrong = run_case(args.seed, case, counts)
-        if wrong:
-            failures.append(f"case {case}: {wrong}")
-            print(failures[-1], flush=True)
-        case += 1
-        if args.case is not None or time.monotonic() >= end:
-            break
-    for name, count in sorted(counts.items()):
-        print(f"{count:>10,} {name}")
-    print(
-        f"threads, seed {args.seed}: {sum(v for k, v in counts.items() if k.endswith('cases'))} cases, "
-        f"{len(failures)} wrong"
-    )
-    return 1 if failures else 0
+    wrong = interrupted_command(rng, counts) if name == "command" else storm(name, rng, counts)
+    assert not wrong, f"{name}: {wrong}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if not hasattr(os, "sched_setaffinity"):
+        print("threads: skipped; the disturbances are those of Linux")
+        sys.exit(0)
+    sys.exit(attack_by_command("threads", __doc__, attack_with([(case, 1.0)])))
