@@ -81,7 +81,10 @@ def add_solve(subparsers: Subparsers) -> None:
         "aggregation, in our cycles",
     )
     parser.add_argument(
-        "--block", type=positive, default=4, metavar="ROWS", help="of a block of block-jacobi (4)"
+        "--block",
+        type=positive,
+        metavar="ROWS",
+        help="of a block of block-jacobi (the unknowns of a node if the pattern shows nodes, else 4)",
     )
     parser.add_argument(
         "--rtol", type=share, metavar="R", help="norm of the residual over that of b (1e-8; 1e-4 in float32)"
@@ -177,7 +180,7 @@ def _solve(
     return stats.choice.partition(":")[0].replace(type(M).__name__, kind).lower(), x, stats
 
 
-def preconditioner(kind: str, matrix: csr_array, planned: SpMatrix, block: int) -> Any:
+def preconditioner(kind: str, matrix: csr_array, planned: SpMatrix, block: int | None) -> Any:
     """Return the preconditioner that is asked for, None, or "auto", which `dasp.solve` takes."""
     device = planned.device
     make: dict[str, Callable[[], Any]] = {

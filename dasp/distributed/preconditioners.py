@@ -194,15 +194,15 @@ def jacobi(D: SpMatrix) -> RankPreconditioner:
 
 
 @leave_together
-def block_jacobi(D: SpMatrix, *, block: int) -> RankPreconditioner:
+def block_jacobi(D: SpMatrix, *, block: int | None = None) -> RankPreconditioner:
     """Return the preconditioner that solves with dense blocks of rows, counted from each rank's first.
 
     Parameters
     ----------
     D : SpMatrix
         A matrix over ranks.
-    block : int
-        As of `dasp.preconditioners.block_jacobi`.
+    block : int, optional
+        As of `dasp.preconditioners.block_jacobi`; by default each rank looks at its own rows.
     """
     return of_blocks(D, local.block_jacobi, block=block)
 

@@ -19,6 +19,9 @@ from dasp.runtime import check as _check
 from dasp.runtime.sizes import ceil_div
 from dasp.solvers.operator import Matrix
 
+USUAL_BLOCK, LARGEST_NODE = 4, 8
+"""Rows of a block where the pattern shows no nodes; and unknowns of a node at most."""
+
 
 class BlockJacobi(Preconditioner):
     """One product with the inverses of the blocks, which are planned like any matrix."""
@@ -48,15 +51,18 @@ class BlockJacobi(Preconditioner):
         return BlockJacobi(self._inverses, self._block, dtype, self.device)
 
 
-def block_jacobi(A: Matrix, *, block: int, device: str | None = None) -> Preconditioner:
+def block_jacobi(A: Matrix, *, block: int | None = None, device: str | None = None) -> Preconditioner:
     """Return the preconditioner that solves with the dense blocks on the diagonal of A.
 
     Parameters
     ----------
     A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
         Values that are written into A later reach the preconditioner by `update`.
-    block : int
-        Rows of a block, such as the unknowns of a node; the last block may have fewer.
+    block : int, optional
+        Rows of a block; the last one may have fewer. By default the unknowns of a node, which are the natural
+        blocks: the largest number from 8 down to 2 for which A consists of dense blocks of that size. That is
+        the block size of most BSR matrices, and 3 for a solid's displacements. Where the pattern shows no
+        nodes it is 4, so that a block still couples a row with its neighbours, which `jacobi` does not.
     device : {"cpu", "cuda", "cuda:N"}, optional
         Where it works; by default where A is.
 
@@ -82,9 +88,21 @@ def block_jacobi(A: Matrix, *, block: int, device: str | None = None) -> Precond
     array([1., 1., 1.])
     """
     matrix = host_matrix(A)
-    block = min(_check.count("block", block), max(1, matrix.shape[0]))
+    block = find_block(matrix) if block is None else _check.count("block", block)
+    block = min(block, max(1, matrix.shape[0]))
     inverses = _inverses(matrix, block)
     return BlockJacobi(inverses, block, computing_type(matrix), place(A, device))._follow(A)
+
+
+def find_block(matrix: csr_array) -> int:
+    """Return the rows of a block for a matrix with sorted columns; see `block_jacobi`."""
+    for block in range(LARGEST_NODE, 1, -1):
+        # The columns of each row must be runs k * block, k * block + 1, ..., one for each node.
+        if matrix.nnz and matrix.shape[0] % block == 0 and not (matrix.indptr % block).any():
+            runs = matrix.indices.reshape(-1, block)
+            if not (runs[:, 0] % block).any() and (np.diff(runs, axis=1) == 1).all():
+                return block
+    return USUAL_BLOCK
 
 
 def _inverses(matrix: csr_array, block: int) -> csr_array:

@@ -94,8 +94,9 @@ def test_a_blas_has_one_thread() -> None:
         (
             "fem3:5",
             "minres with block-jacobi: as asked",
-            ["--method", "minres", "--precond", "block-jacobi", "--block", "3"],
+            ["--method", "minres", "--precond", "block-jacobi"],
         ),
+        ("fem3:5", "cg with block-jacobi: ", ["--precond", "block-jacobi", "--block", "5"]),
         ("triangles:400", "cg", ["--rhs", "random", "--seed", "3"]),
         ("poisson2d:12", "bicgstab", ["--method", "bicgstab"]),
         ("circuit:400", "bicgstab", ["--precond", "jacobi"]),

@@ -78,6 +78,20 @@ def test_jacobi_divides():
         np.testing.assert_array_equal(jacobi(form) @ np.ones(36), jacobi(A) @ np.ones(36))
 
 
+@pytest.mark.parametrize("nodes", [2, 3, 8])
+def test_a_block_is_a_node_by_default(nodes):
+    """Where all entries lie in dense blocks of nodes; else it has 4 rows."""
+    A = sp.csr_array(sp.kron(poisson(4), np.ones((nodes, nodes))) + sp.eye_array(16 * nodes))
+    for matrix in (A, A.tobsr((nodes, nodes)), sp.csr_array(sp.csc_array(A))):
+        np.testing.assert_array_equal(
+            matrix_of(block_jacobi(matrix)), matrix_of(block_jacobi(A, block=nodes))
+        )
+    np.testing.assert_array_equal(
+        matrix_of(block_jacobi(uneven(6))), matrix_of(block_jacobi(uneven(6), block=4))
+    )
+    assert block_jacobi(sp.csr_array((0, 0))).shape == (0, 0)
+
+
 @pytest.mark.parametrize("block", [1, 3, 7, 36, 2**70])
 def test_block_jacobi_solves_with_the_blocks(block):
     A = uneven(6).toarray()
