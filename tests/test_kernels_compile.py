@@ -24,12 +24,11 @@ from dasp.runtime.dtypes import C_NAMES, TABLE, Arithmetic, arithmetic, into
 from dasp.solvers import persistent as one_launch
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cg import ConjugateGradients, HermitianConjugateGradients, PipelinedConjugateGradients
-from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.system import System
 from tests.simt import sass
 from tests.support.nvrtc import compile_text
-from tests.support.simt_device import EmulatedDevice
+from tests.support.simt_device import EmulatedDevice, emulate
 
 pytestmark = pytest.mark.slow
 
@@ -277,8 +276,9 @@ def passes() -> Iterator[Defines]:
         (HermitianConjugateGradients, ("p",), "c8", None),
         (BiconjugateGradientsStabilized, ("w", "p", "v"), "c16", None),
     ):
-        space = CudaSpace("cpu", np.dtype(dtype), Recorder())
-        System(np.eye(2), preconditioner, np.dtype(dtype), "cpu", method, names, space)
+        with pytest.MonkeyPatch.context() as patch:
+            emulate(patch, Recorder())
+            System(np.eye(2), preconditioner, np.dtype(dtype), "cpu", method, names)
     yield from seen
 
 

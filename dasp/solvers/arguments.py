@@ -183,6 +183,12 @@ def space_for(device: str, dtype: np.dtype[Any]) -> Space:
     return made
 
 
+def space_of(A: Matrix, device: str, dtype: np.dtype[Any]) -> Space:
+    """Return the space of the vectors of a system: a matrix on several ranks has one of its own."""
+    own: Callable[[np.dtype[Any]], Space] | None = getattr(A, "solver_space", None)
+    return space_for(device, dtype) if own is None else own(dtype)
+
+
 def any_complex(*given: object) -> bool:
     """Return True if any of these matrices and vectors, or lists of numbers, is complex; None is not."""
     return any(_type_of(one).kind == "c" for one in given)

@@ -68,24 +68,24 @@ class BlockSolve(Solve):
 
     def norm_at_start(self, s: Mapping[str, float]) -> float:
         """Return the largest norm of a residual at the last start."""
-        return s["start"] / self.factor
+        return s["start"]
 
     def norm(self, s: Mapping[str, float]) -> float:
         """Return the largest norm of a true residual."""
-        return s["true"] / self.factor
+        return s["true"]
 
     def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return a reason if the true residuals of all columns are small enough."""
-        return f"{self.describe(self.norm(s), s)}, small enough" if self._is_small() else None
+        return f"{self.describe(s)}, small enough" if self._is_small() else None
 
-    def relative(self, norm: float, s: Mapping[str, float]) -> float:
+    def relative(self, s: Mapping[str, float]) -> float:
         """Return the largest norm of a residual over what it is held against; NaN if that is 0."""
         known = self._sizes > 0
         return float((self._norms[known] / self._sizes[known]).max()) if known.any() else math.nan
 
-    def describe(self, norm: float, s: Mapping[str, float]) -> str:
-        """Return the largest norm of a residual in words."""
-        return f"{self.noun} is {norm:.3g}"
+    def describe(self, s: Mapping[str, float]) -> str:
+        """Return the largest norm of a true residual in words."""
+        return f"{self.noun} is {self.norm(s) / self.factor:.3g}"
 
     def start(self, name: str, given: Mapping[str, float]) -> None:
         """Begin anew from X."""

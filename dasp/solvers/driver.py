@@ -52,7 +52,7 @@ class Solve:
     restarts : frozenset of int
         The codes after which another start may help.
     factor : float
-        Norms are larger than those of the caller's problem by this factor.
+        Norms in here are those of the caller's problem, times this.
     rescaled : bool
         True if the problem was multiplied by powers of two.
     noun, no_start : str
@@ -89,22 +89,22 @@ class Solve:
         return False
 
     def norm_at_start(self, s: Mapping[str, float]) -> float:
-        """Return the norm of the residual at the last start, for the caller's problem."""
-        return math.sqrt(max(s["start"], 0.0)) / self.factor
+        """Return the norm of the residual at the last start."""
+        return math.sqrt(max(s["start"], 0.0))
 
     def norm(self, s: Mapping[str, float]) -> float:
-        """Return the norm of the true residual, for the caller's problem."""
-        return math.sqrt(s["true"]) / self.factor if s["true"] >= 0 else math.nan
+        """Return the norm of the true residual."""
+        return math.sqrt(s["true"]) if s["true"] >= 0 else math.nan
 
-    def relative(self, norm: float, s: Mapping[str, float]) -> float:
-        """Return the norm of a residual over that of b, NaN if that is no divisor."""
-        size = math.sqrt(s["bb"]) / self.factor if s["bb"] > 0 else 0.0
-        return norm / size if 0 < size < math.inf else math.nan
+    def relative(self, s: Mapping[str, float]) -> float:
+        """Return the norm of the true residual over that of b, NaN if that is no divisor."""
+        return self.norm(s) / math.sqrt(s["bb"]) if 0 < s["bb"] < math.inf else math.nan
 
-    def describe(self, norm: float, s: Mapping[str, float]) -> str:
-        """Return the norm of a residual in words, and its share of that of b."""
-        share = self.relative(norm, s)
-        return f"{self.noun} is {norm:.3g}" + (f", {share:.2g} of norm(b)" if share >= 0 else "")
+    def describe(self, s: Mapping[str, float]) -> str:
+        """Return the norm of the true residual in words, and its share of that of b."""
+        share = self.relative(s)
+        text = f"{self.noun} is {self.norm(s) / self.factor:.3g}"
+        return f"{text}, {share:.2g} of norm(b)" if share >= 0 else text
 
     def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return why x is an answer, or None if it is none."""
@@ -163,13 +163,13 @@ def drive(solve: Solve, limits: Limits) -> Stats:
         elif not finite or code in (NOTHING, NOT_FINITE):
             info, reason = BREAKDOWN, _explain_not_finite(solve, made, residuals)
         elif made >= limits.maxiter or code == LIMIT:
-            info, reason = made, f"{made} iterations were made: {solve.describe(norm, s)}"
+            info, reason = made, f"{made} iterations were made: {solve.describe(s)}"
         elif solve.may_improve(code, gained=norm <= GAIN * solve.norm_at_start(s), first=first):
             name, first = "x", False
             continue
         else:
-            info, reason = _explain_stuck(solve, made, norm, s)
-        relative = solve.relative(norm, s)
+            info, reason = _explain_stuck(solve, made, s)
+        norm, relative = norm / solve.factor, solve.relative(s)
         return Stats(info == 0, made, residuals, norm, reason, 0.0, info, relative=relative)
 
 
@@ -179,7 +179,7 @@ def iterate(solve: Solve, limits: Limits, made: int, residuals: list[float]) -> 
     whole = limits.callback is None and limits.bar is None
     report = solve.loop.advance(left if whole else 0, finish=whole)
     if not residuals:
-        residuals.append(solve.norm_at_start(report.state))
+        residuals.append(solve.norm_at_start(report.state) / factor)
     if whole:
         seen = report.residuals[limits.check_every - 1 :: limits.check_every]
         residuals.extend(seen if factor == 1.0 else (value / factor for value in seen))
@@ -209,8 +209,8 @@ def _explain_not_finite(solve: Solve, made: int, residuals: list[float]) -> str:
     return f"iteration {made} gave NaN or infinity: {why}"
 
 
-def _explain_stuck(solve: Solve, made: int, norm: float, s: Mapping[str, float]) -> tuple[int, str]:
-    words, residual = solve.words.get(int(s["code"])), solve.describe(norm, s)
+def _explain_stuck(solve: Solve, made: int, s: Mapping[str, float]) -> tuple[int, str]:
+    words, residual = solve.words.get(int(s["code"])), solve.describe(s)
     if words is not None:
         return BREAKDOWN, f"iteration {made}: {words}; {residual}"
     return STAGNATION, (

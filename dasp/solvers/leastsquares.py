@@ -1,4 +1,4 @@
-"""Least-squares problems, and how a method for them is driven to a true answer.
+"""Least-squares problems, and their solves by any method on a bidiagonalization.
 
 There are two ways to be done: A x = b is solved, or it cannot be and b - A x is orthogonal to the columns
 of A. Both are claimed only for the true residual and its true product with the transpose, computed from x.
@@ -10,8 +10,7 @@ x = 2^(u - s) y. A damped one is that of [A; damp I] and [b; damp x0].
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from dasp.runtime import check as _check
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array, ArrayLike
-from dasp.solvers.arguments import Limits, place_and_type, space_for, together, vector
+from dasp.solvers.arguments import Limits, space_of
 from dasp.solvers.driver import BEYOND, HIDDEN, Solve, answer
 from dasp.solvers.operator import (
     DeviceOperator,
@@ -31,9 +30,9 @@ from dasp.solvers.operator import (
     scale_by_power,
 )
 from dasp.solvers.scalars import NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
-from dasp.solvers.space import Loop, State, Vectors
+from dasp.solvers.space import State, Vectors
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import collect_alike, load
+from dasp.solvers.system import load, take_vectors
 from dasp.solvers.workspace import Workspace, workspace_for
 
 LEAST = OWN
@@ -78,13 +77,15 @@ class Bidiagonalization:
         raise NotImplementedError
 
 
-class Problem:
-    """min norm(b - A x) for one A and one method, ready for any b.
+class Problem(Solve):
+    """min norm(b - A x) for one A and one method, ready for any b; and the solve of the last one.
 
     `adjoint` is what `dasp.solvers.operator.kept_adjoint` says, for it may change.
     The vectors u and v of the bidiagonalization are not normed: their lengths are in the coefficients.
     Its matrix is 2^unit times A, and its right-hand side 2^scale times b.
     """
+
+    unit, scale = 0, 0
 
     def __init__(
         self,
@@ -93,21 +94,16 @@ class Problem:
         dtype: np.dtype[Any],
         device: str,
         method: type[Bidiagonalization],
-        unit: int = 0,
-        damp: float = 0.0,
+        damp: float,
     ) -> None:
-        brings = getattr(A, "solver_space", None)  # a matrix on several ranks has a space of its own
-        self.space = space_for(device, dtype) if brings is None else brings(dtype)
+        self.space = space_of(A, device, dtype)
         self.operator: DeviceOperator = as_operator(A, device)
         self.adjoint = adjoint_of(A, device) if adjoint is None else as_operator(adjoint, device, "A.H")
-        self.sizes, self.unit, self.scale = tuple(map(int, A.shape)), unit, 0
-        self.damp, self.given = damp, self.operator.shape[0]
+        self.sizes, self.damp, self.given = tuple(map(int, A.shape)), damp, self.operator.shape[0]
         if damp:
             self.operator, self.adjoint = damp_by(self.operator, self.adjoint, damp)
             self.sizes = self.sizes[0] + self.sizes[1], self.sizes[1]
-        if unit:
-            self.operator = scale_by_power(self.operator, unit)
-            self.adjoint = scale_by_power(self.adjoint, unit)
+        self._unscaled = self.operator, self.adjoint
         m, n = self.operator.shape
         self.rows = self.space.vectors(m, "b", "u", "t")
         self.columns = self.vectors = self.space.vectors(n, "x", "v", "g", *method.names)
@@ -121,23 +117,36 @@ class Problem:
         self._true = self.rows.fuse("t = b - t", dots=("t t",))
         self._gradient = self.columns.fuse(dots=("g g", "x x"))
         self.method = method(self)
+        self._prepare_loop()
+
+    def _prepare_loop(self) -> None:
         starts = {"zero": self._start_from_zero, "x": self._start_from_x}
-        self.loop: Loop = self.space.loop(starts, self._iterate, self._finish, 1)
+        self.loop = self.space.loop(starts, self._iterate, self._finish, 1)
+
+    def _scale(self, unit: int, scale: int) -> None:
+        """Multiply A by 2^unit and b by 2^scale, from what they were given as."""
+        if unit != self.unit:
+            self.operator, self.adjoint = self._unscaled
+            if unit:
+                self.operator, self.adjoint = (scale_by_power(one, unit) for one in self._unscaled)
+            self._prepare_loop()
+        self.unit, self.scale, self.factor = unit, scale, math.ldexp(1.0, scale)
+        multiply_by_power(self.rows["b"], scale)
+        multiply_by_power(self.columns["x"], scale - unit)
 
     @property
     def precision(self) -> str:
         """The name of the type of its real numbers."""
         return str(real_type(self.space.dtype).name)
 
-    def take(self, b: Array, x0: Array | None, scale: int) -> None:
-        """Take a right-hand side, multiplied by 2^scale, and where to start."""
-        self.scale = scale
+    def take(self, b: Array, x0: Array | None) -> None:
+        """Take a right-hand side, and where to start."""
+        self.from_zero, self.rescaled, self._norm_of_A = x0 is None, False, 0.0
         load(self.rows["b"][: self.given], b, self.space)
         load(self.columns["x"], x0, self.space)
         if self.damp:
             self.rows["b"][self.given :] = self.columns["x"] * self.damp
-        multiply_by_power(self.rows["b"], scale)
-        multiply_by_power(self.columns["x"], scale - self.unit)
+        self._scale(0, 0)
 
     def norms(self, s: Mapping[str, float]) -> tuple[float, float]:
         """Return the norms of the true residual and of its product with the transpose, as it finished.
@@ -205,65 +214,50 @@ class Problem:
         gradient, xx = self._gradient()
         return {"true": true, "gradient": gradient, "xx": xx}
 
-
-class LeastSquaresSolve(Solve):
-    """One solve of a problem; `make` returns the problem for powers of two of A and b."""
-
-    def __init__(self, make: Callable[[int, int], Problem], *, from_zero: bool) -> None:
-        self._make, self.from_zero = make, from_zero
-        self._norm_of_A = 0.0
-        self._take(0, 0)
-
-    def _take(self, unit: int, scale: int) -> None:
-        self.problem = self._make(unit, scale)
-        self.space, self.loop = self.problem.space, self.problem.loop
-        self.factor = math.ldexp(1.0, scale)
-
     def copy_x(self) -> Array:
         """Return a copy of x, of A and b as they were given."""
-        x = self.problem.columns["x"].copy()
-        multiply_by_power(x, self.problem.unit - self.problem.scale)
+        x = self.columns["x"].copy()
+        multiply_by_power(x, self.unit - self.scale)
         return x
 
     def clear_x(self) -> None:
         """Set x to zero."""
-        self.problem.columns["x"][...] = 0
+        self.columns["x"][...] = 0
 
     def rescale(self) -> bool:
         """Multiply A and b by powers of two so that their norms can be squared; once."""
         if self.rescaled:
             return False
         self.rescaled = True
-        self._take(*_find_powers(self.problem))
+        self._scale(*_find_powers(self))
         return True
 
     def norm(self, s: Mapping[str, float]) -> float:
-        """Return the norm of the true residual, for A and b as they were given."""
-        return self.problem.norms(s)[0] / self.factor
+        """Return the norm of the true residual."""
+        return self.norms(s)[0]
 
     def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return a reason if A x = b is solved, or the residual is orthogonal to the columns of A."""
         self._norm_of_A = max(self._norm_of_A, math.sqrt(s["norm"]))
-        residual, gradient = self.problem.norms(s)
+        residual, gradient = self.norms(s)
         if not (math.isfinite(residual) and math.isfinite(gradient)):
             return None
-        norm = residual / self.factor
         if residual <= max(given["rtol"] * math.sqrt(s["bb"]), given["atol"]):
-            return f"{self.describe(norm, s)}, small enough"
+            return f"{self.describe(s)}, small enough"
         if gradient <= given["rtol"] * self._norm_of_A * residual:
-            return f"the residual, {norm:.3g}, is orthogonal to the columns of A"
+            return f"the residual, {residual / self.factor:.3g}, is orthogonal to the columns of A"
         return None
 
     def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return a reason if x is no answer in its type, or holds NaN that no residual shows."""
-        if (self.problem.unit or self.problem.scale) and not self._has_room(given):
+        if (self.unit or self.scale) and not self._has_room(given):
             return BEYOND
         finite = self.from_zero or math.isfinite(s["xx"]) or self._is_finite()
         return None if finite else HIDDEN
 
     def _has_room(self, given: Mapping[str, float]) -> bool:
         """Return True if x is still an answer when it is rounded to the type for A and b as given."""
-        x, power = self.problem.columns["x"], self.problem.unit - self.problem.scale
+        x, power = self.columns["x"], self.unit - self.scale
         multiply_by_power(x, power)
         finite = self._is_finite()
         multiply_by_power(x, -power)
@@ -272,7 +266,7 @@ class LeastSquaresSolve(Solve):
         return claim is not None and finite
 
     def _is_finite(self) -> bool:
-        return math.isfinite(self.space.largest(self.problem.columns["x"]))
+        return math.isfinite(self.space.largest(self.columns["x"]))
 
     def may_improve(self, code: int, *, gained: bool, first: bool) -> bool:
         """Return True after the first start too: A' r may fall where the residual stays."""
@@ -295,33 +289,23 @@ def solve_least_squares(
     TypeError, ValueError
         If an argument is of the wrong kind, shape or value.
     """
+
+    def check() -> None:
+        if len(getattr(A, "shape", ())) != 2:
+            raise TypeError(f"A is {_check.kind_of(A)}; a matrix or linear operator is needed")
+
     if isinstance(damp, bool) or not isinstance(damp, (int, float, np.integer, np.floating)):
         raise TypeError(f"damp is {_check.kind_of(damp)}; a number is needed")
     if not 0 <= damp < math.inf:
         raise ValueError(f"damp is {damp}; a finite number, 0 or more, is needed")
     if damp and hasattr(A, "solver_space"):
         raise TypeError("A lies on several ranks and damp is not 0; damp works on one rank")
-    if len(getattr(A, "shape", ())) != 2:
-        raise TypeError(f"A is {_check.kind_of(A)}; a matrix or linear operator is needed")
-
-    def take() -> tuple[str, np.dtype[Any], Array, Array | None]:
-        m, n = map(int, getattr(A, "local_shape", A.shape))
-        placed = place_and_type(A, b)
-        begin = None if x0 is None else vector("x0", x0, n, "columns", placed[1])
-        return *placed, vector("b", b, m), begin
-
-    device, dtype, right, start = together(A, take, lambda taken: collect_alike(method.__name__, taken, x0))
-
+    device, dtype, right, start = take_vectors(A, b, x0, None, method.__name__, check)
+    key = method, dtype, device, float(damp)
     with workspace_for(A, kept_adjoint(A), workspace) as (made, own), np.errstate(all="ignore"):
-
-        def problem_of(unit: int, scale: int) -> Problem:
-            key = method, dtype, device, unit, float(damp)
-            make = partial(Problem, *own, dtype, device, method, unit, float(damp))
-            problem = made.get(key, own, make)
-            problem.take(right, start, scale)
-            return problem
-
-        return answer(LeastSquaresSolve(problem_of, from_zero=start is None), limits, b)
+        problem = made.get(key, own, lambda: Problem(*own, dtype, device, method, float(damp)))
+        problem.take(right, start)
+        return answer(problem, limits, b)
 
 
 def multiply_by_power(vector: Array, power: int) -> None:

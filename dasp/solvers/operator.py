@@ -24,8 +24,8 @@ class Matrix(Protocol):
         """Return the product with x."""
 
 
-class DeviceOperator(Protocol):
-    """A matrix, or what acts like one, on one device.
+class DeviceOperator:
+    """A matrix, or another object with a product, on one device. A subclass has `multiply` at least.
 
     Attributes
     ----------
@@ -35,20 +35,31 @@ class DeviceOperator(Protocol):
         `cpu` or `cuda:N`.
     captures : bool
         True if `multiply` can be captured in a CUDA graph: it allocates nothing and never waits.
+    costly : bool
+        True if it takes as long as several products with a matrix.
+    diagonal : array or None
+        Its diagonal where it has no other entries: then a pass over vectors that is made anyway can multiply
+        by it.
     """
 
-    shape: tuple[int, int]
-    device: str
-    captures: bool
+    captures = False
+    costly = False
+    diagonal: Array | None = None
+
+    def __init__(self, shape: tuple[int, int], device: str) -> None:
+        self.shape, self.device = shape, device
 
     def multiply(self, x: Array, y: Array) -> None:
         """Set y to the product with x, two vectors on the device that do not overlap."""
+        raise NotImplementedError
 
     def multiply_block(self, X: Array, Y: Array) -> None:
         """Set each column of Y to the product with that of X, two blocks in C order that do not overlap."""
+        multiply_by_column(self.multiply, X, Y)
 
     def prepare(self, x: Array, y: Array) -> Callable[[], None]:
         """Return a function that sets y to the product with x; it keeps all that it needs."""
+        return partial(self.multiply, x, y)
 
     def prepare_with_dot(
         self, x: Array, y: Array, w: Array, *, square: bool = False
@@ -57,6 +68,7 @@ class DeviceOperator(Protocol):
 
         With `square` the first half of them do, and the other makes up y'y.
         """
+        return None
 
 
 def product_of(A: Any) -> Any:
@@ -77,38 +89,15 @@ def multiply_by_column(multiply: Callable[[Array, Array], object], X: Array, Y: 
         Y[:, k] = y
 
 
-class _Multiplies:
-    """An operator that has `multiply` alone: blocks go column by column, and nothing is prepared."""
-
-    captures = False
-
-    def multiply(self, x: Array, y: Array) -> None:
-        """Set y to the product with x."""
-        raise NotImplementedError
-
-    def multiply_block(self, X: Array, Y: Array) -> None:
-        """Set each column of Y to the product with that of X."""
-        multiply_by_column(self.multiply, X, Y)
-
-    def prepare(self, x: Array, y: Array) -> Callable[[], None]:
-        """Return a function that sets y to the product with x again and again."""
-        return partial(self.multiply, x, y)
-
-    def prepare_with_dot(
-        self, x: Array, y: Array, w: Array, *, square: bool = False
-    ) -> tuple[Callable[[], None], Array] | None:
-        """Return None."""
-        return None
-
-
-class _Planned(_Multiplies):
+class _Planned(DeviceOperator):
     """An operator with `matvec(x, out=y)`: a planned matrix, a preconditioner of ours."""
 
+    captures = True
+
     def __init__(self, A: Any, device: str) -> None:
-        self.shape, self.device, self.captures = _shape(A), device, True
+        super().__init__(_shape(A), device)
         self._A = A  # perhaps a weak proxy: a method of A that is kept would hold A
         self.costly = bool(getattr(A, "costly", False))
-        # A diagonal can be multiplied by in a pass over vectors that is made anyway.
         self.diagonal = getattr(A, "diagonal_of_inverse", None)
 
     def multiply(self, x: Array, y: Array) -> None:
@@ -132,11 +121,11 @@ class _Planned(_Multiplies):
         return None if prepare is None else prepare(x, y, w, square=square)
 
 
-class _Plain(_Multiplies):
+class _Plain(DeviceOperator):
     """An operator with `@`: a SciPy or CuPy matrix, a LinearOperator, a dense array."""
 
-    def __init__(self, A: Any, device: str, name: str = "A") -> None:
-        self.shape, self.device, self.captures = _shape(A), device, False
+    def __init__(self, A: Any, device: str, name: str) -> None:
+        super().__init__(_shape(A), device)
         # Of NumPy's class of matrices a product with a vector is a matrix again.
         self._A, self._name = np.asarray(A) if isinstance(A, np.matrix) else A, name
 
@@ -180,11 +169,12 @@ def _set(y: Array, product: Array, name: str) -> None:
     y[...] = product
 
 
-class FunctionOperator(_Multiplies):
+class FunctionOperator(DeviceOperator):
     """An operator of a shape that is a function: it takes x, and y to set."""
 
     def __init__(self, shape: tuple[int, int], device: str, function: Callable[[Array, Array], None]) -> None:
-        self.shape, self.device, self._function = shape, device, function
+        super().__init__(shape, device)
+        self._function = function
 
     def multiply(self, x: Array, y: Array) -> None:
         """Set y to the product with x."""

@@ -1,15 +1,16 @@
-"""One linear system, and its solve by any method that carries a residual along; see `dasp.solvers.driver`."""
+"""Square systems A x = b, and their solves by any method that carries a residual along."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dasp.runtime.types import Array, ArrayLike
-from dasp.solvers.arguments import Limits, check_square, place_and_type, space_for, together, vector
+from dasp.solvers.arguments import Limits, check_square, place_and_type, space_of, together, vector
 from dasp.solvers.driver import BEYOND, HIDDEN, Solve, answer
 from dasp.solvers.operator import Matrix, as_operator
 from dasp.solvers.scalars import NOT_FINITE, NOTHING, RUNNING, Scalar, where
@@ -55,8 +56,8 @@ class Method:
         raise NotImplementedError
 
 
-class System:
-    """A x = b for one A, one preconditioner and one method, ready for any b.
+class System(Solve):
+    """A x = b for one A, one preconditioner and one method, ready for any b; and the solve of the last one.
 
     Parameters
     ----------
@@ -67,8 +68,6 @@ class System:
         Takes the system and returns a `Method`.
     names : tuple of str
         The method's vectors, besides b, x, r and q, which is free between iterations.
-    space : Space, optional
-        By default that of the device.
     loop : callable, optional
         Takes the system and returns what iterates; by default the space's loop of the method's iterations.
     """
@@ -81,12 +80,9 @@ class System:
         device: str,
         method: Callable[[System], Method],
         names: tuple[str, ...],
-        space: Space | None = None,
         loop: Callable[[System], Loop] | None = None,
     ) -> None:
-        brings = getattr(A, "solver_space", None)  # a matrix on several ranks has a space of its own
-        own: Space = space_for(device, dtype) if brings is None else brings(dtype)
-        self.space = own if space is None else space
+        self.space = space_of(A, device, dtype)
         self.operator = as_operator(A, device)
         self.preconditioner = None if M is None else as_operator(M, device, "M")
         self.n = self.operator.shape[0]
@@ -96,7 +92,8 @@ class System:
         self._begin = self.vectors.fuse("r = b", "x = 0", dots=("b b", "r r"))
         self._subtract = self.vectors.fuse("r = b - q", dots=("b b", "r r", "x x"))
         self.method = method(self)
-        self.loop: Loop = self._make_loop() if loop is None else loop(self)
+        self.words, self.restarts = self.method.words, self.method.restarts
+        self.loop = self._make_loop() if loop is None else loop(self)
 
     def _make_loop(self) -> Loop:
         starts = {"zero": self._start_from_zero, "x": self._start_from_x}
@@ -116,7 +113,7 @@ class System:
     @property
     def diagonal(self) -> Array | None:
         """The diagonal of a preconditioner that is one; methods keep a copy in their vector `d`."""
-        return getattr(self.preconditioner, "diagonal", None)
+        return None if self.preconditioner is None else self.preconditioner.diagonal
 
     @property
     def captures(self) -> bool:
@@ -125,6 +122,7 @@ class System:
 
     def take(self, b: Array, x0: Array | None) -> None:
         """Take a right-hand side, where to start if that is not None, and the values of a diagonal M."""
+        self.from_zero, self.factor, self.rescaled = x0 is None, 1.0, False
         load(self.vectors["b"], b, self.space)
         if x0 is not None:
             load(self.vectors["x"], x0, self.space)
@@ -173,59 +171,50 @@ class System:
         _, rr, xx = self._subtract()
         return {"true": rr, "xx": xx}
 
-
-class LinearSolve(Solve):
-    """One solve of a system, whose b and x are there already."""
-
-    def __init__(self, system: System, *, from_zero: bool) -> None:
-        self.system, self.space, self.loop, self.from_zero = system, system.space, system.loop, from_zero
-        self.words, self.restarts = system.method.words, system.method.restarts
-
     def copy_x(self) -> Array:
         """Return a copy of x, divided by the factor."""
-        x = self.system.vectors["x"].copy()
+        x = self.vectors["x"].copy()
         if self.factor != 1.0:
             x /= self.factor
         return x
 
     def clear_x(self) -> None:
         """Set x to zero."""
-        self.system.vectors["x"][...] = 0
+        self.vectors["x"][...] = 0
 
     def rescale(self) -> bool:
         """Multiply b, and x0, by a power of two so that the norm of b can be squared; once."""
-        system = self.system
-        if not self.rescaled:
-            self.factor = scale_for(system.space.largest(system.vectors["b"]), system.squares)
-            if self.factor != 1.0:
-                for name in ("b",) if self.from_zero else ("b", "x"):
-                    system.vectors[name][...] *= self.factor
-                self.rescaled = True
-                return True
-        return False
+        if self.rescaled:
+            return False
+        self.factor = scale_for(self.space.largest(self.vectors["b"]), self.squares)
+        self.rescaled = self.factor != 1.0
+        if self.rescaled:
+            for name in ("b",) if self.from_zero else ("b", "x"):
+                self.vectors[name][...] *= self.factor
+        return self.rescaled
 
     def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return a reason if the true residual is small enough."""
         if s["true"] <= s["wanted"] and math.isfinite(s["true"]):
-            return f"{self.describe(self.norm(s), s)}, small enough"
+            return f"{self.describe(s)}, small enough"
         return None
 
     def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return a reason if x holds NaN that its residual does not show, or not in its type."""
-        M = self.system.preconditioner
+        M = self.preconditioner
         # A diagonal M was found to be finite when it was made. To look takes as long as some iterations.
-        may_hide = not self.from_zero or (M is not None and self.system.diagonal is None)
+        may_hide = not self.from_zero or (M is not None and self.diagonal is None)
         if may_hide and not (math.isfinite(s.get("xx", math.nan)) or self._is_finite()):
             return HIDDEN
         if self.factor == 1.0:
             return None
-        round_unscaled(self.system.vectors["x"], self.factor)
+        round_unscaled(self.vectors["x"], self.factor)
         self.loop.start("x", given)
         fits = self.loop.advance(0, finish=False).state["start"] <= s["wanted"]
         return None if fits and self._is_finite() else BEYOND
 
     def _is_finite(self) -> bool:
-        return math.isfinite(self.space.largest(self.system.vectors["x"]))
+        return math.isfinite(self.space.largest(self.vectors["x"]))
 
 
 def solve(
@@ -248,34 +237,46 @@ def solve(
         If an argument is of the wrong kind, shape or value.
     """
     name = str(key[0]) if key else getattr(method, "__name__", "another method")
-
-    def take() -> tuple[str, np.dtype[Any], Array, Array | None]:
-        check_square(A, M)
-        size = int(getattr(A, "local_shape", A.shape)[0])
-        placed = place_and_type(A, b, M)
-        begin = None if x0 is None else vector("x0", x0, size, into=placed[1])
-        return *placed, vector("b", b, size), begin
-
-    device, dtype, right, start = together(A, take, lambda taken: collect_alike(name, taken, x0, M))
-
+    device, dtype, right, start = take_vectors(A, b, x0, M, name, partial(check_square, A, M))
     kind = key or (method,), dtype, device
     with workspace_for(A, M, workspace) as (made, own), np.errstate(all="ignore"):
-        system = made.get(kind, own, lambda: System(*own, dtype, device, method, names, loop=loop))
+        system = made.get(kind, own, lambda: System(*own, dtype, device, method, names, loop))
         system.take(right, start)
-        x, stats = answer(LinearSolve(system, from_zero=start is None), limits, b)
+        x, stats = answer(system, limits, b)
     return x.reshape(getattr(b, "shape", x.shape)), stats
 
 
-def collect_alike(
-    method: str,
-    taken: tuple[str, np.dtype[Any], Array, Array | None],
+def take_vectors(
+    A: Matrix,
+    b: ArrayLike,
     x0: ArrayLike | None,
-    M: Matrix | None = None,
-) -> dict[str, Any]:
-    """Return the arguments of a solve, besides its limits, that must be equal on all ranks."""
+    M: Matrix | None,
+    method: str,
+    check: Callable[[], None],
+) -> tuple[str, np.dtype[Any], Array, Array | None]:
+    """Return the device of a system, the type of its vectors, b and x0; where A lies on several ranks, all
+    must bring the same.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of the wrong kind, shape or value, or `check` raises it.
+    """
+
+    def take() -> tuple[str, np.dtype[Any], Array, Array | None]:
+        check()
+        m, n = map(int, getattr(A, "local_shape", A.shape))
+        device, dtype = place_and_type(A, b, M)
+        begin = None if x0 is None else vector("x0", x0, n, "columns", dtype)
+        return device, dtype, vector("b", b, m), begin
+
     diagonal = getattr(M, "diagonal_of_inverse", None) is not None
     kind = "none" if M is None else "a diagonal" if diagonal else "given"
-    return {"type of the system": taken[1].name, "x0": x0 is not None, "M": kind, "method": method}
+    alike = {"x0": x0 is not None, "M": kind, "method": method}
+    taken: tuple[str, np.dtype[Any], Array, Array | None] = together(
+        A, take, lambda taken: {"type of the system": taken[1].name, **alike}
+    )
+    return taken
 
 
 def scale_for(largest: float, squares: tuple[float, float] = SQUARES) -> float:

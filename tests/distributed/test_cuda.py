@@ -36,7 +36,7 @@ from dasp.solvers.cuda.passes import THREADS
 from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, CudaSpace
 from dasp.solvers.driver import drive
 from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
-from dasp.solvers.system import LinearSolve, System, load
+from dasp.solvers.system import System
 from tests.solvers.test_cuda import Dotted
 from tests.support.ranks import run_ranks
 from tests.support.simt_device import EmulatedDevice
@@ -153,11 +153,12 @@ def solve_emulated(
     def run(comm: Any) -> Any:
         D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
         space = RanksCudaSpace(comm, "cpu", b.dtype, SharedDevice(), comm)
+        D.solver_space = lambda dtype: space
         operator = D if wrap is None else wrap(D)
-        system = System(operator, None, b.dtype, "cpu", make, names, space, loop)
-        load(system.vectors["b"], b[D.rows.first : D.rows.first + D.rows.count], space)
+        system = System(operator, None, b.dtype, "cpu", make, names, loop)
+        system.take(b[D.rows.first : D.rows.first + D.rows.count], None)
         limits = make_limits(len(b), 1e-9, 0.0, None, None, None, False)
-        answer = drive(LinearSolve(system, from_zero=True), limits)
+        answer = drive(system, limits)
         return system.vectors["x"].copy(), answer
 
     found = run_ranks(ranks, run)

@@ -10,10 +10,8 @@ import scipy.sparse as sp
 
 import dasp
 from dasp import preconditioners
-from dasp.preconditioners import base
 from dasp.solvers import bicgstab, cg, gmres, minres
-from dasp.solvers.cuda.space import CudaSpace
-from tests.support.simt_device import EmulatedDevice
+from tests.support.simt_device import emulate
 from tests.support.systems import TYPES, check, helmholtz, hermitian, numbers, poisson, tolerance
 
 pytestmark = pytest.mark.simt
@@ -111,8 +109,7 @@ def matrix_of(M: Any) -> np.ndarray:
 def test_triangles_through_the_kernels(monkeypatch, dtype):
     A, r = hermitian(6).astype(dtype), numbers(36).astype(dtype)
     want = preconditioners.ilu0(A) @ r
-    device = EmulatedDevice()
-    monkeypatch.setattr(base, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    device = emulate(monkeypatch)
     got = preconditioners.ilu0(A) @ r
     assert "dasp_triangular" in device.launches
     np.testing.assert_allclose(got, want, rtol=1e2 * np.finfo(dtype).eps)

@@ -14,12 +14,11 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
 import dasp
-from dasp.preconditioners import Preconditioner, base, block_jacobi, chebyshev, ic0, ilu0, jacobi, multigrid
+from dasp.preconditioners import Preconditioner, block_jacobi, chebyshev, ic0, ilu0, jacobi, multigrid
 from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
 from dasp.solvers import chebyshev as chebyshev_iteration
-from dasp.solvers import system as system_module
-from dasp.solvers.cuda.space import TURN, CudaSpace
-from tests.support.simt_device import EmulatedDevice, hold_emulated
+from dasp.solvers.cuda.space import TURN
+from tests.support.simt_device import emulate, hold_emulated
 from tests.support.systems import check, poisson
 
 pytestmark = pytest.mark.simt
@@ -192,8 +191,7 @@ def test_jacobi_costs_cg_no_pass(monkeypatch):
     assert also.converged
     np.testing.assert_allclose(y, want, rtol=1e-6)
     np.testing.assert_allclose(x, want, rtol=1e-9)
-    device = EmulatedDevice()
-    monkeypatch.setattr(system_module, "space_for", lambda name, kind: CudaSpace(name, kind, device))
+    device = emulate(monkeypatch)
     counts = []
     for most in (2 * TURN, 2 * TURN + 1):  # some turns, and one more
         device.launches.clear()
@@ -246,9 +244,7 @@ def test_update_refuses_other_matrices():
 
 def test_prepared_programs_follow_an_update(monkeypatch):
     """Nothing that a GPU's graph has captured goes stale, except where `generation` grows."""
-    device = EmulatedDevice()
-    for module in (base, system_module):
-        monkeypatch.setattr(module, "space_for", lambda name, kind: CudaSpace(name, kind, device))
+    emulate(monkeypatch)
     A, r = uneven(5), np.random.default_rng(0).standard_normal(25)
     for make in KEPT.values():
         S = dasp.SpMatrix.from_scipy(A, device="cpu", policy=dasp.Policy(narrow=False))
@@ -410,8 +406,7 @@ def test_sweeps_approximate_the_triangular_solves(monkeypatch, make, sweeps):
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-10 * scale)
     np.testing.assert_allclose(got, got.T, rtol=0, atol=1e-12 * scale)
     assert np.linalg.eigvalsh((got + got.T) / 2)[0] > 0
-    device = EmulatedDevice()
-    monkeypatch.setattr(base, "space_for", lambda name, kind: CudaSpace(name, kind, device))
+    emulate(monkeypatch)
     np.testing.assert_allclose(
         make(A, sweeps=sweeps) @ np.ones(36), got @ np.ones(36), rtol=0, atol=1e-12 * scale * 36
     )

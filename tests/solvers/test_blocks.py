@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 import dasp
 from dasp.solvers import Workspace, block_cg, cg, chebyshev, lobpcg
-from dasp.solvers import system as system_module
-from dasp.solvers.cuda.space import CudaSpace
-from tests.support.simt_device import EmulatedDevice
+from tests.support.simt_device import emulate
 from tests.support.systems import check, poisson, residual_bound, system, true_residual
 
 pytestmark = pytest.mark.simt
@@ -61,8 +59,7 @@ def test_chebyshev_through_the_kernels(monkeypatch):
     A, b = poisson(6), np.random.default_rng(0).standard_normal(36)
     D = sp.diags_array(1 / A.diagonal(), format="csr")
     want = [chebyshev(A, b, M=M, rtol=1e-8) for M in (None, D)]
-    device = EmulatedDevice()
-    monkeypatch.setattr(system_module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    emulate(monkeypatch)
     for M, (x, told) in zip((None, D), want, strict=True):
         got, stats = chebyshev(A, b, M=M, rtol=1e-8)
         assert stats.converged

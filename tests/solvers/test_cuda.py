@@ -26,7 +26,7 @@ from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.operator import device_of
 from dasp.solvers.system import solve
-from tests.support.simt_device import EmulatedDevice
+from tests.support.simt_device import EmulatedDevice, emulate
 from tests.support.systems import (
     check,
     poisson,
@@ -41,9 +41,7 @@ METHODS: list[Any] = [cg, bicgstab, minres, gmres]
 @pytest.fixture
 def emulated(monkeypatch):
     """Every solve without a matrix on a named device runs as on a GPU, in the emulator."""
-    device = EmulatedDevice()
-    monkeypatch.setattr(system_module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
-    return device
+    return emulate(monkeypatch)
 
 
 def operator(A: Any) -> Any:
@@ -67,8 +65,7 @@ def test_products_that_cannot_be_captured_are_not(monkeypatch, method, foreign):
             noted.append(True)
             return super().record(function)
 
-    device = Noting()
-    monkeypatch.setattr(system_module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    emulate(monkeypatch, Noting())
     A, b = poisson(5), np.random.default_rng(3).standard_normal(25)
     planned = SpMatrix.from_scipy(A, device="cpu")
     other = operator(A if foreign == "A" else sp.diags_array(1 / A.diagonal()))
@@ -92,8 +89,7 @@ def test_the_same_as_on_the_cpu(monkeypatch, method, preconditioned):
     A, b = poisson(9), np.random.default_rng(3).standard_normal(81)
     M = sp.diags_array(1 / (A.diagonal() * np.linspace(1, 2, 81))) if preconditioned else None
     want, told = method(A, b, rtol=1e-9, M=M)
-    device = EmulatedDevice()
-    monkeypatch.setattr(system_module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    emulate(monkeypatch)
     workspace = Workspace()
     x, stats = method(A, b, rtol=1e-9, M=M, workspace=workspace)
     again, _ = method(A, b, rtol=1e-9, M=M, workspace=workspace)
@@ -115,8 +111,7 @@ def test_gmres_finds_the_least_residual_of_every_space(monkeypatch, n, dtype, re
         np.linspace(2, 9, n), dtype=dtype
     )
     b = rng.standard_normal(n).astype(dtype)
-    device = EmulatedDevice()
-    monkeypatch.setattr(system_module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    emulate(monkeypatch)
     rtol = 1e-9 if dtype == "f8" else 1e-5
     x, stats = gmres(sp.csr_array(A), b, rtol=rtol, restart=restart)
     assert stats.converged, stats.reason

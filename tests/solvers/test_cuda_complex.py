@@ -15,15 +15,12 @@ from dasp.solvers import (
     cg,
     chebyshev,
     gmres,
-    leastsquares,
     lobpcg,
     lsmr,
     lsqr,
     minres,
 )
-from dasp.solvers import system as system_module
-from dasp.solvers.cuda.space import CudaSpace
-from tests.support.simt_device import EmulatedDevice
+from tests.support.simt_device import emulate
 from tests.support.systems import (
     SQUARE,
     TYPES,
@@ -41,10 +38,7 @@ pytestmark = pytest.mark.simt
 @pytest.fixture
 def emulated(monkeypatch):
     """Every solve of a matrix without a device runs as on a GPU, in the emulator."""
-    device = EmulatedDevice()
-    for module in (system_module, leastsquares):
-        monkeypatch.setattr(module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
-    return device
+    return emulate(monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -65,9 +59,7 @@ def test_the_kernels_do_the_same(monkeypatch, method, A, dtype):
     diagonal = sp.diags_array(np.linspace(0.2, 0.3, 49) * np.exp(0.05j))
     M = {"M": diagonal.astype(dtype)} if method in (bicgstab, gmres) else {}
     _, told = method(A, b, rtol=rtol, **M)
-    device = EmulatedDevice()
-    for module in (system_module, leastsquares):
-        monkeypatch.setattr(module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    device = emulate(monkeypatch)
     workspace = Workspace()
     x, stats = method(A, b, rtol=rtol, workspace=workspace, **M)
     assert stats.converged, stats.reason

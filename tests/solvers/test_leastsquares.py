@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasp
-from dasp.solvers import Workspace, leastsquares, lsmr, lsqr
-from dasp.solvers.cuda.space import CudaSpace
-from tests.support.simt_device import EmulatedDevice
+from dasp.solvers import Workspace, lsmr, lsqr
+from tests.support.simt_device import emulate
 from tests.support.systems import residual_bound, true_residual
 
 METHODS: list[Any] = [lsqr, lsmr]
@@ -210,8 +209,7 @@ def test_the_kernels_do_the_same(monkeypatch, method, shape):
     A = matrix("full", *shape, 5)
     b = np.random.default_rng(1).standard_normal(shape[0])
     want, told = method(A, b, rtol=1e-9)
-    device = EmulatedDevice()
-    monkeypatch.setattr(leastsquares, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    device = emulate(monkeypatch)
     x, stats = method(A, b, rtol=1e-9)
     assert stats.converged
     assert device.launches.count("dasp_fused") > 3 * stats.iterations

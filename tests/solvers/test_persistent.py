@@ -12,14 +12,12 @@ import scipy.sparse as sp
 from dasp import Policy, SpMatrix
 from dasp.preconditioners import jacobi
 from dasp.solvers import Workspace, cg, persistent
-from dasp.solvers import system as system_module
 from dasp.solvers.arguments import make_limits
 from dasp.solvers.cg import PipelinedConjugateGradients
-from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.driver import BREAKDOWN
 from dasp.solvers.persistent import Chip, PersistentLoop, find_recipe, make_recipe
 from dasp.solvers.system import solve
-from tests.support.simt_device import EmulatedDevice
+from tests.support.simt_device import emulate
 from tests.support.systems import check, poisson
 
 pytestmark = pytest.mark.simt
@@ -49,12 +47,6 @@ class Planned:
 
     def recipe(self, *, diagonal):
         return make_recipe(self.plan, self.chip, diagonal=diagonal)
-
-
-def emulate(monkeypatch):
-    device = EmulatedDevice()
-    monkeypatch.setattr(system_module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
-    return device
 
 
 def run(A, b, x0=None, M=None, workspace=None, rtol=1e-10, maxiter=None, check_every=None, callback=None):

@@ -16,12 +16,10 @@ import scipy.sparse.linalg as sla
 
 import dasp
 from dasp import Policy, SpMatrix
-from dasp.preconditioners import base, block_jacobi, chebyshev, jacobi
-from dasp.solvers import Workspace, bicgstab, cg, gmres, leastsquares, lsmr, lsqr, minres, workspace
+from dasp.preconditioners import block_jacobi, chebyshev, jacobi
+from dasp.solvers import Workspace, bicgstab, cg, gmres, lsmr, lsqr, minres, workspace
 from dasp.solvers import chebyshev as chebyshev_method
-from dasp.solvers import system as system_module
-from dasp.solvers.cuda.space import CudaSpace
-from tests.support.simt_device import EmulatedDevice
+from tests.support.simt_device import emulate
 from tests.support.systems import (
     SQUARE,
     STORAGE,
@@ -41,10 +39,7 @@ PAIRS = [(cg, make) for make in PRECONDITIONERS] + list(zip(METHODS[1:], PRECOND
 @pytest.fixture
 def device(monkeypatch):
     """Solves run as on a GPU, in the emulator."""
-    device = EmulatedDevice()
-    for module in (system_module, leastsquares, base):
-        monkeypatch.setattr(module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
-    return device
+    return emulate(monkeypatch)
 
 
 def kept(A: SpMatrix) -> Any:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
-from dasp.preconditioners import base
+from dasp.solvers.cpu import space as cpu_space
 from dasp.solvers.cuda.space import CudaSpace
 from tests.simt import compile_kernels
 
@@ -86,11 +87,17 @@ class EmulatedDevice:
         return run
 
 
+def emulate(monkeypatch: pytest.MonkeyPatch, device: EmulatedDevice | None = None) -> EmulatedDevice:
+    """Let all solvers and preconditioners that are prepared from now on work as on a GPU, in the emulator."""
+    device = device or EmulatedDevice()
+    monkeypatch.setattr(cpu_space, "make_space", lambda name, dtype: CudaSpace(name, dtype, device))
+    return device
+
+
 def hold_emulated(monkeypatch: Any, made: Callable[[], Sequence[Any]], r: Any, dtype: Any) -> None:
     """Hold that preconditioners do to r, with their passes run by the emulator, what they do on the CPU."""
     want = [M @ r for M in made()]
-    device = EmulatedDevice()
-    monkeypatch.setattr(base, "space_for", lambda name, kind: CudaSpace(name, kind, device))
+    device = emulate(monkeypatch)
     got = [M @ r for M in made()]
     assert device.launches.count("dasp_fused") > 10
     for one, other in zip(got, want, strict=True):

@@ -85,7 +85,7 @@ class Multiplication:
 
     def __init__(self, operator: DeviceOperator, x: Array, y: Array) -> None:
         self._operator, self._x, self._y = operator, x, y
-        self.costly = bool(getattr(operator, "costly", False))
+        self.costly = operator.costly
         self._call = operator.prepare(x, y)
         self.sums: Array | None = None
 
