@@ -31,7 +31,7 @@ from dasp.runtime.cpu.threads import get_num_threads
 from dasp.runtime.cuda.device import in_turn
 from dasp.runtime.cuda.driver import PriorityGraph
 from dasp.runtime.cuda.stream import on_stream
-from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR
+from dasp.solvers.cuda.passes import BLOCKS_PER_PROCESSOR
 
 Array = Any
 

@@ -17,7 +17,8 @@ from dasp.runtime.cuda.driver import PriorityGraph
 from dasp.runtime.cuda.stream import Branch, on_stream
 from dasp.runtime.types import DeviceArray
 from dasp.solvers.cuda.arnoldi import CudaArnoldi
-from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, TURN, CudaSpace
+from dasp.solvers.cuda.passes import BLOCKS_PER_PROCESSOR, TURN
+from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.cuda.vectors import CudaVectors
 
 

@@ -7,8 +7,8 @@ Complex ones are `numpy.complex128`, or `TracedComplex`: two traced scalars. All
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -28,20 +28,13 @@ IMAGINARY = ".imag"
 """The ending of the name of a complex number's imaginary part, where only real ones are kept."""
 
 
-class Numbering(Protocol):
-    """A trace, as its scalars see it."""
-
-    def next_number(self) -> int:
-        """Return a number for a scalar."""
-
-
 class Traced:
     """A number that exists on the GPU only: an expression in C, and what it is made of.
 
     Parameters
     ----------
-    trace : Trace
-        Where the expression is written down.
+    numbers : iterator of int
+        Numbers the scalars of a trace.
     text : str
         In C, with `{0}`, `{1}` for the names of `parts`.
     parts : tuple of Traced
@@ -49,10 +42,12 @@ class Traced:
         Passes that must have been made before it is known, besides those that its parts need.
     """
 
-    def __init__(self, trace: Numbering, text: str, parts: tuple[Traced, ...] = (), stage: int = 0) -> None:
-        self.trace, self.text, self.parts = trace, text, parts
+    def __init__(
+        self, numbers: Iterator[int], text: str, parts: tuple[Traced, ...] = (), stage: int = 0
+    ) -> None:
+        self._numbers, self.text, self.parts = numbers, text, parts
         self.stage: int = max((stage, *(part.stage for part in parts)))
-        self.number: int = trace.next_number()
+        self.number = next(numbers)
 
     @property
     def name(self) -> str:
@@ -78,7 +73,7 @@ class Traced:
                 parts.append(other)
             else:
                 names.append(literal(float(other)))
-        return Traced(self.trace, text.format(*names), tuple(parts))
+        return Traced(self._numbers, text.format(*names), tuple(parts))
 
     def __add__(self, other: Scalar) -> Traced:
         return self._of("{0} + {1}", other)

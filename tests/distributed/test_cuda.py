@@ -32,8 +32,8 @@ from dasp.runtime.cuda.device import CudaDevice
 from dasp.solvers.arguments import make_limits
 from dasp.solvers.cg import ConjugateGradients, HermitianConjugateGradients, PipelinedConjugateGradients
 from dasp.solvers.cuda import loop as cuda_loop
-from dasp.solvers.cuda.passes import THREADS
-from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, CudaSpace
+from dasp.solvers.cuda.passes import BLOCKS_PER_PROCESSOR, THREADS
+from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.driver import drive
 from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
 from dasp.solvers.system import System

@@ -17,7 +17,7 @@ import dasp
 from dasp.preconditioners import Preconditioner, block_jacobi, chebyshev, ic0, ilu0, jacobi, multigrid
 from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
 from dasp.solvers import chebyshev as chebyshev_iteration
-from dasp.solvers.cuda.space import TURN
+from dasp.solvers.cuda.passes import TURN
 from tests.support.simt_device import emulate, hold_emulated
 from tests.support.systems import check, poisson
 

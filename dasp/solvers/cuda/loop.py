@@ -14,11 +14,12 @@ from dasp.solvers.cuda.passes import (
     UNGUARDED,
     UNLESS_LIMIT,
     WHILE_RUNNING,
+    PassSpace,
     PassText,
     begin_compiling,
     launch_pass,
 )
-from dasp.solvers.cuda.trace import CARRIED, COUNT, SLOTS, Multiplication, PassSpace, Slots, Trace, TracedPass
+from dasp.solvers.cuda.trace import CARRIED, COUNT, SLOTS, Multiplication, Slots, Trace, TracedPass
 from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, joined, split, verdict, where
 from dasp.solvers.space import Iterate, Report, Start, State

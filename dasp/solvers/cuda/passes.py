@@ -11,8 +11,9 @@ import numpy as np
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import TABLE
+from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import Array
-from dasp.solvers.cuda.trace import PassSpace, TracedPass
+from dasp.solvers.cuda.trace import Slots, Trace, TracedPass
 from dasp.solvers.space import Update
 
 SOURCE = "solve/fused.cu"
@@ -24,6 +25,13 @@ PACK_BYTES = 16
 """Bytes of a load."""
 
 C_TYPES = {name: TABLE[name].c for name in ("float32", "float64", "complex64", "complex128")}
+
+BLOCKS_PER_PROCESSOR = 4
+"""Blocks of a pass for each multiprocessor at most: each later block reads the sums of all."""
+
+TURN, COSTLY_TURN = 8, 2
+"""Iterations of a turn, and of one with a preconditioner that takes as long as several products: a turn costs
+a launch, some 2 us on an H200, and an iteration too much a product, and 140 us with multigrid."""
 
 UNGUARDED, WHILE_RUNNING, UNLESS_LIMIT = range(3)
 """When a pass does something: always; while the iteration goes on; unless it may go on later."""
@@ -40,6 +48,49 @@ PASS = """
     double*        history
 """
 """The parameters of a pass besides its vectors."""
+
+
+class PassSpace:
+    """The type and the GPU of some vectors, and how passes over them are launched and summed.
+
+    Attributes
+    ----------
+    device : str
+    dtype : numpy.dtype
+    on : CudaDevice
+    trace : Trace
+        On which passes and products are written down.
+    captures : bool
+        True if all products written down can be captured in a graph.
+    """
+
+    def __init__(self, device: str, dtype: np.dtype[Any], on: CudaDevice) -> None:
+        self.device, self.dtype, self.on = device, dtype, on
+        self.trace = Trace(Slots())
+        self.captures = True
+
+    def blocks(self, n: int) -> int:
+        """Return the blocks of a pass over vectors of n numbers."""
+        width = THREADS * PACK_BYTES // self.dtype.itemsize
+        return max(1, min(ceil_div(n, width), BLOCKS_PER_PROCESSOR * self.on.processors))
+
+    def turn(self, products: int, *, costly: bool) -> int:
+        """Return the iterations, an even number, after which the loop looks at their verdict.
+
+        An iteration has so many `products` with matrices and preconditioners, and `costly` ones among them.
+        """
+        return COSTLY_TURN if costly else TURN
+
+    def totals(self, sums: Array) -> Array:
+        """Return the array in which `combine` leaves the totals of sums over ranks: on one GPU the sums."""
+        return sums
+
+    def combine(self, sums: Array, totals: Array, *, beside: bool = False) -> list[Callable[[], None]]:
+        """Return the launches that add the blocks' sums up over ranks; the next pass adds up the blocks.
+
+        On one GPU there is nothing to do. `beside` says that the next iteration needs them, behind a product.
+        """
+        return []
 
 
 class PassText:

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from dasp.runtime.cuda.device import CudaDevice, device_of_number, in_turn
+from dasp.runtime.cuda.device import device_of_number, in_turn
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import Array, Vector
 from dasp.solvers.cuda.arnoldi import CudaArnoldi
 from dasp.solvers.cuda.loop import CudaLoop
 from dasp.solvers.cuda.passes import (
-    PACK_BYTES,
     SOURCE,
     THREADS,
     UNGUARDED,
+    PassSpace,
     PassText,
     begin_compiling,
     launch_pass,
@@ -30,13 +30,6 @@ from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.scalars import Scalar
 from dasp.solvers.space import Fused, Iterate, Start, State, Triangle
-
-BLOCKS_PER_PROCESSOR = 4
-"""Blocks of a pass for each multiprocessor at most: each later block reads the sums of all."""
-
-TURN, COSTLY_TURN = 8, 2
-"""Iterations of a turn, and of one with a preconditioner that takes as long as several products: a turn costs
-a launch, some 2 us on an H200, and an iteration too much a product, and 140 us with multigrid."""
 
 TRIANGULAR = Signature(
     "solve/triangular.cu",
@@ -54,13 +47,8 @@ TRIANGULAR = Signature(
 )
 
 
-class CudaSpace:
+class CudaSpace(PassSpace):
     """Vectors on a GPU; see `dasp.solvers.space.Space`."""
-
-    def __init__(self, device: str, dtype: np.dtype[Any], on: CudaDevice) -> None:
-        self.device, self.dtype, self.on = device, dtype, on
-        self.trace = Trace(Slots())
-        self.captures = True
 
     def wait(self) -> None:
         """Wait for all launches on the current stream."""
@@ -113,29 +101,6 @@ class CudaSpace:
         scalars = self.on.zeros(len(values), np.float64)
         self.on.upload(scalars, values)
         return launch_pass(self, given, text, (scalars, none), (none, 0, none), none)
-
-    def blocks(self, n: int) -> int:
-        """Return the blocks of a pass over vectors of n numbers."""
-        width = THREADS * PACK_BYTES // self.dtype.itemsize
-        return max(1, min(ceil_div(n, width), BLOCKS_PER_PROCESSOR * self.on.processors))
-
-    def turn(self, products: int, *, costly: bool) -> int:
-        """Return the iterations, an even number, after which the loop looks at their verdict.
-
-        An iteration has so many `products` with matrices and preconditioners, and `costly` ones among them.
-        """
-        return COSTLY_TURN if costly else TURN
-
-    def totals(self, sums: Array) -> Array:
-        """Return the array in which `combine` leaves the totals of sums over ranks: on one GPU the sums."""
-        return sums
-
-    def combine(self, sums: Array, totals: Array, *, beside: bool = False) -> list[Callable[[], None]]:
-        """Return the launches that add the blocks' sums up over ranks; the next pass adds up the blocks.
-
-        On one GPU there is nothing to do. `beside` says that the next iteration needs them, behind a product.
-        """
-        return []
 
     def eager(self, vectors: CudaVectors, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
         """Prepare a pass that is launched when it is called; the host adds up its dot products."""

@@ -6,13 +6,11 @@ the head of that pass, by each thread for itself, and stored on the GPU where la
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
-import numpy as np
-
-from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.types import Array
 from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.scalars import Scalar, Traced, TracedComplex, literal
@@ -124,20 +122,15 @@ class Trace:
         self.entries: list[TracedPass | Callable[[], None]] = []
         self.passes: list[TracedPass] = []
         self._left: tuple[int, Array | None, int] = (0, None, 0)
-        self._numbers = 0
+        self._numbers = itertools.count()
         self._declared: set[tuple[int, int]] = set()
         self._kept: dict[int, int] = {}
-
-    def next_number(self) -> int:
-        """Return a number for a scalar."""
-        self._numbers += 1
-        return self._numbers - 1
 
     def carried(self, name: str) -> Traced:
         """Return the scalar that has a name when the function begins."""
         if name in self._entering:
-            return Traced(self, f"sum[{self._entering.index(name)}]")
-        return Traced(self, f"in[{self.slots[name]}]")
+            return Traced(self._numbers, f"sum[{self._entering.index(name)}]")
+        return Traced(self._numbers, f"in[{self.slots[name]}]")
 
     def call(self, function: Callable[[], None]) -> None:
         """Record a call that touches vectors: a product."""
@@ -156,7 +149,7 @@ class Trace:
             self.entries.append(given)
             self.passes.append(given)
         dots = range(first, first + len(given.dots))
-        return tuple(Traced(self, f"sum[{k}]", stage=len(self.passes)) for k in dots)
+        return tuple(Traced(self._numbers, f"sum[{k}]", stage=len(self.passes)) for k in dots)
 
     def finish(
         self,
@@ -203,7 +196,7 @@ class Trace:
 
     def scalar(self, value: Scalar) -> Traced:
         """Return a scalar as a traced one, a constant too."""
-        return value if isinstance(value, Traced) else Traced(self, literal(float(value)))
+        return value if isinstance(value, Traced) else Traced(self._numbers, literal(float(value)))
 
     def _use(self, value: Traced, stage: int) -> str:
         """Declare a scalar at the head of a pass, and return its name there."""
@@ -227,34 +220,3 @@ class Trace:
             assert slot < SLOTS
             self.passes[value.stage].stores.append(f"out[{slot}] = {self._use(value, value.stage)};")
         return self._kept[value.number]
-
-
-class PassSpace(Protocol):
-    """The space of a GPU, or of a rank's, as vectors and loops see it.
-
-    Attributes
-    ----------
-    dtype : numpy.dtype
-    on : CudaDevice
-    trace : Trace
-        On which passes and products are written down.
-    captures : bool
-        True if all products written down can be captured in a graph.
-    """
-
-    dtype: np.dtype[Any]
-    on: CudaDevice
-    trace: Trace
-    captures: bool
-
-    def blocks(self, n: int) -> int:
-        """Return the blocks of a pass over vectors of n numbers."""
-
-    def turn(self, products: int, *, costly: bool) -> int:
-        """Return the iterations, an even number, after which the loop looks at their verdict."""
-
-    def totals(self, sums: Array) -> Array:
-        """Return the array in which `combine` leaves the totals of sums over ranks."""
-
-    def combine(self, sums: Array, totals: Array, *, beside: bool = False) -> list[Callable[[], None]]:
-        """Return the launches that add the sums of blocks up over ranks."""

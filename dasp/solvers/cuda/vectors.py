@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dasp.runtime.sizes import round_up
 from dasp.runtime.types import Array
-from dasp.solvers.cuda.passes import PACK_BYTES
-from dasp.solvers.cuda.trace import PartOfDot, PassSpace, TracedPass
+from dasp.solvers.cuda.passes import PACK_BYTES, PassSpace
+from dasp.solvers.cuda.trace import PartOfDot, TracedPass
 from dasp.solvers.scalars import Scalar, TracedComplex
 from dasp.solvers.space import Dot, Update, parse_dot, parse_update
 
