@@ -25,7 +25,7 @@ from dasp.cli.report import Table
 from dasp.cli.timing import Candidate, replays, time_host
 from dasp.dense.gemm.rungs_cuda import user_table
 from dasp.formats import cost, device_cuda
-from dasp.formats.cost import TUNE, CostModel, Gathers
+from dasp.formats.cost import CostModel, Gathers
 from dasp.matrix import convert, planning
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import find_device
@@ -146,7 +146,9 @@ COLLECTION = {
 }
 """Matrices of many structures, small and large."""
 
-SEARCHED = tuple(field.name for field in dataclasses.fields(CostModel) if field.metadata["again"] == TUNE)
+SEARCHED = (
+    *("most_steps", "slot", "slice", "row", "near_bytes", "near", "far", "large_block", "slot_bytes"),
+)
 """The fields that are searched, in this order."""
 
 FACTORS = 0.5, 2.0
@@ -286,11 +288,10 @@ def table(model: CostModel, measured: Mapping[str, Any]) -> str:
     """Return the measured numbers as text, beside those until now."""
     if not measured:
         return "No other numbers make products faster: those until now stay."
-    units = {field.name: field.metadata["unit"] for field in dataclasses.fields(model)}
     lines: list[tuple[str, ...]] = [
-        (name, _text(getattr(model, name)), _text(value), units[name]) for name, value in measured.items()
+        (name, _text(getattr(model, name)), _text(value)) for name, value in measured.items()
     ]
-    return Table("", ("field", "until now", "measured", "unit"), lines, frozenset({"unit"})).text()
+    return Table("", ("field", "until now", "measured"), lines).text()
 
 
 def _text(value: Any) -> str:

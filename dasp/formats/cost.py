@@ -67,25 +67,14 @@ class Gpu(NamedTuple):
     bandwidth: float
 
 
-def number(unit: str, trades: str, again: str) -> Any:
-    """Describe a field of `CostModel`: its unit, what it trades, and how it is measured again."""
-    return dataclasses.field(metadata={"unit": unit, "trades": trades, "again": again})
-
-
-TUNE = "dasp tune machine"
-_DEVICE = "what the device says"
-_SURVEY = "benchmarks/structures.py"
-_BOOK = "the experiments of benchmarks/lab_book.md"
-_COST = "units of cost"
-
-
 @dataclass(frozen=True, kw_only=True)
 class CostModel:
     """The measured numbers of one machine, by which plans for it are chosen.
 
     Costs are compared with each other alone, so each kind of device counts in a unit of its own: bytes of
-    memory traffic on a GPU, slots on a CPU. The metadata of a field say its unit, what it trades against
-    what, and how it is measured again.
+    memory traffic on a GPU, slots on a CPU. `dasp tune machine` searches some of the numbers
+    (`dasp.cli.tune.SEARCHED`); the others were measured by the experiments of benchmarks/lab_book.md, unless
+    they say more.
 
     Raises
     ------
@@ -93,103 +82,77 @@ class CostModel:
         For a number outside its range.
     """
 
-    name: str = number("", "nothing", "")
-    kind: str = number("cpu or gpu", "nothing", "")
+    name: str
+    kind: str
+    """`cpu` or `gpu`."""
 
     # ---- how many steps a slice has: few keep a machine busy, many take fewer bytes
-    steps: tuple[tuple[int, int], ...] = number(
-        "(entries, steps)",
-        "most steps of a slice in matrices of fewer entries: short slices are many and keep a machine busy, "
-        "long ones take fewer bytes",
-        _BOOK,
-    )
-    most_steps: int = number("steps", "the same for larger matrices", TUNE)
-    long_slices: tuple[tuple[int, int, int, float], ...] = number(
-        "(steps, lanes, slices, share)",
-        "most steps where so many lanes hold every row, rows are mostly longer than the steps otherwise, on "
-        "average at least as long as such a share of the longest, and at least so many slices are left: "
-        "columns of fewer bytes, against fewer warps",
-        _BOOK,
-    )
+    steps: tuple[tuple[int, int], ...]
+    """(entries, steps): most steps of a slice in matrices of fewer entries. Short slices are many."""
+    most_steps: int
+    """The same for larger matrices."""
+    long_slices: tuple[tuple[int, int, int, float], ...]
+    """(steps, lanes, slices, share): most steps where so many lanes hold every row, rows are mostly longer
+    than the steps otherwise, on average at least as long as such a share of the longest, and at least so many
+    slices are left. Columns take fewer bytes, and there are fewer warps."""
 
     # ---- in which order rows come: sorted rows save pads, and cost gathers and numbers of rows
-    slot: float = number(f"{_COST} a slot", "pads against far x and numbers of rows", TUNE)
-    value_byte: float = number(
-        f"{_COST} a byte of a stored value", "the same; 0 where slots are not bound by memory", _BOOK
-    )
-    slice: float = number(f"{_COST} a slice", "few long slices against many short ones", TUNE)
-    row: float = number(
-        f"{_COST} a row", "what storing y out of order costs, against the pads it saves", TUNE
-    )
-    near_bytes: int = number("bytes of x", "up to which x lies in a core's own cache", TUNE)
-    near: Gathers = number(_COST, "pads against gathers where x is near", TUNE)  # noqa: RUF009
-    far: Gathers = number(_COST, "the same where x is far", TUNE)  # noqa: RUF009
-    scattered_bytes: int = number(
-        "bytes of y", "up to which rows sorted over all rows cost no more than others", _SURVEY
-    )
-    scattered_row: float = number(
-        f"{_COST} a row",
-        "the same beyond: parts of y's sectors leave the cache before the others come",
-        _SURVEY,
-    )
-    most_growth: float = number(
-        "ratio", "plans larger than the smallest one by more are not taken, whatever they gather", _BOOK
-    )
-    least_saving: float = number(
-        "share of a plan",
-        "that sorted rows must be able to save for windows to be tried: a product, against a plan",
-        _BOOK,
-    )
-    sampled_rows: int = number(
-        "rows",
-        "from which on sort windows are tried on a sample: less planning, against windows that cost more",
-        _BOOK,
-    )
+    slot: float
+    """Cost of a slot, with a pad or not."""
+    value_byte: float
+    """Cost of a byte of a stored value; 0 where slots are not bound by memory."""
+    slice: float
+    """Cost of a slice: few long ones against many short ones."""
+    row: float
+    """Cost of storing a row of y out of order, against the pads that it saves."""
+    near_bytes: int
+    """Bytes of x up to which it lies in a core's own cache."""
+    near: Gathers
+    """Cost of gathers where x is near."""
+    far: Gathers
+    """Cost of gathers where x is far."""
+    scattered_bytes: int
+    """Bytes of y up to which rows sorted over all rows cost no more than others: benchmarks/structures.py."""
+    scattered_row: float
+    """Cost of a row beyond, where parts of y's sectors leave the cache before the others come; likewise."""
+    most_growth: float
+    """Plans are not taken, whatever they gather, if they are larger than the smallest one by this ratio."""
+    least_saving: float
+    """Share of a plan that sorted rows must be able to save for windows to be tried."""
+    sampled_rows: int
+    """Rows from which on sort windows are tried on a sample: plans come sooner, and windows may cost more."""
 
     # ---- how many slices a block has: many read the same x once, and wait for the slowest
-    large_block: float = number(
-        "ratio", "what a block of `MANY_WARPS` slices costs more: it waits for its slowest warp", TUNE
-    )
-    slot_bytes: float = number(
-        "bytes a slot", "a slot takes at least as long as so many bytes, however few it has", TUNE
-    )
-    block_slots: tuple[float, float] = number(
-        "slots of a slice",
-        "from which on blocks of `SOME_WARPS` pay where all slices run at once, and blocks of `MANY_WARPS` "
-        "may: a block waits for its slowest warp, the longer the shorter its slices are",
-        _BOOK,
-    )
-    tiny_bytes: float = number(
-        "bytes of the plan and of y for a slice",
-        "up to which blocks of `SOME_WARPS` pay where all slices have one row a lane: launching a block "
-        "takes as long as it runs",
-        _SURVEY,
-    )
+    large_block: float
+    """Ratio by which a block of `MANY_WARPS` slices costs more, as it waits for its slowest warp."""
+    slot_bytes: float
+    """A slot takes at least as long as so many bytes, however few it has."""
+    block_slots: tuple[float, float]
+    """Slots of a slice from which on blocks of `SOME_WARPS` pay where all slices run at once, and blocks of
+    `MANY_WARPS` may: a block waits for its slowest warp, the longer the shorter its slices are."""
+    tiny_bytes: float
+    """Bytes of the plan and of y for a slice up to which blocks of `SOME_WARPS` pay where all slices have one
+    row a lane, and launching a block takes as long as it runs: benchmarks/structures.py."""
 
     # ---- several columns on a GPU: in slices, in tiles for tensor cores, or transposed first
-    tile_entries: tuple[tuple[int, int, float], ...] = number(
-        "(bytes of a number of X, columns, entries a tile)",
-        "from so many bytes and columns on, how full the 32 slots of a tile must be for tensor cores to "
-        "multiply: rows of X read once for several of A, against slots without an entry",
-        "benchmarks/bench/columns.py",
-    )
+    tile_entries: tuple[tuple[int, int, float], ...]
+    """(bytes of a number of X, columns, entries of a tile): from so many bytes and columns on, how full the
+    32 slots of a tile must be for tensor cores to multiply. They read a row of X once for several of A, and
+    multiply slots without an entry: benchmarks/bench/columns.py."""
 
-    # ---- what a GPU has room and time for
-    wave_slices: int = number("slices", "that run at the same time: more take turns", _DEVICE)
-    multiprocessors: int = number("", "slices that run at once against those that wait", _DEVICE)
-    kept_plans: tuple[int, int] = number(
-        "bytes of a plan",
-        "from and up to which a share of it is told to stay in the L2 until the next product: smaller ones "
-        "stay by themselves, of larger ones too little would",
-        _DEVICE,
-    )
-    kept_bytes: int = number("bytes of a plan, x and y", "that have room there together", _DEVICE)
-    launch_bytes: float = number(
-        "bytes of memory traffic in the time of a few launches, or of a message between GPUs",
-        "passes over vectors, against what they save: X transposed to rows for a product by several columns, "
-        "and sums over ranks that no rank waits for",
-        _DEVICE,
-    )
+    # ---- what a GPU has room and time for, by what it says of itself
+    wave_slices: int
+    """Slices that run at the same time; more take turns."""
+    multiprocessors: int
+    kept_plans: tuple[int, int]
+    """Bytes of a plan from and up to which a share of it is told to stay in the L2 until the next product:
+    smaller ones stay by themselves, and too little would of larger ones."""
+    kept_bytes: int
+    """Bytes of a plan, x and y that have room there together."""
+    launch_bytes: float
+    """Bytes of memory traffic in the time of a few launches, or of a message between GPUs, against what
+    passes over vectors save: X transposed to rows for a product by several columns, and sums over ranks that
+    no rank waits for."""
 
     def __post_init__(self) -> None:
         """Check every number."""
@@ -250,10 +213,6 @@ class CostModel:
             kept_bytes=round(room * base.kept_bytes),
             launch_bytes=bandwidth * base.launch_bytes,
         )
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the fields by name, for JSON."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @classmethod
     def from_dict(cls, given: object) -> Self:

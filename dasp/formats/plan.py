@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -100,34 +99,14 @@ def is_array(value: object) -> bool:
     return hasattr(kind, "nbytes") and not _names(kind)
 
 
-_getters: dict[Any, Callable[[Any], tuple[Any, ...]]] = {}
-"""Functions that get all arrays of a part at once, by the types of the part and of its fields."""
-
-
 def arrays_of(part: object) -> Iterator[Array]:
-    """Return every array of a plan, or of a part, in the order of its fields."""
-    kinds = type(part), *map(type, vars(part).values())
-    get = _getters.get(kinds)
-    if get is None:
-        get = _getters[kinds] = _getter(list(_paths(part)))
-    return iter(get(part))
-
-
-def _paths(part: object) -> Iterator[str]:
-    """Return the dotted names of all fields of a dataclass that are arrays."""
+    """Give every array of a plan, or of a part, in the order of its fields."""
     for name in _names(type(part)):
-        value = getattr(part, name)
+        value: Any = getattr(part, name)
         if _names(type(value)):
-            yield from (f"{name}.{path}" for path in _paths(value))
+            yield from arrays_of(value)
         elif is_array(value):
-            yield name
-
-
-def _getter(paths: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that gets the values of some dotted names at once."""
-    if len(paths) < 2:
-        return lambda part: tuple([attrgetter(path)(part) for path in paths])
-    return attrgetter(*paths)
+            yield value
 
 
 def with_arrays(part: T, arrays: Iterator[Array]) -> T:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
@@ -144,7 +144,7 @@ def _pack(part: Any, prefix: str, arrays: dict[str, np.ndarray], scalars: dict[s
     for field in fields(part):
         value, path = getattr(part, field.name), prefix + field.name
         if isinstance(value, CostModel):
-            scalars[path] = value.as_dict()
+            scalars[path] = asdict(value)
         elif is_dataclass(value):
             _pack(value, path + ".", arrays, scalars)
         elif isinstance(value, np.dtype):
