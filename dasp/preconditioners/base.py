@@ -16,7 +16,7 @@ from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import find_device
 from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
-from dasp.runtime.arrays import library, operand, to_host
+from dasp.runtime.arrays import is_array, operand, to_host
 from dasp.runtime.process import ProcessLock
 from dasp.runtime.types import Array
 from dasp.solvers.arguments import space_for
@@ -177,7 +177,7 @@ class Preconditioner:
             If r is no array, has another shape or is elsewhere, or `out` has a type that cannot hold M r.
         """
         r = operand("r", r)
-        if out is not None and library(out) is None:
+        if out is not None and not is_array(out):
             raise TypeError(f"out is {_check.kind_of(out)}; a numpy.ndarray or a cupy.ndarray is needed")
         if r.shape not in ((self.shape[0],), (self.shape[0], 1)):
             raise ValueError(f"r has shape {r.shape}; ({self.shape[0]},) is needed")

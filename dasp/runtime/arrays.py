@@ -18,8 +18,6 @@ from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.types import Array, DeviceArray, Vector
 
-Library = Literal["numpy", "cupy"]
-
 _OVERLAP_WORK = 100_000
 """Steps after which NumPy stops to decide whether two odd views share an element; they count as sharing."""
 
@@ -27,17 +25,15 @@ _OVERLAP_WORK = 100_000
 # Which library
 
 
-def library(array: object) -> Library | None:
-    """Return whose array this is, subclasses included; None if it is neither NumPy's nor CuPy's.
+def is_array(array: object) -> TypeGuard[Array]:
+    """Return True for an array of NumPy or CuPy, subclasses included.
 
     Examples
     --------
-    >>> library(np.zeros(3)), library([0.0])
-    ('numpy', None)
+    >>> is_array(np.zeros(3)), is_array([0.0])
+    (True, False)
     """
-    if isinstance(array, np.ndarray):
-        return "numpy"
-    return "cupy" if is_cupy(array) else None
+    return isinstance(array, np.ndarray) or is_cupy(array)
 
 
 def is_cupy(array: object) -> TypeGuard[DeviceArray]:
@@ -96,7 +92,7 @@ def operand(name: str, given: object) -> Array:
     TypeError
         For anything else, and if `take` refuses it.
     """
-    if library(given) is None:
+    if not is_array(given):
         raise TypeError(f"{name} is {_check.kind_of(given)}; a numpy.ndarray or a cupy.ndarray is needed")
     return given if is_cupy(given) else take(name, given)
 
@@ -161,14 +157,6 @@ def _refuse_others(name: str, given: object) -> None:
         )
 
 
-def vector(name: str, given: object) -> Vector:
-    """Return an array-like of one dimension, as `take` does."""
-    array = take(name, given)
-    if array.ndim != 1:
-        raise ValueError(f"{name} has shape {array.shape}; one dimension is needed")
-    return array
-
-
 def index(name: str, given: object) -> Vector:
     """Return an array-like of indices as int32 or int64, whichever holds every number of its type.
 
@@ -189,7 +177,9 @@ def index(name: str, given: object) -> Vector:
     >>> index("row", np.array([3, 1], ">u4"))
     array([3, 1])
     """
-    array = vector(name, given)
+    array = take(name, given)
+    if array.ndim != 1:
+        raise ValueError(f"{name} has shape {array.shape}; one dimension is needed")
     if not array.size and not isinstance(given, np.ndarray):
         array = array.astype(np.int32)  # an empty list is an array of float64
     if array.dtype.kind not in "iu":
