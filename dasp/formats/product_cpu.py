@@ -148,7 +148,7 @@ def _convert(array: Vector, kind: np.dtype[Any]) -> Vector:
     runs = array.flags.forc or (array.ndim == 2 and (_in_rows(array) or _in_rows(array.T)))
     if array.dtype == kind and array.flags.aligned and runs:
         return array
-    if array.dtype.itemsize == 2 and kind == np.float32 and array.dtype.kind in "fV":
+    if array.dtype == np.float16 and kind == np.float32:
         return widened(np.require(array, None, ["A"]))
     return np.array(array, kind, order="K")
 

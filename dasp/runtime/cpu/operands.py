@@ -4,7 +4,8 @@ A product of several columns reads rows of X and writes rows of Y. Where they li
 of these are transposed at a time: square blocks, in vector registers.
 
 Numbers in half precision are widened to float32 before a product, and rounded once after it. NumPy takes
-several nanoseconds a number; the loops here have no branches, so that LLVM makes vectors of them.
+several nanoseconds a number, but for a bfloat16 that is widened; the loops here have no branches, so that
+LLVM makes vectors of them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numba.extending import intrinsic
 
 from dasp.runtime.arrays import order
 from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.emitter import I32, as_floats
 from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.dtypes import BFLOAT16
 from dasp.runtime.sizes import ceil_div
@@ -148,17 +150,16 @@ def _function_of(block: int, words: int, kind: np.dtype[Any]) -> Callable[[Vecto
 
 
 def widened(x: Vector) -> Vector:
-    """Return numbers of float16 or bfloat16 as float32, exactly, in one run of the order of x.
+    """Return numbers of float16 as float32, exactly, in one run of the order of x.
 
     Parameters
     ----------
-    x : numpy.ndarray, float16 or bfloat16
+    x : numpy.ndarray, float16
         Aligned.
     """
     near = order(x)  # not "K": what NumPy takes for that differs where strides are 0
     wide = np.empty(x.shape, np.float32, near)
-    move = _widen_bfloat16 if x.dtype == BFLOAT16 else _widen_float16
-    move(x.ravel(near).view(np.uint16), wide.ravel(near).view(np.uint32))
+    _widen_float16(x.ravel(near).view(np.uint16), wide.ravel(near))
     return wide
 
 
@@ -172,7 +173,7 @@ def store_rounded(wide: Vector, y: Vector) -> None:
         Both in one run of the same order; y aligned.
     """
     move = _round_bfloat16 if y.dtype == BFLOAT16 else _round_float16
-    move(wide.ravel("K").view(np.uint32), y.ravel("K").view(np.uint16))
+    move(wide.ravel("K"), wide.ravel("K").view(np.uint32), y.ravel("K").view(np.uint16))
 
 
 def bits_of_halves(numbers: Vector) -> Vector:
@@ -183,28 +184,21 @@ def bits_of_halves(numbers: Vector) -> Vector:
 
 @intrinsic
 def _as_float(typing_context, bits):
-    """Return the float32 of these bits."""
+    """Return the float32 of a number in float16, of which the bits are given."""
 
     def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.FloatType())
+        none = ir.Constant(ir.VectorType(arguments[0].type, 1), ir.Undefined)
+        single = builder.insert_element(none, arguments[0], ir.Constant(I32, 0))
+        wide = as_floats(builder, signature.args[0], single)
+        return builder.extract_element(wide, ir.Constant(I32, 0))
 
-    return types.float32(types.uint32), generate
-
-
-@intrinsic
-def _as_bits(typing_context, number):
-    """Return the bits of a float32."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.IntType(32))
-
-    return types.uint32(types.float32), generate
+    return types.float32(bits), generate
 
 
 _compile = jit(nogil=True, error_model="numpy")
 
-_SCALE, _UNITS = np.float32(2.0**112), np.float32(2.0**24)
-"""The factor for the bias of float16's exponent; the inverse of its least subnormal number."""
+_UNITS = np.float32(2.0**24)
+"""The inverse of float16's least subnormal number."""
 
 _INFINITY, _SIGN = np.uint32(0x7F800000), np.uint32(0x8000)
 _LEAST_NORMAL, _BEYOND = np.uint32(113 << 23), np.uint32(143 << 23)
@@ -212,30 +206,20 @@ _LEAST_NORMAL, _BEYOND = np.uint32(113 << 23), np.uint32(143 << 23)
 
 
 @_compile
-def _widen_float16(halves, bits):
+def _widen_float16(halves, wide):
     for i in range(len(halves)):
-        half = np.uint32(halves[i])
-        size = (half & np.uint32(0x7FFF)) << np.uint32(13)
-        word = _as_bits(_as_float(size) * _SCALE)
-        word |= _INFINITY if size >= np.uint32(0x7C00 << 13) else np.uint32(0)
-        bits[i] = word | (half & _SIGN) << np.uint32(16)
+        wide[i] = _as_float(halves[i])
 
 
 @_compile
-def _widen_bfloat16(halves, bits):
-    for i in range(len(halves)):
-        bits[i] = np.uint32(halves[i]) << np.uint32(16)
-
-
-@_compile
-def _round_float16(bits, halves):
+def _round_float16(wide, bits, halves):
     for i in range(len(bits)):
         word = bits[i]
         size = word & np.uint32(0x7FFFFFFF)
         # The exponent moves by 112; half a unit of the last bit that is kept, less one if that bit is even.
         odd = size >> np.uint32(13) & np.uint32(1)
         normal = (size - np.uint32(112 << 23) + np.uint32(0xFFF) + odd) >> np.uint32(13)
-        small = np.uint32(np.rint(min(_as_float(size), np.float32(1.0)) * _UNITS))
+        small = np.uint32(np.rint(min(abs(wide[i]), np.float32(1.0)) * _UNITS))
         half = normal if size >= _LEAST_NORMAL else small
         half = np.uint32(0x7C00) if size >= _BEYOND else half
         half = np.uint32(0x7E00) if size > _INFINITY else half
@@ -243,7 +227,7 @@ def _round_float16(bits, halves):
 
 
 @_compile
-def _round_bfloat16(bits, halves):
+def _round_bfloat16(wide, bits, halves):
     for i in range(len(bits)):
         word = bits[i]
         odd = word >> np.uint32(16) & np.uint32(1)
