@@ -32,6 +32,8 @@ pytestmark = pytest.mark.slow
 needs_two = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a team needs two processors")
 posix = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 DASP = Policy.dasp()
+Product = tuple[Callable[[np.ndarray], Any], np.ndarray]
+"""A product into an array, and its right result."""
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def all_sleep_through(products: int, planned: SpMatrix, x: np.ndarray, want: np.
 
 
 @needs_two
-@pytest.mark.parametrize("spec", ["rmat:8", "dense:70", "poisson2d:40", "spikes:3000:3:2000"])
+@pytest.mark.parametrize("spec", ["rmat:8", "spikes:3000:3:2000"])
 @pytest.mark.parametrize("policy", [Tuned("sell", steps=2), DASP], ids=["sell", "dasp"])
 def test_a_team_makes_the_bits_that_one_thread_makes(long_work: None, spec: str, policy: Policy) -> None:
     planned, x, want = prepared(spec, policy)
@@ -177,7 +179,7 @@ GIVEN: dict[str, Any] = dict.fromkeys("bdefgh", 1) | {"a": np.arange(4.0), "c": 
 
 
 def test_a_job_does_what_its_function_says() -> None:
-    job = _job.Job(shared(), CUTS, (0, 4, 4), **GIVEN)
+    job = _job.Job(shared(), CUTS, **GIVEN)
     x, y = np.full(4, 10.0), np.full(4, np.nan)
     for parts in (1, job.parts):
         _team.team().multiply(parts, job, 1.0, np.empty(0), x, y, 2.0, 0.0)
@@ -196,7 +198,7 @@ def test_a_job_does_what_its_function_says() -> None:
 )
 def test_a_slip_in_an_argument_is_an_exception(slip: dict[str, Any], words: str) -> None:
     with pytest.raises(TypeError, match=words):
-        _job.Job(shared(), CUTS, (0, 4, 4), **{**GIVEN, **slip})
+        _job.Job(shared(), CUTS, **{**GIVEN, **slip})
 
 
 def test_a_slip_in_a_declaration_is_an_exception() -> None:
@@ -204,37 +206,10 @@ def test_a_slip_in_a_declaration_is_an_exception() -> None:
     with pytest.raises(TypeError, match="first, last, b, a"):
         _job.SharedFunction(add_one, swapped, np.float64)
     with pytest.raises(TypeError, match="h given or not"):
-        _job.Job(shared(), CUTS, (0, 4, 4), **{name: GIVEN[name] for name in "abcdefg"})
+        _job.Job(shared(), CUTS, **{name: GIVEN[name] for name in "abcdefg"})
     for cuts in ([1, 2, 3, 4, 4], [0, 2, 1, 3, 4], [0, 1]):
         with pytest.raises(ValueError, match="rise from 0"):
-            _job.Job(shared(), np.array(cuts), (0, 4, 4), **GIVEN)
-
-
-READ_ONLY = np.zeros(4)
-READ_ONLY.flags.writeable = False
-
-
-@pytest.mark.parametrize(
-    ("operands", "words"),
-    [
-        ((np.empty(0), np.zeros(3), np.zeros(4)), r"x is float64 of shape \(3,\)"),
-        ((np.empty(0), np.zeros(4, np.float32), np.zeros(4)), "x is float32"),
-        ((np.empty(0), np.zeros(4), np.zeros(5)), "y is"),
-        ((np.empty(0), np.zeros(4), np.zeros(8)[::2]), "contiguous"),
-        ((np.empty(0, np.float32), np.zeros(4), np.zeros(4)), "partials is float32"),
-        ((np.empty(1), np.zeros(4), np.zeros(4)), "partials is"),
-        ((np.empty(0), np.zeros(4, np.int64), np.zeros(4)), "x is int64"),
-        ((np.empty(0), np.zeros(4), READ_ONLY), "read-only"),
-    ],
-)
-@pytest.mark.parametrize("parts", [1, 2])
-def test_a_slip_in_an_operand_is_an_exception(operands: Any, words: str, parts: int) -> None:
-    job = _job.Job(shared(), np.arange(9) // 2, (0, 4, 4), **GIVEN)
-    before = [operand.copy() for operand in operands]
-    with pytest.raises(ValueError, match=words):
-        _team.team().multiply(parts, job, 1.0, *operands, 1.0, 0.0)
-    for operand, was in zip(operands, before, strict=True):
-        np.testing.assert_array_equal(operand, was)
+            _job.Job(shared(), np.array(cuts), **GIVEN)
 
 
 # Processors
@@ -242,15 +217,7 @@ def test_a_slip_in_an_operand_is_an_exception(operands: Any, words: str, parts: 
 
 @pytest.mark.parametrize(
     ("text", "want"),
-    [
-        ("max 100000", 8),
-        ("150000 100000", 2),
-        ("1000 100000", 1),
-        ("9900000 100000", 8),
-        ("", 8),
-        ("1 0", 8),
-        (None, 8),
-    ],
+    [("max 100000", 8), ("150000 100000", 2), ("1000 100000", 1), ("9900000 100000", 8), ("", 8), (None, 8)],
 )
 def test_a_container_may_use_what_its_quota_says(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, text: str | None, want: int
@@ -275,19 +242,6 @@ def test_no_more_threads_run_than_processors_unless_the_user_says_so(monkeypatch
         assert _threads.running(8) == 8
     finally:
         dasp.set_num_threads(None)
-
-
-@needs_two
-def test_workers_sleep_when_no_work_comes(long_work: None) -> None:
-    planned, x, want = prepared("poisson2d:50")
-    for _ in range(100):
-        planned @ x
-    team = _team.team()
-    until = time.monotonic() + 20
-    while team._awake[0] and time.monotonic() < until:
-        time.sleep(0.001)
-    assert time.monotonic() < until
-    np.testing.assert_array_equal(planned @ x, want)
 
 
 @needs_two
@@ -331,30 +285,6 @@ def test_a_stream_on_a_crowded_machine_goes_on_alone_and_comes_back(
     assert woken
 
 
-SHARED_PROCESSOR = """
-import os, time
-from dasp.runtime.cpu import threads as _threads
-os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-until = time.monotonic() + 1
-child = os.fork()
-before = _threads.count_preemptions()
-while time.monotonic() < until:
-    pass
-if child == 0:
-    os._exit(0)
-os.waitpid(child, 0)
-print(_threads.count_preemptions() > before)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="affinity is Linux's")
-def test_what_others_take_of_a_processor_is_counted() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SHARED_PROCESSOR], capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
-
-
 @needs_two
 def test_an_idle_process_uses_no_processor(long_work: None) -> None:
     planned, x, _ = prepared("poisson2d:50")
@@ -375,32 +305,28 @@ def test_an_idle_process_uses_no_processor(long_work: None) -> None:
 
 @needs_two
 @pytest.mark.parametrize("policy", [None, DASP], ids=["sell", "dasp"])
-@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
 def test_where_no_thread_can_be_started_products_are_made_alone(
-    long_work: None, monkeypatch: pytest.MonkeyPatch, policy: Policy | None, error: Exception
+    long_work: None, monkeypatch: pytest.MonkeyPatch, policy: Policy | None
 ) -> None:
     planned, x, want = prepared("poisson2d:60", policy)
     monkeypatch.setattr(_threads, "_helpers", [])
     monkeypatch.setattr(_threads, "_offered", type(_threads._offered)())
     monkeypatch.setattr(_team, "_made", {})
-    monkeypatch.setattr(_threads, "at_end", [])
-    monkeypatch.setattr(_threads, "_retry_at", 0.0)
     tries = []
 
     def start(thread: threading.Thread) -> None:
         tries.append(thread)
-        raise error
+        raise (MemoryError, RuntimeError)[len(tries) % 2]
 
     with monkeypatch.context() as context:
         context.setattr(threading.Thread, "start", start)
         given = [planned.matvec(x, out=np.full(len(want), np.nan)) for _ in range(50)]
         for out in given:
             np.testing.assert_array_equal(out, want)
-        assert 1 <= len(tries) <= 5
+        assert len(tries) > 1
         for out in given:
             out.fill(-1)
     # Threads can be started again: nothing that was left over is done, and workers come.
-    monkeypatch.setattr(_threads, "_retry_at", 0.0)
     until = time.monotonic() + 20
     while not any("dasp" in thread.name and thread.is_alive() for thread in threading.enumerate()):
         np.testing.assert_array_equal(planned @ x, want)
@@ -419,42 +345,34 @@ def interrupt(*_: object) -> None:
     raise Interrupt
 
 
-KINDS: dict[str, Callable[[], tuple[Callable[[Any], Any], np.ndarray]]] = {}
-
-
-def kind(function: Any) -> Any:
-    KINDS[function.__name__] = function
-    return function
-
-
-@kind
-def slices() -> Any:
-    planned, x, want = prepared("poisson2d:150")
+def sparse(policy: Policy | None) -> Product:
+    planned, x, want = prepared("poisson2d:150", policy)
     return lambda out: planned.matvec(x, out=out), want
 
 
-@kind
-def tiled() -> Any:
-    planned, x, want = prepared("poisson2d:150", DASP)
-    return lambda out: planned.matvec(x, out=out), want
-
-
-@kind
-def dense() -> Any:
-    a = np.random.default_rng(0).standard_normal((160, 160))
+def dense(n: int) -> Product:
+    a = np.random.default_rng(n).standard_normal((n, n))
     return lambda out: gemm(a, a, out=out), gemm(a, a)
 
 
-@kind
-def bytes_() -> Any:
+def codes() -> Product:
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 256, (4, 10), np.uint8), rng.integers(0, 256, (10, 1 << 17), np.uint8)
     return lambda out: gf256.matmul(a, b, out=out), gf256.matmul(a, b)
 
 
+KINDS = {
+    "sell": lambda: sparse(None),
+    "dasp": lambda: sparse(DASP),
+    "dense": lambda: dense(160),
+    "other dense": lambda: dense(150),
+    "codes": codes,
+}
+
+
 @needs_two
 @posix
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ["sell", "dasp", "dense", "codes"])
 def test_nothing_is_written_once_an_interrupt_has_been_raised(long_work: None, name: str) -> None:
     product, want = KINDS[name]()
     dasp.set_num_threads(2)
@@ -483,16 +401,10 @@ def test_nothing_is_written_once_an_interrupt_has_been_raised(long_work: None, n
     assert _team.team()._taken[0] == 0
 
 
-@kind
-def other_dense() -> Any:
-    b = np.random.default_rng(1).standard_normal((150, 150))
-    return lambda out: gemm(b, b, out=out), gemm(b, b)
-
-
 @needs_two
 @posix
 @pytest.mark.parametrize(
-    ("name", "inner"), [*((name, name) for name in KINDS), ("dense", "other_dense"), ("bytes_", "slices")]
+    ("name", "inner"), [("sell", "sell"), ("dasp", "dasp"), ("dense", "other dense"), ("codes", "codes")]
 )
 def test_a_handler_may_multiply(long_work: None, name: str, inner: str) -> None:
     product, want = KINDS[name]()
@@ -583,47 +495,6 @@ def test_products_are_right_until_the_very_end(end: str, earlier: str) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     lines = bool(earlier) + {"in turn": 4, "daemon": 1, "fork": 2}[end]
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["True"] * lines, "")
-
-
-NO_THREADS = """
-threading.stack_size(1 << 47)
-try:
-    threading.Thread(target=print).start()
-    print("this system starts any thread")
-except (RuntimeError, MemoryError):
-    pass
-products()
-products()
-threading.stack_size(0)
-time.sleep(0.6)
-products()
-print(threading.active_count() > 1)
-"""
-
-
-@needs_two
-@pytest.mark.skipif(sys.platform != "linux", reason="stacks that Linux does not give")
-def test_a_system_that_starts_no_thread() -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
-    command = [sys.executable, "-c", START + NO_THREADS]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
-    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["True"] * 4, "")
-
-
-ONE_PROCESSOR = """
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-for _ in range(20):
-    products()
-print(threading.active_count())
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinity")
-def test_one_processor_gets_one_thread() -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
-    command = [sys.executable, "-c", START + ONE_PROCESSOR]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
-    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["True"] * 20 + ["1"], "")
 
 
 def test_threadpoolctl_limits_products() -> None:

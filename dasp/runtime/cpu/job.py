@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections import namedtuple
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,17 +26,14 @@ CHUNKS = 4
 FIXED = 8
 """Arguments of a shared function that belong to the job."""
 
-OPERANDS = ("partials", "x", "y")
-"""Vectors that belong to a call; behind them comes the address of (alpha, beta)."""
+OPERANDS = 4
+"""Arguments that belong to a call: the addresses of partials, x, y and (alpha, beta)."""
 
 JOB = np.dtype(
     [
         ("function", np.int64),  # its address
         ("end", np.int64),  # of its range, which begins at 0
         ("cuts", np.int64),  # address of the rising cuts of the range: CHUNKS for each part, and one more
-        ("total", np.int64),  # NumPy's number of the type of partials and y
-        ("x", np.int64),  # and of that of x
-        ("sizes", np.int64, len(OPERANDS)),  # elements of the operands
         ("fixed", np.int64, FIXED),  # the arguments that belong to the job: addresses and integers
     ]
 )
@@ -70,7 +67,7 @@ def call(typing_context, job, operands, first, last):
             return [builder.load(builder.gep(place, [ir.Constant(_I64, k)])) for k in range(count)]
 
         (function,) = words(job, JOB_AT.function, 1)
-        others = words(job, JOB_AT.fixed, FIXED) + words(operands, 0, len(OPERANDS) + 1)
+        others = words(job, JOB_AT.fixed, FIXED) + words(operands, 0, OPERANDS)
         kind = ir.FunctionType(ir.VoidType(), [_I64] * (2 + len(others)))
         builder.call(builder.inttoptr(function, kind.as_pointer()), [first, last, *others])
         return context.get_dummy_value()
@@ -110,14 +107,14 @@ class SharedFunction:
         **options: Any,
     ) -> None:
         self.name, self.arguments = function.__name__, dict(arguments)
-        self.total, self.x = np.dtype(total), np.dtype(x or total)
+        self.x = np.dtype(x or total)
         *names, _, _, _, _ = inspect.signature(function).parameters
         if names != ["first", "last", *arguments] or len(arguments) != FIXED:
             raise TypeError(
                 f"{self.name} takes {', '.join(names)} before its operands; "
                 f"first, last, {', '.join(arguments)} are needed, {FIXED} behind the range"
             )
-        operands = [types.CPointer(from_dtype(kind)) for kind in (self.total, self.x, self.total, self.total)]
+        operands = [types.CPointer(from_dtype(np.dtype(kind))) for kind in (total, self.x, total, total)]
         kinds = [_numba_type(kind) for kind in arguments.values()]
         signature = types.void(types.int64, types.int64, *kinds, *operands)
         self._compiled = c_function(signature, function, **options)
@@ -138,8 +135,6 @@ class Job:
     function : SharedFunction
     cuts : int64, shape (CHUNKS * parts + 1,)
         Where chunks begin and end: rising from 0 to the end of the range.
-    sizes : tuple of int
-        Elements of partials, x and y.
     **arguments
         The function's, by name: arrays, which are kept alive, or ints.
 
@@ -151,9 +146,7 @@ class Job:
         If the cuts do not rise from 0.
     """
 
-    def __init__(
-        self, function: SharedFunction, cuts: Vector, sizes: tuple[int, ...], **arguments: Any
-    ) -> None:
+    def __init__(self, function: SharedFunction, cuts: Vector, **arguments: Any) -> None:
         if set(arguments) != set(function.arguments):
             wrong = ", ".join(sorted(set(arguments) ^ set(function.arguments)))
             raise TypeError(f"{wrong} given or not; {function.name} takes {', '.join(function.arguments)}")
@@ -164,20 +157,9 @@ class Job:
         record = memory[0]
         record["function"], record["end"] = function.address, cuts[-1]
         record["cuts"] = _word("cuts", np.int64, cuts)
-        record["total"], record["x"], record["sizes"] = function.total.num, function.x.num, sizes
         record["fixed"] = [_word(name, kind, arguments[name]) for name, kind in function.arguments.items()]
         self.address = address(memory.view(np.uint8))
-        self._record, self._kept = memory, (function, cuts, arguments)
-
-    def refuse(self, *operands: Any) -> NoReturn:
-        """Say which operand of a call does not fit."""
-        function, _, _ = self._kept
-        for name, size, array in zip(OPERANDS, self._record["sizes"][0], operands, strict=False):
-            given = f"{name} is {array.dtype} of shape {array.shape}"
-            kind = function.x if name == "x" else function.total
-            if array.dtype != kind or array.shape != (size,) or not array.flags.c_contiguous:
-                raise ValueError(f"{given}; {function.name} needs {kind} of shape ({size},), contiguous")
-        raise ValueError(f"partials or y is read-only; {function.name} writes them")
+        self._kept = memory, function, cuts, arguments
 
 
 def _word(name: str, kind: Kind, value: Any) -> int:

@@ -19,6 +19,7 @@ alone.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import threading
@@ -31,7 +32,6 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
-from numba.np.numpy_support import as_dtype
 
 from dasp.runtime.arrays import address
 from dasp.runtime.cpu import threads as _threads
@@ -81,7 +81,7 @@ LINE = 128
 STATE = np.dtype(
     {
         "names": ("epoch", "patience", "finished", "taken", "awake", "parts", "job", "operands"),
-        "formats": [np.int64] * 7 + [(np.int64, len(OPERANDS) + 1)],
+        "formats": [np.int64] * 7 + [(np.int64, OPERANDS)],
         "offsets": [0, WORD, LINE, 2 * LINE, 3 * LINE, *(4 * LINE + WORD * word for word in range(3))],
         "itemsize": 5 * LINE,
     }
@@ -107,10 +107,14 @@ def team() -> Team:
     """Return the process's team; it has no threads before its first long product."""
     if not _made:
         # No lock, which a signal's handler that multiplies would find taken by the code that it interrupts.
-        made = Team()
-        if _made.setdefault("team", made) is made:
-            _threads.at_end.append(made.close)
+        _made.setdefault("team", Team())
     return _made["team"]
+
+
+@atexit.register  # so before the end of the threads themselves
+def _close() -> None:
+    for made in _made.values():
+        made.close()
 
 
 if hasattr(os, "register_at_fork"):
@@ -158,17 +162,15 @@ class Team:
         seconds : float
             About how long one thread needs.
         *operands : partials, x, y, alpha, beta
-            Vectors of the job's types and sizes, and two numbers.
-
-        Raises
-        ------
-        ValueError
-            If an operand has another type or size.
+            Contiguous vectors of the job's types, as long as its function reads and writes them, and two
+            numbers. Nothing compares them with the job.
         """
-        if parts > 1 and self._awake[0] < parts - 1:
+        if parts == 1:
+            multiply_alone(job, *operands)
+            return
+        if self._awake[0] < parts - 1:
             parts = self._wake(parts, seconds)
-        if not _execute(self._state, parts, job.address, *operands):
-            job.refuse(*operands)
+        _execute(self._state, parts, job.address, *operands)
         now = self._last = time.perf_counter()
         if now > self._look_at:
             self._look(now)
@@ -218,30 +220,17 @@ def is_short(seconds: float) -> bool:
 
 def multiply_alone(job: Job, *operands: Any) -> None:
     """Do a job in the calling thread; see `Team.multiply`."""
-    if not _execute(0, 1, job.address, *operands):
-        job.refuse(*operands)
+    _execute(0, 1, job.address, *operands)
 
 
 @_compile
 def _execute(state, parts, job, partials, x, y, alpha, beta):
-    """Do a job, alone if it has one part or the team is taken; if operands do not fit, do nothing: False."""
-    total = load(job + JOB_AT.total)
-    if (
-        number_of(partials) != total
-        or number_of(x) != load(job + JOB_AT.x)
-        or number_of(y) != total
-        or not is_writable(partials)
-        or not is_writable(y)
-        or partials.size != load(job + JOB_AT.sizes)
-        or x.size != load(job + JOB_AT.sizes + WORD)
-        or y.size != load(job + JOB_AT.sizes + 2 * WORD)
-    ):
-        return False
+    """Do a job, alone if it has one part or the team is taken."""
     scale = on_stack((y.dtype.type(alpha), y.dtype.type(beta)))
     if parts == 1 or not _take(state):
         operands = on_stack((partials.ctypes.data, x.ctypes.data, y.ctypes.data, scale))
         call(job, operands, 0, load(job + JOB_AT.end))
-        return True
+        return
     store(state + _STATE.operands, partials.ctypes.data)
     store(state + _STATE.operands + WORD, x.ctypes.data)
     store(state + _STATE.operands + 2 * WORD, y.ctypes.data)
@@ -261,7 +250,6 @@ def _execute(state, parts, job, partials, x, y, alpha, beta):
         else:
             give_way()
     store(state + _STATE.taken, 0)
-    return True
 
 
 @_compile
@@ -387,25 +375,3 @@ def on_stack(typing_context, numbers):
         return builder.ptrtoint(place, _I64)
 
     return types.int64(numbers), generate
-
-
-@intrinsic
-def number_of(typing_context, array):
-    """Return NumPy's number of a vector's type; -1 if it is not contiguous."""
-    plain = array.ndim == 1 and array.layout == "C" and array.aligned
-    number = as_dtype(array.dtype).num if plain else -1
-
-    def generate(context, builder, signature, arguments):
-        return ir.Constant(_I64, number)
-
-    return types.int64(array), generate
-
-
-@intrinsic
-def is_writable(typing_context, array):
-    """Return True if a vector may be written to."""
-
-    def generate(context, builder, signature, arguments):
-        return ir.Constant(ir.IntType(1), int(array.mutable))
-
-    return types.boolean(array), generate

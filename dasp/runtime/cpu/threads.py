@@ -15,7 +15,6 @@ import contextlib
 import functools
 import math
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from numbers import Integral
@@ -34,9 +33,6 @@ except ImportError:  # Windows
     resource = None
 
 T = TypeVar("T")
-
-RETRY_SECONDS = 0.5
-"""For how long no thread is tried again after one could not be started: a try takes up to 0.1 ms."""
 
 JOIN_SECONDS = 10.0
 """Seconds for which the end of the process waits for a worker in the middle of something: it may be compiling
@@ -312,7 +308,6 @@ def _next() -> _Share | None:
 # ---- threads, until the process ends or forks --------------------------------------------------------
 
 _workers: list[Worker] = []
-_retry_at = 0.0
 _ending = False
 
 
@@ -353,15 +348,14 @@ class Worker:
             self._thread.join(JOIN_SECONDS)
 
     def _start(self) -> bool:
-        global _retry_at
-        if _ending or time.monotonic() < _retry_at:
+        if _ending:
             return False
         with Deferred():
             thread = self._thread = Thread(target=self._live, name=self._name, daemon=True)
             try:
                 thread.start()
             except (RuntimeError, MemoryError):
-                self._thread, _retry_at = None, time.monotonic() + RETRY_SECONDS
+                self._thread = None
         return self._thread is not None
 
     def _live(self) -> None:
@@ -374,16 +368,10 @@ class Worker:
             self.busy = False
 
 
-at_end: list[Callable[[], None]] = []
-"""Functions that send workers to sleep before the process ends."""
-
-
 def _end() -> None:
     """Stop the workers before the interpreter takes down what they use; from now on callers work alone."""
     global _ending
     _ending = True
-    for stop in at_end:
-        stop()
     for worker in _workers:
         worker.rouse()
     for worker in _workers:
@@ -392,12 +380,9 @@ def _end() -> None:
 
 def _forget() -> None:
     """Drop the workers in a forked child, where their threads do not exist."""
-    global _retry_at
     _workers.clear()
     _helpers.clear()
     _offered.clear()
-    at_end.clear()
-    _retry_at = 0.0
     _default.cache_clear()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dasp.runtime.arrays import address
 from dasp.runtime.cpu.job import CHUNKS, Job
-from dasp.runtime.cpu.team import NUMBER_SECONDS, multiply_alone, team
+from dasp.runtime.cpu.team import NUMBER_SECONDS, team
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.sizes import ceil_div, round_up
 from dasp.runtime.types import Vector
@@ -80,11 +80,7 @@ class CpuFused:
             shared = team()
             parts = shared.parts(self._seconds)
             job = self._jobs.get(parts) or self._prepare(parts)
-            operands = self._flat, self._readable, self._flat, 0.0, 0.0
-            if parts == 1:
-                multiply_alone(job, *operands)
-            else:
-                shared.multiply(parts, job, self._seconds, *operands)
+            shared.multiply(parts, job, self._seconds, self._flat, self._readable, self._flat, 0.0, 0.0)
         if not self._dots:
             return ()
         return tuple(self._sums.sum(axis=1)) if self._blocks != 1 else tuple(self._flat)
@@ -92,8 +88,7 @@ class CpuFused:
     def _prepare(self, parts: int) -> Job:
         """Keep the job of so many parts."""
         cuts = (self._blocks * np.arange(CHUNKS * parts + 1) // (CHUNKS * parts)).astype(np.int64)
-        sizes = len(self._flat), len(self._readable), len(self._flat)
-        job = self._jobs[parts] = Job(self._function, cuts, sizes, **self._arguments)
+        job = self._jobs[parts] = Job(self._function, cuts, **self._arguments)
         return job
 
 

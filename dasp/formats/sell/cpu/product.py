@@ -109,7 +109,7 @@ class SellCpuProduct(product_cpu.CpuProduct):
         rest = y.shape[1] - block.begin - block.columns
         mine = [span[block.begin : len(span) - rest] for span in spans]
         key = parts, x.dtype, y.dtype, *block[1:], x.strides[0], y.strides[0]
-        job = self._jobs.get(key) or self._prepare_block(key, [len(span) for span in mine])
+        job = self._jobs.get(key) or self._prepare_block(key)
         partials = np.empty((self._pattern.segments, block.columns), y.dtype)
         shared.multiply(parts, job, seconds, partials.reshape(-1), *mine, alpha, beta)
         if self._pattern.segments:
@@ -127,21 +127,19 @@ class SellCpuProduct(product_cpu.CpuProduct):
         job = self._jobs[parts, x, total] = Job(
             product_of_slices(*self._types(), x, total),
             self._cuts(parts),
-            (pattern.segments, *reversed(self.plan.shape)),
             **self._arrays(),
             positions=pattern.positions,
             segments=pattern.segments,
         )
         return job
 
-    def _prepare_block(self, key: tuple[Any, ...], sizes: list[int]) -> Job:
+    def _prepare_block(self, key: tuple[Any, ...]) -> Job:
         """Compile and keep the job for `parts` threads, a column block, two types, and strides of rows."""
         pattern, (parts, x, total, columns, done, *strides) = self._pattern, key
         apart = (stride // kind.itemsize for stride, kind in zip(strides, (x, total), strict=True))
         job = self._jobs[key] = Job(
             product_of_columns(columns, *self._types(), x, total),
             self._cuts(parts),
-            (columns * pattern.segments, *sizes),
             **self._arrays(),
             counts=np.array([pattern.positions, pattern.segments, *apart], np.int64),
             done=done,
