@@ -13,7 +13,6 @@ import contextlib
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -126,13 +125,20 @@ class Block:
         import cupy
 
         self.nbytes, self._rank, self._device, self._runtime = nbytes, comm.rank, device, cupy.cuda.runtime
-        address, handle = agree(comm, partial(self._own, comm.size))
+        whole, runtime = nbytes + count_left_bytes(comm.size), self._runtime
+
+        def allocate() -> tuple[int, bytes]:
+            address = runtime.malloc(whole)
+            runtime.memset(address, 0, whole)
+            return address, bytes(runtime.ipcGetMemHandle(address))
+
+        address, handle = agree(comm, allocate)
         handles = comm.gather(handle)
 
         def reach() -> list[int]:
-            lazy = self._runtime.cudaIpcMemLazyEnablePeerAccess
+            lazy = runtime.cudaIpcMemLazyEnablePeerAccess
             return [
-                address if rank == comm.rank else int(self._runtime.ipcOpenMemHandle(one, lazy))
+                address if rank == comm.rank else int(runtime.ipcOpenMemHandle(one, lazy))
                 for rank, one in enumerate(handles)
             ]
 
@@ -141,12 +147,6 @@ class Block:
         self.places = [one - base for one in self._addresses]
         held = cupy.cuda.UnownedMemory(base, 1, self, device.id)
         self.memory = cupy.ndarray((1,), np.uint8, cupy.cuda.MemoryPointer(held, 0))
-
-    def _own(self, ranks: int) -> tuple[int, bytes]:
-        """Return this rank's part, and the handle that opens it for others."""
-        address = self._runtime.malloc(self.nbytes + count_left_bytes(ranks))
-        self._runtime.memset(address, 0, self.nbytes + count_left_bytes(ranks))
-        return address, bytes(self._runtime.ipcGetMemHandle(address))
 
     def clear(self) -> None:
         """Set this rank's part to 0."""
@@ -288,12 +288,11 @@ class PeerTransport:
 
         self.comm, self._device, self._cupy = comm, device, cupy
         self._current = cupy.cuda.get_current_stream
-        self._overlaps = int(device.compute_capability) >= OVERLAPPING
         self._blocks: dict[int, Block] = {}
         self._released: list[int] = []
         limit, self._limit = shared_with_host(device, ENDED + comm.size, np.int32)
         self._limit[:] = 0
-        self._seconds, self._capacity, self._tried, self._made, self._closed = 0.0, 0, False, 0, False
+        self._made, self._is_tried = 0, False
         self._wait_for(comm.timeout)
         with device:
             self.patience = {"limit": limit, "lost": cupy.zeros(1, np.uint32)}
@@ -313,7 +312,7 @@ class PeerTransport:
 
     def check(self) -> None:
         """Raise RankError if another rank did not answer before."""
-        if self._closed:
+        if not self._blocks:
             raise make_freed_error(self.comm)
         if self._limit[GAVE_UP]:
             self._abort_at_exit()
@@ -374,22 +373,21 @@ class PeerTransport:
 
     def sum(self, numbers: DeviceArray, totals: DeviceArray) -> Callable[[], None]:
         """Prepare a sum over all ranks, on the current stream; all ranks call this."""
-        with self._device:
-            return partial(self._add, self._prepare_sum(numbers, totals))
-
-    def _prepare_sum(self, numbers: DeviceArray, totals: DeviceArray) -> Launch:
         count = int(numbers.size)
-        if count > self._capacity:
-            self._grow(count)
-        arguments = {**self._mailboxes, "numbers": numbers, "totals": totals, "count": count}
-        kernel = SUM.load({"DASP_THREADS": str(THREADS)})
-        blocks = max(1, ceil_div(count, THREADS))
-        return Launch(kernel, SUM, {}, arguments, blocks=blocks, threads=THREADS, overlaps=self._overlaps)
+        with self._device:
+            if count > self._capacity:
+                self._grow(count)
+            arguments = {**self._mailboxes, "numbers": numbers, "totals": totals, "count": count}
+            kernel, blocks = SUM.load({"DASP_THREADS": str(THREADS)}), max(1, ceil_div(count, THREADS))
+            overlaps = int(self._device.compute_capability) >= OVERLAPPING
+            launch = Launch(kernel, SUM, {}, arguments, blocks=blocks, threads=THREADS, overlaps=overlaps)
 
-    def _add(self, launch: Launch) -> None:
-        self.check()
-        self.count += 1
-        launch(self._current().ptr)
+        def add() -> None:
+            self.check()
+            self.count += 1
+            launch(self._current().ptr)
+
+        return add
 
     def rows(self, given: ExchangeRows) -> PeerRows:
         """Prepare to send rows of arrays that come later; see `dasp.distributed.protocols.Transport`."""
@@ -413,37 +411,31 @@ class PeerTransport:
         self._abort_at_exit()
 
     def _abort_at_exit(self) -> None:
-        if self._tried:  # a trial in vain leaves the job as it is
+        if self._is_tried:  # a trial in vain leaves the job as it is
             self.comm.abort_at_exit()
 
     def works(self) -> bool:
         """Return True if messages and sums come as they should on all ranks; all ranks call this."""
-        with self._device:
-            self._tried = self._works()
-        return self._tried
-
-    def _works(self) -> bool:
         xp, rank, size = self._cupy, self.comm.rank, self.comm.size
         others = [(other, 3 * other, 3 * other + 3) for other in range(size) if other != rank]
-        sent = xp.arange(3 * size, dtype=np.float64) + 100 * rank
-        came, total = (xp.full(3 * size, np.nan) for _ in range(2))
-        rows, add = self.rows(ExchangeRows(others, None, others, came)), self.sum(sent, total)
         own, want = np.arange(3) + 3.0 * rank, size * np.arange(3 * size) + 50.0 * size * (size - 1)
-
-        def right() -> bool:
-            for _ in range(3):
-                rows(sent)
-                add()
-            self._event.record(self._current())
-            await_event(self.comm, self._event, self.give_up, TRIAL)
-            good = [(came[first:end].get() == own + 100 * other).all() for other, first, end in others]
-            return bool(all(good) and (total.get() == want).all())
-
-        try:
-            good = right()
-        except RuntimeError:  # of this module or of CUDA's
-            good = False
-        return all(self.comm.gather(good))
+        with self._device:
+            sent = xp.arange(3 * size, dtype=np.float64) + 100 * rank
+            came, total = (xp.full(3 * size, np.nan) for _ in range(2))
+            rows, add = self.rows(ExchangeRows(others, None, others, came)), self.sum(sent, total)
+            try:
+                for _ in range(3):
+                    rows(sent)
+                    add()
+                self._event.record(self._current())
+                await_event(self.comm, self._event, self.give_up, TRIAL)
+                good = bool((total.get() == want).all()) and all(
+                    (came[first:end].get() == own + 100 * other).all() for other, first, end in others
+                )
+            except RuntimeError:  # of this module or of CUDA's
+                good = False
+        self._is_tried = all(self.comm.gather(good))
+        return self._is_tried
 
     def end(self) -> None:
         """Wait for messages on their way, which other ranks may need; not for long."""
@@ -458,7 +450,6 @@ class PeerTransport:
         memory is given back with a later block, when others have left it.
         """
         self.end()
-        self._closed = True
         with self._device, contextlib.suppress(RuntimeError):
             self.patience["lost"].fill(1)
             self._device.synchronize()

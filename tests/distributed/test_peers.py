@@ -335,7 +335,7 @@ class Sharing(peers.PeerTransport):
     """A transport without a GPU, as far as memory goes that ranks share."""
 
     def __init__(self, comm: Any) -> None:
-        self.comm, self._released, self._blocks, self._made, self._closed = comm, [], {}, 0, False
+        self.comm, self._released, self._blocks, self._made = comm, [], {}, 0
         self._limit, self._seconds = np.zeros(2 + comm.size, np.int32), 0.0
         self._device, self.patience = Here(), {"lost": np.zeros(1, np.uint32)}
 
@@ -421,7 +421,7 @@ class Waiting(peers.PeerTransport):
     def __init__(self) -> None:
         self.comm: Any = SimpleNamespace(rank=2, size=4, timeout=600.0, abort_at_exit=self.abort_at_exit)
         self._limit, self._seconds, self.ends = np.zeros(2 + 4, np.int32), 0.0, 0
-        self.aborts, self._tried, self._closed = 0, True, False
+        self.aborts, self._is_tried, self._blocks = 0, True, {0: None}
         self._device = SimpleNamespace(synchronize=self.synchronize)
 
     def synchronize(self) -> None:
@@ -461,7 +461,7 @@ def test_the_host_waits_no_longer_than_the_timeout() -> None:
 def test_a_trial_in_vain_leaves_the_job_as_it_is() -> None:
     """Ranks go on with NCCL then; those of MPI would be ended with the first one that ends."""
     waiting = Waiting()
-    waiting._tried = False
+    waiting._is_tried = False
     waiting.give_up()
     with pytest.raises(RankError, match="has given up"):
         waiting.check()
