@@ -220,7 +220,7 @@ def _run_as_rank(arguments: argparse.Namespace) -> int:
                 raise
             return 2
         print(f"dasp: rank {comm.rank}: error: {error}", file=sys.stderr, flush=True)
-        comm.abort(str(error))
+        comm.abort()
         return 2
     leave()
     return status

@@ -375,7 +375,7 @@ class Communicator:
     def abort_at_exit(self) -> None:
         """End all ranks when this process ends, if its end would wait for one that did not answer."""
 
-    def abort(self, reason: str) -> None:
+    def abort(self) -> None:
         """End all ranks, as far as the communicator can; for an error that others cannot learn otherwise."""
         raise NotImplementedError
 
@@ -414,8 +414,8 @@ def agree(comm: Communicator, work: Callable[[], T], alike: Callable[[T], dict[s
         result = work()
         values = {} if alike is None else alike(result)
     except Exception as error:
-        kinds = (kind for kind in (TypeError, ValueError) if isinstance(error, kind))
-        problem, cause = (next(kinds, RankError), str(error) or repr(error)), error
+        kind = next((one for one in KINDS if isinstance(error, one)), RankError)
+        problem, cause = (kind, str(error) or repr(error)), error
     answers = comm.gather((problem, values))
     for rank, (failure, _) in enumerate(answers):
         if failure is not None:

@@ -131,7 +131,7 @@ class MpiCommunicator(Communicator):
         """End all ranks when this process ends: MPI_Finalize would wait for ever for one that is gone."""
         if not self._aborts:
             self._aborts = True
-            atexit.register(self.abort, "a rank did not answer")
+            atexit.register(self.abort)
 
     def close(self) -> None:
         """Leave the memory of other GPUs, and free the duplicate."""
@@ -139,7 +139,7 @@ class MpiCommunicator(Communicator):
         if not self._aborts:
             self.mpi.Free()
 
-    def abort(self, reason: str) -> None:
+    def abort(self) -> None:
         """End every rank of the job."""
         self.mpi.Abort(1)
 

@@ -38,13 +38,14 @@ MOST_BLOCKS = 128
 all. They leave the product beside them room for its own."""
 
 IN_FLIGHT = 4
-"""Elements that a thread of it reads at once."""
+"""Elements that a thread of such a launch reads at once."""
 
 ALIGNMENT = 256
-"""Bytes to a multiple of which every array in memory that all ranks write in begins."""
+"""Every array in memory that all ranks write in begins at a multiple of so many bytes."""
 
 LEAST_BYTES = 2**21
-"""Of memory that other processes see: less would share a piece with memory that is not for them."""
+"""Bytes of a piece of memory that other processes see: a smaller one would lie beside memory of this process
+alone, in one allocation of the driver, and they would see that too."""
 
 NUMBERS = 4096
 """Numbers that a sum may have before its mailboxes grow."""
@@ -53,8 +54,9 @@ TRIAL = 20.0
 """Seconds for the first messages."""
 
 GAVE_UP, ENDED = 1, 2
-"""Places in the limit that kernels read (kernels/distributed/peers.cuh): 1 if one gave up; from the other on,
-for each rank, 1 if its process has ended. The milliseconds to wait stand before them."""
+"""Places in the array `limit` that kernels read (kernels/distributed/peers.cuh). Its first number is the
+milliseconds that they wait, `limit[GAVE_UP]` is 1 if a kernel or the host gave up, and `limit[ENDED + rank]`
+is 1 if the process of that rank has ended."""
 
 BRING = Signature(
     "distributed/peer_rows.cu",
@@ -213,9 +215,10 @@ def make_neighbour_table(
     for other in sorted({*sent, *received}):
         row_bytes, slot_bytes, firsts = facts[other]
         slot = places[other] + flags + row_bytes * firsts.get(rank, 0)
-        said, heard = (places[a] + 4 * MOST_BLOCKS * b for a, b in ((other, rank), (rank, other)))
-        spans = sent.get(other, (0, 0)), received.get(other, (0, 0))
-        table.append([*spans[0], slot, slot_bytes, said, *spans[1], heard, other])
+        their_flags = places[other] + 4 * MOST_BLOCKS * rank
+        own_flags = places[rank] + 4 * MOST_BLOCKS * other
+        to_other, from_other = sent.get(other, (0, 0)), received.get(other, (0, 0))
+        table.append([*to_other, slot, slot_bytes, their_flags, *from_other, own_flags, other])
     return table
 
 

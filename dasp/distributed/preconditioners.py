@@ -248,8 +248,8 @@ class RankPolynomial(Polynomial):
     """A polynomial in a matrix over ranks, on an interval that is given or else estimated."""
 
     def __init__(self, D: SpMatrix, degree: int, ratio: float, bounds: tuple[float, float] | None) -> None:
-        low, high = bounds or (1.0, ratio)
-        self._ratio, self._high = high / low, bounds and high
+        self._bounds = bounds
+        self._ratio = ratio if bounds is None else bounds[1] / bounds[0]
         operator, n = as_operator(D, D.device), D.local_shape[0]
         super().__init__(operator, n, self._ratio, degree, computing_type(D), D.device)
         self._load(self._read(D))
@@ -257,8 +257,8 @@ class RankPolynomial(Polynomial):
     def _read(self, D: Any) -> tuple[SpMatrix, Vector, float]:
         """Return a matrix, 1 / a_ii of this rank's rows, and the upper end of the interval."""
         inverse = D.agree(lambda: inverse_diagonal(D.diagonal_block().diagonal()))
-        if self._high is not None:
-            return D, inverse, self._high
+        if self._bounds is not None:
+            return D, inverse, self._bounds[1]
         high = UPPER * estimate_spectrum(D, jacobi(D), self.dtype, self.device)[1]
         return D, inverse, _check.interval((high / self._ratio, high))[1]
 
@@ -292,13 +292,13 @@ class RankMultigrid(Cycle):
         """Cut and plan the matrices of all levels, but the finest one where it is used as it is."""
         self._made_of = matrix, setup = numbers
         comm, options, root = matrix.comm, self._options, self._root
-        facts = None
+        of_root = None
         if setup is not None:
-            smoothed = enumerate(setup.smoothed)
-            facts = setup.rows, [host_radius(one.A, options, coarse=k > 0) for k, one in smoothed]
-        told = comm.gather(facts)[root]
-        assert told is not None
-        sizes, radii = told  # the rows of all levels; the radii of those that are smoothed
+            found = [host_radius(one.A, options, coarse=k > 0) for k, one in enumerate(setup.smoothed)]
+            of_root = setup.rows, found
+        facts = comm.gather(of_root)[root]
+        assert facts is not None
+        sizes, radii = facts  # the rows of all levels; the spectral radii of those that are smoothed
         starts = [matrix.rows.starts, *(_cut_level(rows, comm.size) for rows in sizes[1:])]
 
         def scatter(piece: csr_array | None, rows: int, columns: int) -> DeviceOperator:

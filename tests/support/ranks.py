@@ -61,9 +61,6 @@ class ThreadCommunicator(Communicator):
     def wait(self, event: Any = None) -> None:
         return None
 
-    def abort(self, reason: str) -> None:
-        self._shared["left"].set()
-
 
 def run_ranks(size: int, work: Callable[[ThreadCommunicator], Any], *, leave: bool = False) -> list[Any]:
     """Return the result of each rank's work, or raise the error of the first that failed.
