@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 
-from dasp.dense.gemm.micro_kernel import TileEmitter, host_tile
+from dasp.dense.gemm.goto import TileEmitter, emit_loop, host_tile
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import intrinsic, splat
@@ -35,24 +34,17 @@ def _multiply_add_chains(
         _, _, count, factor, term, target = arguments
         emitter = TileEmitter(builder, signature.args[3], int(lanes.literal_value))
         x, y = splat(builder, factor, emitter.lanes), splat(builder, term, emitter.lanes)
-        before, head = builder.block, builder.append_basic_block("head")
-        body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
-        builder.branch(head)
-        builder.position_at_end(head)
-        turn = builder.phi(count.type)
-        sums = [builder.phi(emitter.vector) for _ in range(int(chains.literal_value))]
-        turn.add_incoming(ir.Constant(count.type, 0), before)
-        for total in sums:
-            total.add_incoming(y, before)
-        builder.cbranch(builder.icmp_signed("<", turn, count), body, after)
-        builder.position_at_end(body)
-        for total in sums:
-            total.add_incoming(builder.call(emitter.fma, [total, x, y]), body)
-        turn.add_incoming(builder.add(turn, ir.Constant(count.type, 1)), body)
-        builder.branch(head)
-        builder.position_at_end(after)
+        start = [y] * int(chains.literal_value)
+        sums = emit_loop(
+            builder,
+            count.type(0),
+            count,
+            1,
+            start,
+            lambda _, sums: [builder.call(emitter.fma, [total, x, y]) for total in sums],
+        )
         for i, total in enumerate(sums):
-            emitter.store(total, emitter.offset(target, None, 0, i * emitter.lanes * emitter.size))
+            emitter.store(total, emitter.offset(target, i * emitter.lanes * emitter.size))
         return context.get_dummy_value()
 
     return types.void(lanes, chains, types.intp, factor, factor, types.intp), generate

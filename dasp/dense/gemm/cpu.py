@@ -1,7 +1,7 @@
 """The CPU ladder: nine ways to multiply two dense matrices, each a step from the one before.
 
 Rungs 1 to 6 are plain Numba loops over contiguous, row-major matrices (anything else is copied first). From
-rung 7 on the innermost product is the one of `dasp.dense.gemm.micro_kernel`, and any strides are read while
+rung 7 on the innermost product is the micro-kernel of `dasp.dense.gemm.goto`, and any strides are read while
 operands are packed.
 
 Every loop releases the GIL. Only the last rung uses several threads, from a pool of its own: Numba's parallel
@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.dense.gemm.goto import packed_product
+from dasp.dense.gemm.goto import Tile, host_tile, multiply_add, packed_product
 from dasp.dense.gemm.ladder import REAL, DenseProduct, GemmKernel
-from dasp.dense.gemm.micro_kernel import Tile, host_tile, multiply_add
 from dasp.runtime import arrays as _arrays
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.compile import jit

@@ -1,20 +1,333 @@
-"""Products by packed blocks: a panel of A in the first-level cache, blocks of B and of A in the others.
+"""Goto's product on a CPU: a micro-kernel, operands packed for it, and the loops around both.
+
+Numba's loop vectoriser does not keep an array of accumulators in registers, so the innermost product is
+emitted as LLVM instructions here: `rows x vectors` accumulators that live in registers over the whole of k.
+Nothing names an instruction set: the tile is chosen from the width and the number of the host's vector
+registers (`host_tile`), and LLVM turns it into AVX-512, AVX2, SSE2 or NEON.
 
 The loops are those of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (ACM TOMS
 34(3), 2008), mirrored for a row-major C: a panel of A stays in the first-level cache, a block of B in the
-second, a block of A in the third. Addresses and strides are in bytes.
+second, a block of A in the third.
+
+Addresses and strides are in bytes and passed as integers, so that one compiled function serves every memory
+order.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
-from dasp.dense.gemm.micro_kernel import Tile, copy_vector, load, micro_kernel, store, transpose
-from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.compile import find_features, jit
+from dasp.runtime.cpu.emitter import FIRST_LEVEL, I32, prefetch_run, splat
+
+# ---- the micro-kernel -----------------------------------------------------------------------------------
+
+SQUARE = 8
+"""Rows and columns of the square that `transpose` turns over in registers."""
+
+AHEAD = 8
+"""Rows of packed B between the one in use and the one asked for."""
+
+UNROLL = 4
+"""Values of p in one turn of the micro-kernel's loop."""
+
+
+class Tile(NamedTuple):
+    """The micro-tile: `rows` rows of A times `vectors` vectors of `lanes` columns of B."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @property
+    def columns(self) -> int:
+        """Columns of C in one tile."""
+        return self.vectors * self.lanes
+
+
+@functools.cache
+def host_tile(size: int) -> Tile:
+    """Return the largest tile for elements of `size` bytes whose sums fit the host's vector registers.
+
+    32 registers, of 64 bytes (AVX-512) or 16 (NEON), hold 8 x 3 sums, 3 vectors of B and broadcasts; 16 of 32
+    bytes (AVX2) hold 6 x 2, 2 and broadcasts.
+    """
+    features = find_features()
+    if "avx512f" in features:
+        return Tile(8, 3, 64 // size)
+    if "avx2" in features:
+        return Tile(6, 2, 32 // size)
+    if features & {"neon", "fp-armv8"}:
+        return Tile(8, 3, 16 // size)
+    return Tile(4, 2, 16 // size)
+
+
+def llvm_real(real: types.Float) -> ir.Type:
+    """Return the LLVM type of a Numba real type."""
+    return ir.FloatType() if real == types.float32 else ir.DoubleType()
+
+
+class TileEmitter:
+    """Emits loads, stores and multiply-adds of vectors at byte addresses."""
+
+    def __init__(self, builder: ir.IRBuilder, real: types.Float, lanes: int) -> None:
+        self.builder = builder
+        self.real = llvm_real(real)
+        self.lanes = lanes
+        self.size = real.bitwidth // 8
+        self.vector = ir.VectorType(self.real, lanes)
+        name = "f32" if self.size == 4 else "f64"
+        function = ir.FunctionType(self.vector, [self.vector] * 3)
+        self.fma = builder.module.declare_intrinsic(f"llvm.fmuladd.v{lanes}{name}", (), function)
+
+    def offset(self, address: ir.Value, bytes: int) -> ir.Value:
+        """Return the address some bytes further."""
+        return self.builder.add(address, address.type(bytes)) if bytes else address
+
+    def row(self, address: ir.Value, stride: ir.Value, count: int) -> ir.Value:
+        """Return the address some rows further."""
+        return self.builder.add(address, self.builder.mul(stride, stride.type(count))) if count else address
+
+    def load(self, address: ir.Value) -> ir.Value:
+        """Return the vector at an address."""
+        pointer = self.builder.inttoptr(address, self.vector.as_pointer())
+        return self.builder.load(pointer, align=self.size)
+
+    def store(self, value: ir.Value, address: ir.Value) -> None:
+        """Write a vector to an address."""
+        pointer = self.builder.inttoptr(address, self.vector.as_pointer())
+        self.builder.store(value, pointer, align=self.size)
+
+    def broadcast(self, address: ir.Value) -> ir.Value:
+        """Return a vector of one element, read from an address."""
+        pointer = self.builder.inttoptr(address, self.real.as_pointer())
+        return splat(self.builder, self.builder.load(pointer, align=self.size), self.lanes)
+
+    def prefetch(self, address: ir.Value, bytes: int, writes: bool) -> None:
+        """Ask for the cache lines of some bytes that will be read, or written."""
+        pointer = self.builder.inttoptr(address, ir.IntType(8).as_pointer())
+        prefetch_run(self.builder, pointer, 0, bytes, FIRST_LEVEL, writes)
+
+
+def emit_loop(
+    builder: ir.IRBuilder,
+    start: ir.Value,
+    limit: ir.Value,
+    step: int,
+    initial: list[ir.Value],
+    emit_body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
+) -> list[ir.Value]:
+    """Emit a loop from `start` on while its index is below `limit`; return the carried values after it.
+
+    `emit_body` takes the index and the carried values of a turn, and returns those of the next one.
+    """
+    before = builder.block
+    head, body, after = (builder.append_basic_block(f"loop.{name}") for name in ("head", "body", "after"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    index, *carried = phis = [builder.phi(value.type) for value in (start, *initial)]
+    for phi, value in zip(phis, (start, *initial), strict=True):
+        phi.add_incoming(value, before)
+    builder.cbranch(builder.icmp_signed("<", index, limit), body, after)
+    builder.position_at_end(body)
+    following = emit_body(index, carried)
+    for phi, value in zip(phis, (builder.add(index, index.type(step)), *following), strict=True):
+        phi.add_incoming(value, builder.block)
+    builder.branch(head)
+    builder.position_at_end(after)
+    return carried
+
+
+def _emit_product(
+    emitter: TileEmitter, tile: Tile, depth: int, k: ir.Value, a: ir.Value, b: ir.Value
+) -> list[ir.Value]:
+    """Emit two loops over p, the first of `UNROLL` steps a turn; return the accumulators, row by row."""
+    builder = emitter.builder
+    whole = builder.sub(k, builder.srem(k, k.type(UNROLL)))
+    zero = ir.Constant(emitter.vector, [0.0] * tile.lanes)
+    start, carried = k.type(0), [a, b, *[zero] * (tile.rows * tile.vectors)]
+    for limit, steps in ((whole, UNROLL), (k, 1)):
+
+        def emit_turn(_: ir.Value, carried: list[ir.Value], steps: int = steps) -> list[ir.Value]:
+            a, b, *sums = carried
+            for step in range(steps):
+                sums = _emit_step(emitter, tile, depth, step, a, b, sums)
+            a = emitter.offset(a, steps * emitter.size)
+            return [a, emitter.offset(b, steps * emitter.size * tile.columns), *sums]
+
+        carried = emit_loop(builder, start, limit, steps, carried, emit_turn)
+        start = limit
+    return carried[2:]
+
+
+def _emit_step(
+    emitter: TileEmitter, tile: Tile, depth: int, step: int, a: ir.Value, b: ir.Value, sums: list[ir.Value]
+) -> list[ir.Value]:
+    """Emit one value of p: load its vectors of B, multiply each by the element of each row of A."""
+    size, line = emitter.size, tile.columns * emitter.size
+    starts = (step * line + v * tile.lanes * size for v in range(tile.vectors))
+    row_of_b = [emitter.load(emitter.offset(b, start)) for start in starts]
+    emitter.prefetch(emitter.offset(b, (step + AHEAD) * line), line, writes=False)
+    totals = []
+    for i in range(tile.rows):
+        element = emitter.broadcast(emitter.offset(a, (i * depth + step) * size))
+        for v in range(tile.vectors):
+            total = sums[i * tile.vectors + v]
+            totals.append(emitter.builder.call(emitter.fma, [element, row_of_b[v], total]))
+    return totals
+
+
+@intrinsic(prefer_literal=True)
+def micro_kernel(context, rows, vectors, lanes, depth, k, a, b, c, ldc, alpha, beta):
+    """Compute one tile of C = alpha A B + beta C, inlined into the caller.
+
+    Parameters
+    ----------
+    rows, vectors, lanes : the micro-tile; constants
+    depth : elements from one row of the packed A to the next, at least k; a constant
+    k : length of the dot products
+    a : address of `rows` rows of `depth` elements
+    b : address of k rows of `vectors * lanes` elements
+    c, ldc : address of the tile of C, and bytes from one of its rows to the next
+    alpha, beta : float32 or float64, the type of every element; with beta == 0, C is written and never read
+    """
+    *sizes, stored = (each.literal_value for each in (rows, vectors, lanes, depth))
+    tile = Tile(*sizes)
+
+    def generate(context, builder, signature, arguments):
+        *_, k, a, b, c, ldc, alpha, beta = arguments
+        emitter = TileEmitter(builder, signature.args[-1], tile.lanes)
+        for i in range(tile.rows):  # so that the update at the end does not wait for memory
+            emitter.prefetch(emitter.row(c, ldc, i), tile.columns * emitter.size, writes=True)
+        sums = _emit_product(emitter, tile, stored, k, a, b)
+        _emit_update(emitter, tile, sums, c, ldc, alpha, beta)
+        return context.get_dummy_value()
+
+    return types.void(rows, vectors, lanes, depth, *[types.intp] * 5, alpha, alpha), generate
+
+
+def _emit_update(
+    emitter: TileEmitter,
+    tile: Tile,
+    sums: list[ir.Value],
+    c: ir.Value,
+    ldc: ir.Value,
+    alpha: ir.Value,
+    beta: ir.Value,
+) -> None:
+    """Emit C = alpha sums + beta C; with beta == 0, C is not read."""
+    builder = emitter.builder
+    factor, weight = splat(builder, alpha, tile.lanes), splat(builder, beta, tile.lanes)
+    fresh = builder.fcmp_ordered("==", beta, ir.Constant(emitter.real, 0.0))
+    with builder.if_else(fresh) as (then, otherwise):
+        for reads, branch in ((False, then), (True, otherwise)):
+            with branch:
+                for i in range(tile.rows):
+                    for v in range(tile.vectors):
+                        place = emitter.offset(emitter.row(c, ldc, i), v * tile.lanes * emitter.size)
+                        result = builder.fmul(factor, sums[i * tile.vectors + v])
+                        if reads:
+                            result = builder.call(emitter.fma, [weight, emitter.load(place), result])
+                        emitter.store(result, place)
+
+
+@intrinsic
+def transpose(context, source, source_stride, target, target_stride, like):
+    """Turn over an 8 x 8 square of elements of `like`'s type.
+
+    Row i of the source, at source + i * source_stride bytes, becomes column i of the target.
+    """
+
+    def generate(context, builder, signature, arguments):
+        source, source_stride, target, target_stride, _ = arguments
+        emitter = TileEmitter(builder, like, SQUARE)
+        rows = [emitter.load(emitter.row(source, source_stride, i)) for i in range(SQUARE)]
+        for i, row in enumerate(_transpose_rows(builder, rows)):
+            emitter.store(row, emitter.row(target, target_stride, i))
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp, types.intp, like), generate
+
+
+def _transpose_rows(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+    """Turn eight rows into eight columns by three rounds of exchanges, of blocks of 4, of 2 and of 1."""
+    span = SQUARE // 2
+    while span:
+        rows = list(rows)
+        for i in range(SQUARE):
+            if i & span:
+                continue
+            low, high = rows[i], rows[i + span]
+            keep = [j if not j & span else SQUARE + j - span for j in range(SQUARE)]
+            swap = [j + span if not j & span else SQUARE + j for j in range(SQUARE)]
+            for place, mask in ((i, keep), (i + span, swap)):
+                constant = ir.Constant(ir.VectorType(I32, SQUARE), mask)
+                rows[place] = builder.shuffle_vector(low, high, constant)
+        span //= 2
+    return rows
+
+
+@intrinsic(prefer_literal=True)
+def copy_vector(context, lanes, source, target, like):
+    """Copy `lanes` elements (a constant) of `like`'s type from one address to another."""
+    count = lanes.literal_value
+
+    def generate(context, builder, signature, arguments):
+        emitter = TileEmitter(builder, like, count)
+        emitter.store(emitter.load(arguments[1]), arguments[2])
+        return context.get_dummy_value()
+
+    return types.void(lanes, types.intp, types.intp, like), generate
+
+
+@intrinsic
+def load(context, address, like):
+    """Return the element of `like`'s type at an address."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = builder.inttoptr(arguments[0], llvm_real(like).as_pointer())
+        return builder.load(pointer, align=like.bitwidth // 8)
+
+    return like(types.intp, like), generate
+
+
+@intrinsic
+def store(context, address, value):
+    """Write an element to an address."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = builder.inttoptr(arguments[0], llvm_real(value).as_pointer())
+        builder.store(arguments[1], pointer, align=value.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, value), generate
+
+
+@intrinsic
+def multiply_add(context, a, b, c):
+    """Return a b + c, rounded once where the processor can.
+
+    Said with each product, so that the compiler has no choice of what it fuses: bits stay the same however a
+    function is inlined.
+    """
+
+    def generate(context, builder, signature, arguments):
+        kind = arguments[2].type
+        name = f"llvm.fmuladd.f{8 * context.get_abi_sizeof(kind)}"
+        function = builder.module.declare_intrinsic(name, (), ir.FunctionType(kind, [kind] * 3))
+        return builder.call(function, arguments)
+
+    return c(c, c, c), generate
+
+
+# ---- packing, and the loops around it -------------------------------------------------------------------
 
 Place = tuple[int, int, int]
 

@@ -3,24 +3,246 @@
 Every kernel computes `out = a b` for `a` (m, k) and columns of `b` (k, n); b and out need their columns
 adjacent in memory, their rows may lie anywhere. Kernels release the GIL, and columns are independent, so
 threads take runs of columns.
+
+The inner step of the vector kernels is written in LLVM IR because numba knows no byte shuffles. A step takes
+some whole vectors of columns and walks down the k rows of b: load each vector, multiply it by one coefficient
+per output row, and exclusive-or the products into accumulators that stay in registers; at the end each
+accumulator is stored once. Three ways to multiply a vector of bytes by a constant:
+
+- doubling: seven doublings give the multiples by x^0 .. x^7, and masks keep those that a coefficient has; it
+  needs no instruction that any vector unit lacks;
+- a byte shuffle (`pshufb`, `tbl`) looks up 16 entries at once: two lookups, one per nibble (Plank, Greenan
+  and Miller, "Screaming fast Galois field arithmetic using Intel SIMD instructions", FAST '13);
+- `gf2p8affineqb` (GFNI) multiplies every byte by an 8 x 8 matrix of bits: one instruction per product.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numba import types
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 
-from dasp.dense.gf256 import instructions
-from dasp.dense.gf256.field import EXP, LOG, PRODUCT, Bytes, Kernel, bit_matrices, nibble_tables
-from dasp.dense.gf256.instructions import Instruction, step
+from dasp.dense.gemm.goto import emit_loop
+from dasp.dense.gf256.field import (
+    EXP,
+    LOG,
+    POLYNOMIAL,
+    PRODUCT,
+    Bytes,
+    Kernel,
+    bit_matrices,
+    nibble_tables,
+)
 from dasp.runtime.arrays import address
-from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.compile import find_features, jit
+from dasp.runtime.cpu.emitter import I32, I64, splat
 from dasp.runtime.cpu.threads import run
+
+# ---- instructions, and the inner step that is made of one -------------------------------------------------
+
+BYTE = ir.IntType(8)
+
+COEFFICIENT_BYTES = {"doubling": 8, "shuffle": 32, "affine": 8}
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A way to multiply a vector of bytes by a constant.
+
+    Attributes
+    ----------
+    name : str
+        The rung that it makes.
+    method : {"doubling", "shuffle", "affine"}
+    width : int
+        Bytes in a vector.
+    features : tuple of str
+        The features that the processor needs, in LLVM's words.
+    vectors : int
+        Vectors of columns that one step keeps in registers, for as many as 4 output rows.
+    summary : str
+        The work of the rung, in one sentence.
+    """
+
+    name: str
+    method: str
+    width: int
+    features: tuple[str, ...]
+    vectors: int
+    summary: str
+
+    @property
+    def available(self) -> bool:
+        """True if this processor has the instruction."""
+        return find_features().issuperset(self.features)
+
+
+def _is_arm() -> bool:
+    return platform.machine().lower() in ("aarch64", "arm64")
+
+
+def _find_widest() -> int:
+    """Return the bytes in this processor's widest vector of bytes."""
+    return 64 if "avx512bw" in find_features() else 32 if "avx2" in find_features() else 16
+
+
+# So little arithmetic is left to affine kernels that memory decides: four vectors in flight for each row,
+# where AVX-512 has the registers for them.
+# fmt: off
+INSTRUCTIONS = (
+    Instruction("doubling", "doubling", _find_widest(), (), 1,
+                "no table: vectors doubled seven times, multiples kept by masks"),
+    Instruction("shuffle_16", "shuffle", 16, ("neon",) if _is_arm() else ("ssse3",), 2,
+                "two shuffles a product look up 16 bytes at once; sums in registers"),
+    Instruction("shuffle_32", "shuffle", 32, ("avx2",), 2, "the same with 32 bytes a vector"),
+    Instruction("shuffle_64", "shuffle", 64, ("avx512bw",), 2, "the same with 64 bytes a vector"),
+    Instruction("affine_32", "affine", 32, ("gfni", "avx2"), 4 if "avx512vl" in find_features() else 2,
+                "one instruction a product: 32 bytes times an 8 x 8 matrix of bits"),
+    Instruction("affine_64", "affine", 64, ("gfni", "avx512bw"), 4, "the same with 64 bytes a vector"),
+)
+# fmt: on
+
+_SHUFFLES = {16: "llvm.x86.ssse3.pshuf.b.128", 32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}
+_AFFINES = {32: "llvm.x86.vgf2p8affineqb.256", 64: "llvm.x86.vgf2p8affineqb.512"}
+
+
+class _Step:
+    """Writes one step. Every method appends IR at the builder's position."""
+
+    def __init__(self, builder: ir.IRBuilder, instruction: Instruction) -> None:
+        self.builder = builder
+        self.width = instruction.width
+        self.vector = ir.VectorType(BYTE, self.width)
+        self.coefficient_bytes = COEFFICIENT_BYTES[instruction.method]
+        self.products = {
+            "doubling": self.doubled_products,
+            "shuffle": self.shuffle_products,
+            "affine": self.affine_products,
+        }[instruction.method]
+
+    def pointer(self, address: ir.Value, to: ir.Type) -> ir.Value:
+        return self.builder.inttoptr(address, to.as_pointer())
+
+    def fill(self, sixteen: ir.Value) -> ir.Value:
+        """Repeat a vector of 16 bytes up to the width."""
+        places = ir.Constant(ir.VectorType(I32, self.width), list(range(16)) * (self.width // 16))
+        return self.builder.shuffle_vector(sixteen, ir.Constant(sixteen.type, ir.Undefined), places)
+
+    def constant(self, byte: int) -> ir.Constant:
+        return ir.Constant(self.vector, [byte] * self.width)
+
+    def call(self, name: str, result: ir.Type, arguments: list[ir.Value]) -> ir.Value:
+        kind = ir.FunctionType(result, [argument.type for argument in arguments])
+        module = self.builder.module
+        function = module.globals.get(name) or ir.Function(module, kind, name)
+        return self.builder.call(function, arguments)
+
+    def look_up(self, table: ir.Value, index: ir.Value) -> ir.Value:
+        name = "llvm.aarch64.neon.tbl1.v16i8" if _is_arm() else _SHUFFLES[self.width]
+        return self.call(name, self.vector, [table, index])
+
+    def doubled_products(self, inputs: list[ir.Value]) -> Callable[[ir.Value], list[ir.Value]]:
+        """Double the inputs seven times; what comes back sums the multiples that masks keep."""
+        build = self.builder
+        multiples = [inputs]
+        for _ in range(7):
+            last = multiples[-1]
+            carries = [build.ashr(value, self.constant(7)) for value in last]
+            folded = [build.and_(carry, self.constant(POLYNOMIAL & 0xFF)) for carry in carries]
+            pairs = zip(last, folded, strict=True)
+            multiples.append([build.xor(build.add(value, value), fold) for value, fold in pairs])
+
+        def times(address: ir.Value) -> list[ir.Value]:
+            sums = [self.constant(0)] * len(inputs)
+            for bit, values in enumerate(multiples):
+                mask = build.load(self.pointer(build.add(address, I64(bit)), BYTE), align=1)
+                mask = splat(build, mask, self.width)
+                kept = [build.and_(value, mask) for value in values]
+                sums = [build.xor(total, value) for total, value in zip(sums, kept, strict=True)]
+            return sums
+
+        return times
+
+    def shuffle_products(self, inputs: list[ir.Value]) -> Callable[[ir.Value], list[ir.Value]]:
+        """Split the inputs into nibbles once; what comes back multiplies them by the tables at an address."""
+        build = self.builder
+        low = [build.and_(value, self.constant(15)) for value in inputs]
+        high = [build.lshr(value, self.constant(4)) for value in inputs]
+        half = ir.VectorType(BYTE, 16)
+
+        def times(address: ir.Value) -> list[ir.Value]:
+            tables = []
+            for offset in (0, 16):
+                entry = build.load(self.pointer(build.add(address, I64(offset)), half), align=1)
+                tables.append(self.fill(entry))
+            pairs = zip(low, high, strict=True)
+            return [build.xor(self.look_up(tables[0], lo), self.look_up(tables[1], hi)) for lo, hi in pairs]
+
+        return times
+
+    def affine_products(self, inputs: list[ir.Value]) -> Callable[[ir.Value], list[ir.Value]]:
+        """Return the emitter of a product of the inputs by the bit matrix at an address."""
+        build = self.builder
+
+        def times(address: ir.Value) -> list[ir.Value]:
+            matrix = build.load(self.pointer(address, I64), align=1)
+            matrix = build.bitcast(splat(build, matrix, self.width // 8), self.vector)
+            name = _AFFINES[self.width]
+            return [self.call(name, self.vector, [value, matrix, BYTE(0)]) for value in inputs]
+
+        return times
+
+    def write(self, rows: int, vectors: int, arguments: list[ir.Value]) -> None:
+        """Write the step for `rows` output rows and `vectors` vectors of columns."""
+        table, b, b_stride, depth, out, out_stride = arguments
+        build = self.builder
+
+        def emit_row(p: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            row = build.add(b, build.mul(p, b_stride))
+            addresses = [build.add(row, I64(v * self.width)) for v in range(vectors)]
+            times = self.products([build.load(self.pointer(at, self.vector), align=1) for at in addresses])
+            coefficients = build.add(table, build.mul(p, I64(rows * self.coefficient_bytes)))
+            products = []
+            for i in range(rows):
+                products += times(build.add(coefficients, I64(i * self.coefficient_bytes)))
+            return [build.xor(total, value) for total, value in zip(sums, products, strict=True)]
+
+        sums = emit_loop(build, I64(0), depth, 1, [self.constant(0)] * (rows * vectors), emit_row)
+        for i in range(rows):
+            for v in range(vectors):
+                address = build.add(out, build.add(build.mul(I64(i), out_stride), I64(v * self.width)))
+                build.store(sums[i * vectors + v], self.pointer(address, self.vector), align=1)
+
+
+@intrinsic(prefer_literal=True)
+def step(  # type: ignore[no-untyped-def]
+    typing_context, number, rows, table, b, b_stride, depth, out, out_stride
+):
+    """Compute `rows` x (`vectors` * width) bytes of the product, by an instruction.
+
+    All arguments are 64-bit integers. The first two are constants: which of `INSTRUCTIONS`, and how many
+    output rows. The others: the address of the coefficients, ordered `[p][i]` (nibble tables of 2 x 16 bytes,
+    aligned to 16, or bit matrices of 8 bytes); the address of b at the first column, and the bytes from one
+    of its rows to the next; the number of rows of b; and the same two for the output.
+    """
+    instruction, count = INSTRUCTIONS[number.literal_value], rows.literal_value
+
+    def write(context: Any, builder: ir.IRBuilder, signature: Any, arguments: list[ir.Value]) -> ir.Value:
+        _Step(builder, instruction).write(count, instruction.vectors, arguments[2:])
+        return context.get_dummy_value()
+
+    return types.void(number, rows, *[types.int64] * 6), write
+
+
+# ---- kernels ----------------------------------------------------------------------------------------------
 
 _READ = types.Array(types.uint8, 2, "A", readonly=True)
 _WRITE = types.Array(types.uint8, 2, "A")
@@ -94,7 +316,7 @@ def _compile_table_kernel(function: Callable[..., None]) -> Callable[..., None]:
 
 @functools.cache
 def _compile_vector_kernel(instruction: Instruction) -> Callable[..., None]:
-    number = instructions.INSTRUCTIONS.index(instruction)
+    number = INSTRUCTIONS.index(instruction)
     kernel = _make_vector_kernel(number, instruction.width * instruction.vectors)
     compiled: Callable[..., None] = jit(types.void(*[types.int64] * 9), nogil=True)(kernel)
     return compiled
@@ -143,6 +365,9 @@ def _make_vector_task(instruction: Instruction, a: Bytes) -> Task:
     return task
 
 
+# ---- the ladder, and a product by one of its rungs --------------------------------------------------------
+
+
 @dataclass(frozen=True, eq=False)
 class CpuKernel(Kernel):
     """A rung of the CPU ladder.
@@ -162,10 +387,10 @@ def _make_table_rung(name: str, summary: str, function: Callable[..., None]) -> 
     )
 
 
-def _make_vector_rung(instruction: Instruction, summary: str) -> CpuKernel:
+def _make_vector_rung(instruction: Instruction) -> CpuKernel:
     needs = " and ".join(instruction.features) or "any CPU"
     prepare = functools.partial(_make_vector_task, instruction)
-    return CpuKernel(instruction.name, summary, needs, prepare, available=instruction.available)
+    return CpuKernel(instruction.name, instruction.summary, needs, prepare, available=instruction.available)
 
 
 # fmt: off
@@ -174,15 +399,7 @@ LADDER = (
     _make_table_rung("product_rows",
                      "a product is one look-up in a row of the 64 KiB table; rows of b are read in order",
                      _multiply_by_table),
-    _make_vector_rung(instructions.DOUBLING,
-                      "no table: vectors doubled seven times, multiples kept by masks"),
-    _make_vector_rung(instructions.SHUFFLE_16,
-                      "two shuffles a product look up 16 bytes at once; sums in registers"),
-    _make_vector_rung(instructions.SHUFFLE_32, "the same with 32 bytes a vector"),
-    _make_vector_rung(instructions.SHUFFLE_64, "the same with 64 bytes a vector"),
-    _make_vector_rung(instructions.AFFINE_32,
-                      "one instruction a product: 32 bytes times an 8 x 8 matrix of bits"),
-    _make_vector_rung(instructions.AFFINE_64, "the same with 64 bytes a vector"),
+    *map(_make_vector_rung, INSTRUCTIONS),
 )
 # fmt: on
 """The rungs in order, those that this processor cannot run included."""
