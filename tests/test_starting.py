@@ -426,8 +426,10 @@ import numpy as np
 import dasp
 A = dasp.SpMatrix(dasp.models.generate("poisson2d:20"), device="cpu")
 b = np.ones(A.shape[0])
+names = "cg minres bicgstab gmres chebyshev lsqr lsmr"
+methods = [getattr(dasp.solvers, name) for name in names.split()]
 def solve():
-    return [bool(method(A, b)[1].converged) for method in (dasp.solvers.cg, dasp.solvers.gmres)]
+    return [bool(method(A, b)[1].converged) for method in methods]
 solve()
 class Last:
     def __del__(self):

@@ -194,7 +194,7 @@ class BlockConjugateGradients(BlockSolve):
         if not np.isfinite(curvature).all():
             raise Breakdown("A holds NaN or infinity")
         skew = abs(curvature - curvature.conj().T).max() if curvature.dtype.kind == "c" else 0.0
-        if skew > 2 * SKEW.get(space.dtype.name, 0.0) * abs(curvature).max():
+        if skew > 2 * SKEW.get(space.dtype.type, 0.0) * abs(curvature).max():
             raise Breakdown("p' A p is not Hermitian, so A is not; gmres and bicgstab take such matrices")
         inverse, least = pseudo_inverse(curvature)
         if least < -RANK:

@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
+
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import any_complex, make_limits, one_call, place_and_type
 from dasp.solvers.driver import BREAKDOWN, STAGNATION
@@ -143,7 +145,7 @@ def _find_quick_solve(
 
 INDEFINITE, BAD_M, NOT_HERMITIAN = OWN, OWN + 1, OWN + 2
 
-SKEW = {"complex64": 1e-2, "complex128": 1e-4}
+SKEW = {np.complex64: 1e-2, np.complex128: 1e-4}
 """An imaginary part of p' A p above this times p' p and the norm of A, as far as that has shown, is no
 rounding: with the unit roundoff that would take a p whose Rayleigh quotient is 1e-12 (in complex64 6e-6) of
 the norm, and none before it with a larger one."""
@@ -215,7 +217,7 @@ class HermitianConjugateGradients(ConjugateGradients):
 
     def __init__(self, system: System) -> None:
         super().__init__(system)
-        self._skew = SKEW[system.space.dtype.name]
+        self._skew = SKEW[system.space.dtype.type]
         self._look = system.vectors.fuse(dots=("p'q", "p p"))
         self._curvature = self._look_along
 

@@ -38,7 +38,7 @@ from dasp.solvers.workspace import Workspace, workspace_for
 LEAST = OWN
 """Why a method stopped: as it carries them along, the residual is orthogonal to the columns of A."""
 
-SIZES = {"float32": (1e-20, 1e20), "float64": (1e-100, 1e100)}
+SIZES = {np.float32: (1e-20, 1e20), np.float64: (1e-100, 1e100)}
 """Between these the squares of the norms of A and b must lie, so that no square is lost that a method
 takes."""
 
@@ -48,7 +48,7 @@ LEAST_SQUARE = 1e-250
 MOST_POWER = 1000
 """Of the powers of two that A and b are multiplied by: larger ones are near the end of float64."""
 
-BOOST = {"float32": 60, "float64": 500}
+BOOST = {np.float32: 60, np.float64: 500}
 """By which power of two a vector is multiplied, or divided, to see whether its product with A is zero, or
 infinite, by its size alone."""
 
@@ -135,9 +135,9 @@ class Problem(Solve):
         multiply_by_power(self.columns["x"], scale - unit)
 
     @property
-    def precision(self) -> str:
-        """The name of the type of its real numbers."""
-        return str(real_type(self.space.dtype).name)
+    def precision(self) -> type[np.generic]:
+        """The type of its real numbers."""
+        return real_type(self.space.dtype).type
 
     def take(self, b: Array, x0: Array | None) -> None:
         """Take a right-hand side, and where to start."""
@@ -342,7 +342,7 @@ def _find_powers(problem: Problem) -> tuple[int, int]:
     return 0, scale
 
 
-def _power_of(size: float, precision: str, boost: int = 0) -> int:
+def _power_of(size: float, precision: type[np.generic], boost: int = 0) -> int:
     """Return the power of two that brings size / 2^boost to about 1; 0 if that can stay, or is no size."""
     if not 0 < size < math.inf:
         return 0

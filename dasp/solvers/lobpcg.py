@@ -239,7 +239,7 @@ class Lobpcg(BlockSolve):
         if not np.isfinite(projected).all():
             raise Breakdown(OVERFLOW)
         skew = abs(projected - projected.conj().T).max() if projected.dtype.kind == "c" else 0.0
-        if skew > 2 * SKEW.get(self.space.dtype.name, 0.0) * abs(projected).max():
+        if skew > 2 * SKEW.get(self.space.dtype.type, 0.0) * abs(projected).max():
             raise Breakdown("x' A x is not Hermitian, so A is not; SciPy's eigs takes such matrices")
         inner = self._sign * projected[np.ix_(used, used)]
         values, vectors = np.linalg.eigh((inner + inner.conj().T) / 2)

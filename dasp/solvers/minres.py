@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
+
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import make_limits, one_call
 from dasp.solvers.cg import SKEW
@@ -20,7 +22,7 @@ from dasp.solvers.workspace import Workspace
 
 SINGULAR, BAD_M, NOT_HERMITIAN = OWN, OWN + 1, OWN + 2
 
-SMALL = {"float32": 1e-5, "float64": 1e-12, "complex64": 1e-5, "complex128": 1e-12}
+SMALL = {np.float32: 1e-5, np.float64: 1e-12, np.complex64: 1e-5, np.complex128: 1e-12}
 """Of the norm of A: a pivot below this times that is taken for 0."""
 
 
@@ -39,8 +41,8 @@ class MinimalResiduals(Method):
     def __init__(self, system: System) -> None:
         self._system, fuse = system, system.vectors.fuse
         self._plain = plain = system.preconditioner is None
-        name = system.space.dtype.name
-        self._small, self._skew = SMALL[name], SKEW.get(name, 0.0)
+        kind = system.space.dtype.type
+        self._small, self._skew = SMALL[kind], SKEW.get(kind, 0.0)
         self._z = ("v0", "v1") if plain else ("z0", "z1")
         self._clear = fuse("v0 = r", "v1 = 0", "w0 = 0", "w1 = 0")
         self._first = None if plain else fuse(dots=("v0 z0",))
