@@ -15,8 +15,9 @@ import scipy.sparse.linalg as sla
 
 from dasp import SpMatrix
 from dasp.preconditioners import base, jacobi
+from dasp.preconditioners import chebyshev as polynomial
 from dasp.preconditioners.base import BOUND
-from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
+from dasp.solvers import Workspace, bicgstab, cg, chebyshev, gmres, minres
 from dasp.solvers import system as system_module
 from dasp.solvers.arguments import make_limits
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
@@ -28,8 +29,14 @@ from dasp.solvers.operator import device_of
 from dasp.solvers.system import solve
 from tests.support.simt_device import EmulatedDevice, emulate
 from tests.support.systems import (
+    TYPES,
     check,
+    helmholtz,
+    hermitian,
+    model,
+    numbers,
     poisson,
+    tolerance,
 )
 
 pytestmark = pytest.mark.simt
@@ -83,56 +90,88 @@ def test_products_that_cannot_be_captured_are_not(monkeypatch, method, foreign):
         noted.clear()
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("preconditioned", [False, True])
-def test_the_same_as_on_the_cpu(monkeypatch, method, preconditioned):
-    A, b = poisson(9), np.random.default_rng(3).standard_normal(81)
-    M = sp.diags_array(1 / (A.diagonal() * np.linspace(1, 2, 81))) if preconditioned else None
-    want, told = method(A, b, rtol=1e-9, M=M)
-    emulate(monkeypatch)
-    workspace = Workspace()
-    x, stats = method(A, b, rtol=1e-9, M=M, workspace=workspace)
-    again, _ = method(A, b, rtol=1e-9, M=M, workspace=workspace)
+@pytest.mark.parametrize(
+    ("method", "kind", "dtype", "preconditioned"),
+    [
+        (cg, "definite", "f8", False),
+        (cg, "definite", "f4", True),
+        (cg, "definite", "c8", False),
+        (cg, "definite", "c16", False),
+        (minres, "indefinite", "f8", False),
+        (minres, "definite", "f8", True),
+        (minres, "indefinite", "c16", False),
+        (chebyshev, "definite", "f8", True),
+        (chebyshev, "definite", "c16", False),
+        (bicgstab, "general", "f8", False),
+        (bicgstab, "general", "f8", True),
+        (bicgstab, "general", "c16", True),
+        (gmres, "general", "f8", False),
+        (gmres, "general", "f8", True),
+        (gmres, "general", "c8", True),
+    ],
+)
+def test_the_same_as_on_the_cpu(monkeypatch, method, kind, dtype, preconditioned):
+    A, b, rtol = model(kind, 7, dtype), numbers(49, 3, dtype), tolerance(dtype)
+    turned = np.exp(0.05j) if np.dtype(dtype).kind == "c" else 1.0
+    M = sp.diags_array(np.linspace(0.2, 0.3, 49) * turned).astype(dtype) if preconditioned else None
+    want, told = method(A, b, rtol=rtol, M=M)
+    device, workspace = emulate(monkeypatch), Workspace()
+    x, stats = method(A, b, rtol=rtol, M=M, workspace=workspace)
+    again, _ = method(A, b, rtol=rtol, M=M, workspace=workspace)
     assert stats.converged, stats.reason
-    check(A, x, b, stats, 1e-9)
-    assert abs(stats.iterations - told.iterations) <= 1
-    np.testing.assert_allclose(stats.residuals[:10], told.residuals[:10], rtol=1e-9)
-    np.testing.assert_allclose(x, want, atol=1e-7)
+    launched = "dasp_basis_take" if method is gmres else "dasp_fused"
+    assert device.launches.count(launched) > stats.iterations
+    check(A, x, b, stats, rtol)
+    assert abs(stats.iterations - told.iterations) <= 2
+    np.testing.assert_allclose(stats.residuals[:8], told.residuals[:8], rtol=1e3 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(x, want, atol=1e3 * rtol * abs(want).max())
     np.testing.assert_array_equal(x, again)
 
 
 @pytest.mark.parametrize(
-    ("n", "dtype", "restart"), [(2101, "f8", 11), (2101, "f4", 4), (3, "f8", 30), (1, "f8", 1)]
+    ("n", "dtype", "restart"),
+    [(2101, "f8", 11), (2101, "f4", 4), (1, "f8", 1), (1051, "c16", 11), (2101, "c8", 4), (3, "c16", 30)],
 )
-def test_gmres_finds_the_least_residual_of_every_space(monkeypatch, n, dtype, restart):
+def test_gmres_finds_the_least_residual_of_every_space(emulated, n, dtype, restart):
     """After each step of the first cycle, against a basis made by Householder; also for odd lengths."""
-    rng = np.random.default_rng(n)
-    A = sp.random_array((n, n), density=min(1.0, 5 / n), random_state=rng, dtype=dtype) + sp.diags_array(
-        np.linspace(2, 9, n), dtype=dtype
-    )
-    b = rng.standard_normal(n).astype(dtype)
-    emulate(monkeypatch)
-    rtol = 1e-9 if dtype == "f8" else 1e-5
-    x, stats = gmres(sp.csr_array(A), b, rtol=rtol, restart=restart)
+    rng, b, rtol = np.random.default_rng(n), numbers(n, dtype=dtype), tolerance(dtype)
+    A = sp.random_array((n, n), density=min(1.0, 5 / n), random_state=rng) * numbers(1, 1, dtype)[0]
+    A = sp.csr_array(A + sp.diags_array(np.linspace(2, 9, n) * numbers(1, 2, dtype)[0])).astype(dtype)
+    x, stats = gmres(A, b, rtol=rtol, restart=restart)
     assert stats.converged, stats.reason
-    wide = b.astype(np.float64)
-    assert np.linalg.norm(wide - A @ x.astype(np.float64)) <= 1.01 * rtol * np.linalg.norm(wide)
-    krylov, wanted = wide, []
-    basis = np.empty((n, 0))
+    wide = b.astype(np.result_type(dtype, np.float64))
+    assert np.linalg.norm(wide - A @ x.astype(wide.dtype)) <= 1.01 * rtol * np.linalg.norm(wide)
+    krylov, wanted, basis = wide, [], np.empty((n, 0))
     for _ in range(min(restart, n, stats.iterations)):
         basis = np.linalg.qr(np.column_stack([basis, krylov]))[0]
-        krylov = A @ basis[:, -1]
-        image = A @ basis
+        krylov, image = A @ basis[:, -1], A @ basis
         y = np.linalg.lstsq(image, b, rcond=None)[0]
         wanted.append(float(np.linalg.norm(b - image @ y)))
-    unit = np.finfo(dtype).eps
-    bound = 64 * unit * float(np.linalg.norm(b)) * restart
+    bound = 64 * np.finfo(dtype).eps * float(np.linalg.norm(b)) * restart
     np.testing.assert_array_less(abs(np.array(stats.residuals[1 : len(wanted) + 1]) - wanted), bound)
 
 
-def test_a_basis_has_its_limit_on_a_gpu(emulated):
-    with pytest.raises(ValueError, match="restart is 1500; on a GPU at most 1499"):
-        gmres(operator(poisson(40)), np.ones(1600), restart=1500)
+@pytest.mark.parametrize(("dtype", "most"), [(float, 1499), (complex, 749)])
+def test_a_basis_has_its_limit_on_a_gpu(emulated, dtype, most):
+    with pytest.raises(ValueError, match=f"restart is {most + 1}; on a GPU at most {most}"):
+        gmres(model("definite", 40, dtype), numbers(1600, dtype=dtype), restart=most + 1)
+
+
+@pytest.mark.parametrize("method", [cg, minres])
+def test_the_kernels_tell_of_a_matrix_that_is_not_hermitian(emulated, method):
+    _, stats = method(helmholtz(5), numbers(25))
+    assert "not Hermitian" in stats.reason
+    for b, words in ((np.zeros(25, complex), "b is zero"), (numbers(25) * np.nan, "NaN")):
+        assert words in method(hermitian(5), b)[1].reason
+
+
+def test_numbers_beyond_squares_through_the_kernels(emulated):
+    A = hermitian(4)
+    for scale in (1e-180, 1e180):
+        for method in (cg, bicgstab):
+            x, stats = method(A, scale * numbers(16), rtol=1e-9)
+            assert stats.converged, stats.reason
+            np.testing.assert_allclose(A @ (x / scale), numbers(16), atol=1e-8)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -449,24 +488,61 @@ def test_a_preconditioner_keeps_few_programs_of_its_callers(monkeypatch):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("method", METHODS)
-def test_on_a_gpu(method):
+@pytest.mark.parametrize("dtype", ["f8", *TYPES])
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        (cg, "definite"),
+        (minres, "indefinite"),
+        (chebyshev, "definite"),
+        (bicgstab, "general"),
+        (gmres, "general"),
+    ],
+)
+def test_on_a_gpu(method, kind, dtype):
     import cupy
     import cupyx.scipy.sparse
 
-    import dasp
-
-    A = poisson(24)
-    b = np.random.default_rng(3).standard_normal(576)
-    planned, right, workspace = dasp.SpMatrix.from_scipy(A, device="cuda"), cupy.asarray(b), Workspace()
-    x, stats = method(planned, right, rtol=1e-9, workspace=workspace)
-    again, _ = method(planned, right, rtol=1e-9, workspace=workspace)
+    A, b, rtol = model(kind, 30, dtype), numbers(900, dtype=dtype), tolerance(dtype)
+    planned, right, workspace = SpMatrix.from_scipy(A, device="cuda"), cupy.asarray(b), Workspace()
+    x, stats = method(planned, right, rtol=rtol, workspace=workspace)
+    again, _ = method(planned, right, rtol=rtol, workspace=workspace)
     assert isinstance(x, cupy.ndarray)
-    check(A, x.get(), b, stats, 1e-9)
-    assert stats.converged
+    assert x.dtype == dtype
+    assert stats.converged, stats.reason
+    check(A, x.get(), b, stats, rtol)
     np.testing.assert_array_equal(x.get(), again.get())
-    host, _ = method(planned, b, rtol=1e-9)
+    host, _ = method(planned, b, rtol=rtol)
     np.testing.assert_array_equal(host, x.get())
-    foreign, loose = method(cupyx.scipy.sparse.csr_matrix(sp.csr_matrix(A)), right, rtol=1e-9)
-    assert loose.converged
-    check(A, foreign.get(), b, loose, 1e-9)
+    foreign, loose = method(cupyx.scipy.sparse.csr_matrix(sp.csr_matrix(A)), right, rtol=rtol)
+    assert loose.converged, loose.reason
+    check(A, foreign.get(), b, loose, rtol)
+    assert abs(loose.iterations - stats.iterations) <= 0.1 * stats.iterations + 2
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("method", METHODS)
+def test_a_real_matrix_and_a_complex_b_on_a_gpu(method):
+    import cupy
+
+    A, b = poisson(20), numbers(400)
+    planned = SpMatrix.from_scipy(A, device="cuda")
+    for M in (None, jacobi(planned), polynomial(planned)):
+        for _ in range(2):
+            x, stats = method(planned, cupy.asarray(b), rtol=1e-9, M=M)
+            assert stats.converged, stats.reason
+            check(A, x.get(), b, stats, 1e-9)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("method", [cg, minres])
+def test_what_is_told_on_a_gpu(method):
+    planned = SpMatrix.from_scipy(helmholtz(12), device="cuda")
+    _, stats = method(planned, numbers(144))
+    assert "not Hermitian" in stats.reason
+    planned = SpMatrix.from_scipy(hermitian(12), device="cuda")
+    for b, words in ((np.zeros(144, complex), "b is zero"), (numbers(144) * np.nan, "NaN")):
+        assert words in method(planned, b)[1].reason
+    x, stats = method(planned, 1e-180 * numbers(144), rtol=1e-9)
+    assert stats.converged, stats.reason
+    np.testing.assert_allclose(hermitian(12) @ (x * 1e180), numbers(144), atol=1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,43 +14,50 @@ from hypothesis import strategies as st
 
 import dasp
 from dasp.runtime.cpu import threads as _threads
-from dasp.solvers import Workspace, bicgstab, cg, gmres, lsmr, lsqr, minres
+from dasp.solvers import Workspace, bicgstab, cg, chebyshev, gmres, lsmr, lsqr, minres
 from tests.support.systems import (
+    ALL_TYPES,
     KINDS,
     SQUARE,
+    STORAGE,
+    TYPES,
     check,
+    helmholtz,
+    hermitian,
     hold_to_the_truth,
+    model,
+    numbers,
     poisson,
     system,
+    tolerance,
     true_residual,
 )
 
 # ---- systems of every kind --------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
+    dtype=st.sampled_from([np.float64, np.complex128]),
     n=st.integers(1, 12),
     seed=st.integers(0, 2**32 - 1),
     rtol=st.sampled_from([1e-3, 1e-5, 1e-10, 1e-15, 0.0]),
-    right=st.sampled_from(["random", "zero", "reachable", "unit", "nan"]),
+    right=st.sampled_from(["random", "zero", "reachable", "unit", "nan", "real"]),
     start=st.booleans(),
-    jacobi=st.booleans(),
+    preconditioner=st.sampled_from(["none", "real", "complex"]),
 )
-def test_none_wrongly_converged_none_endless(kind, n, seed, rtol, right, start, jacobi):
-    A, b = system(kind, n, seed)
-    if right == "zero":
-        b = np.zeros(n)
-    elif right == "reachable":
-        with np.errstate(all="ignore"):
-            b = A @ b
-    elif right == "unit":
-        b = np.eye(n)[0]
-    elif right == "nan":
-        b[seed % n] = np.nan
-    x0 = np.random.default_rng(seed).standard_normal(n) if start else None
-    M = sp.diags_array(1 / np.where(np.diag(A) > 0, np.diag(A), 1.0)) if jacobi else None
+def test_none_wrongly_converged_none_endless(kind, dtype, n, seed, rtol, right, start, preconditioner):
+    A, b = system(kind, n, seed, dtype)
+    rights = {"zero": 0 * b, "unit": np.eye(n)[0] * (1j if dtype == np.complex128 else 1)}
+    with np.errstate(all="ignore"):
+        b = {**rights, "reachable": A @ b, "real": b.real}.get(right, b)
+        d = 1 / np.where(np.diag(A).real > 0, np.diag(A).real, 1.0)
+    if right == "nan":
+        b[seed % n] = dtype(np.nan)
+    M = {"none": None, "real": np.diag(d), "complex": np.diag(d * np.exp(0.1j))}[preconditioner]
+    is_complex = any(np.iscomplexobj(one) for one in (A, b, M) if one is not None)
+    x0 = numbers(n, seed + 1, complex if is_complex else float) if start else None
     hold_to_the_truth(A, b, x0, M, rtol, right)
 
 
@@ -180,8 +188,8 @@ def test_b_may_be_much_larger_or_smaller_than_a(method, dtype, size):
 @pytest.mark.parametrize("method", SQUARE)
 def test_zero_is_no_solution_where_a_holds_nan(method):
     A = np.diag([1.0, np.nan])
-    for tolerance in ({"rtol": 1.0}, {"atol": 10.0}):
-        assert not method(A, np.ones(2), **tolerance)[1].converged
+    for asked in ({"rtol": 1.0}, {"atol": 10.0}):
+        assert not method(A, np.ones(2), **asked)[1].converged
 
 
 @pytest.mark.parametrize("method", SQUARE)
@@ -196,25 +204,42 @@ def test_no_x_with_nan_is_called_converged(method):
         assert "x0 or M gave it" in stats.reason or "NaN" in stats.reason
 
 
-@pytest.mark.parametrize("method", SQUARE)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("planned", [True, False])
-def test_poisson_as_scipy_solves_it(method, dtype, planned):
-    A = poisson(20).astype(dtype)
-    b = np.random.default_rng(1).standard_normal(400).astype(dtype)
-    operator = dasp.SpMatrix.from_scipy(A, device="cpu") if planned else A
-    rtol = 1e-5 if dtype == np.float32 else 1e-10
-    x, stats = method(operator, b, rtol=rtol)
+@pytest.mark.parametrize(("dtype", "planned"), list(zip(ALL_TYPES, (True, False, False, True), strict=True)))
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        (cg, "definite"),
+        (chebyshev, "definite"),
+        (minres, "definite"),
+        (minres, "indefinite"),
+        (bicgstab, "general"),
+        (gmres, "general"),
+    ],
+)
+def test_every_method_solves_to_its_tolerance(method, kind, dtype, planned):
+    A, b, rtol = model(kind, 14, dtype), numbers(196, dtype=dtype), tolerance(dtype)
+    x, stats = method(dasp.SpMatrix.from_scipy(A, device="cpu") if planned else A, b, rtol=rtol)
     assert stats.converged, stats.reason
     assert x.dtype == dtype
-    check(A, x, b, stats, rtol)
     assert len(stats.residuals) == stats.iterations + 1
-    counted = [0]
-    if dtype == np.float64 and method in (cg, bicgstab):  # SciPy's minres has a criterion of its own
-        getattr(sla, method.__name__)(
-            A, b, rtol=rtol, callback=lambda _: counted.__setitem__(0, counted[0] + 1)
-        )
-        assert abs(stats.iterations - counted[0]) <= 0.1 * counted[0] + 2
+    assert stats.residual <= rtol * np.linalg.norm(b)
+    check(A, x, b, stats, rtol)
+    again, more = method(A, b, x, rtol=2 * rtol)
+    assert more.iterations <= 1
+    check(A, again, b, more, 2 * rtol)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize(("method", "kind"), [(cg, "definite"), (bicgstab, "general"), (gmres, "general")])
+def test_as_many_iterations_as_scipys(method, kind, dtype):
+    A, b, counted = model(kind, 14, dtype), numbers(196, dtype=dtype), [0]
+    more = {"restart": 30, "callback_type": "pr_norm", "maxiter": 100} if method is gmres else {}
+    getattr(sla, method.__name__)(
+        A, b, rtol=1e-9, callback=lambda _: counted.__setitem__(0, counted[0] + 1), **more
+    )
+    _, stats = method(A, b, rtol=1e-9)
+    assert stats.converged
+    assert abs(stats.iterations - counted[0]) <= 0.15 * counted[0] + 1
 
 
 @pytest.mark.parametrize("method", SQUARE)
@@ -236,6 +261,81 @@ def test_a_preconditioner_may_be_anything_that_multiplies(method):
     assert len({stats.iterations for _, stats in answers}) == 1
 
 
+# ---- types ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", SQUARE)
+def test_types_of_results(method):
+    """x has the type of numbers of A, b and M together; single precision where A and b both are."""
+    A, b, M = poisson(5), np.ones(25), sp.eye_array(25, format="csr")
+    for of_a, of_b, of_m, want in (
+        ("f8", "c16", "f8", "c16"),
+        ("c16", "f8", "f8", "c16"),
+        ("f4", "c8", "f4", "c8"),
+        ("c8", "f4", "f8", "c8"),
+        ("c8", "f8", "f8", "c16"),
+        ("f4", "c16", "f4", "c16"),
+        ("f8", "f8", "c16", "c16"),
+        ("f4", "f4", "c16", "c8"),
+    ):
+        x, stats = method(A.astype(of_a), b.astype(of_b), M=M.astype(of_m), rtol=1e-4)
+        assert stats.converged
+        assert x.dtype == np.dtype(want)
+        np.testing.assert_allclose(A @ x, b, atol=1e-2)
+
+
+@pytest.mark.parametrize("method", [*SQUARE, chebyshev, lsqr, lsmr])
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_real_matrix_and_a_complex_b(method, planned):
+    """Solves both parts at once, though its path is not that of either."""
+    A, b = poisson(8), numbers(64)
+    operator = dasp.SpMatrix.from_scipy(A, device="cpu") if planned else A
+    x, stats = method(operator, b, rtol=1e-10)
+    assert stats.converged, stats.reason
+    assert x.dtype == np.complex128
+    check(A, x, b, stats, 1e-10)
+    np.testing.assert_allclose(x, sla.spsolve(A.tocsc().astype(complex), b), atol=1e-6)
+    listed, _ = method(A, b.tolist(), rtol=1e-10)
+    np.testing.assert_allclose(listed, x, atol=1e-6)
+    start = numbers(64, 5)
+    further, more = method(operator, b, start, rtol=1e-10)
+    assert more.converged
+    check(A, further, b, more, 1e-10)
+    with pytest.raises(TypeError, match="x0 has dtype complex128; A, b and M are real"):
+        method(operator, b.real, start)
+
+
+@pytest.mark.parametrize("method", [cg, minres])
+def test_a_matrix_that_is_not_hermitian_is_told(method):
+    for A in (helmholtz(8), hermitian(8) * 1j, hermitian(8) * np.exp(0.1j)):
+        for dtype in TYPES:
+            _, stats = method(A.astype(dtype), numbers(64).astype(dtype), rtol=1e-6)
+            assert not stats.converged
+            assert "not Hermitian" in stats.reason
+            assert stats.info < 0
+
+
+@pytest.mark.parametrize("method", [cg, minres])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_rounding_is_not_taken_for_an_imaginary_part(method, dtype):
+    """Hermitian matrices of bad condition, and an x along their least eigenvector: words, if any, are
+    others."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        Q = np.linalg.qr(rng.standard_normal((40, 40)) + 1j * rng.standard_normal((40, 40)))[0]
+        A = (Q * np.logspace(0, 10 if dtype == np.complex128 else 4, 40)) @ Q.conj().T
+        A = ((A + A.conj().T) / 2).astype(dtype)
+        for b in (numbers(40, seed), Q[:, 0] + 1e-4 * Q[:, 1]):
+            _, stats = method(A, b.astype(dtype), rtol=1e-12, maxiter=400)
+            assert "Hermitian" not in stats.reason
+
+
+def test_an_operator_that_lies_about_its_type_is_told():
+    A: Any = sla.LinearOperator((3, 3), matvec=lambda x: 1j * x, dtype=float)
+    with pytest.raises(TypeError, match="A @ x has dtype complex128 for a real x"):
+        gmres(A, np.ones(3))
+
+
 # ---- when it stops ----------------------------------------------------------------------------------
 
 
@@ -251,8 +351,9 @@ def test_the_tolerance_is_scipys(method):
 
 
 @pytest.mark.parametrize("method", SQUARE)
-def test_iterations_run_out(method):
-    A, b = poisson(15), np.ones(225)
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_iterations_run_out(method, dtype):
+    A, b = model("definite", 15, dtype), np.ones(225, dtype)
     x, stats = method(A, b, rtol=1e-12, maxiter=5)
     assert (stats.converged, stats.info, stats.iterations) == (False, 5, 5)
     assert "5 iterations" in stats.reason
@@ -313,8 +414,9 @@ def test_gmres_calls_back_after_each_cycle():
 
 
 @pytest.mark.parametrize("method", [cg, bicgstab, minres])
-def test_callbacks_and_checks(method):
-    A, b = poisson(10), np.ones(100)
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_callbacks_and_checks(method, dtype):
+    A, b = model("definite", 10, dtype), np.ones(100, dtype)
     seen: list[np.ndarray] = []
     x, stats = method(A, b, rtol=1e-8, callback=lambda x: seen.append(x.copy()), check_every=3)
     assert len(seen) == len(stats.residuals) - 1 == -(-stats.iterations // 3)
@@ -331,14 +433,24 @@ def test_progress_is_shown(capsys):
 
 
 @pytest.mark.parametrize("method", SQUARE)
-def test_bits_do_not_depend_on_threads_or_time(method):
-    A = dasp.SpMatrix.from_scipy(poisson(200), device="cpu")
-    b = np.random.default_rng(0).standard_normal(40000)
-    answers = []
+def test_storage_is_as_said(method):
+    A, b, workspace = hermitian(90, 0.1), numbers(8100), Workspace()
+    for _ in range(2):
+        method(A, b, maxiter=20, workspace=workspace)
+        assert workspace.vectors == STORAGE[method][0]
+        assert 0 <= workspace.nbytes - workspace.vectors * b.nbytes < 0.02 * workspace.nbytes + 5000
+
+
+@pytest.mark.parametrize(
+    ("method", "dtype"),
+    [*((method, np.float64) for method in SQUARE), *((method, np.complex128) for method in (*SQUARE, lsqr))],
+)
+def test_bits_do_not_depend_on_threads_or_time(method, dtype):
+    A, answers = dasp.SpMatrix.from_scipy(model("definite", 170, dtype), device="cpu"), []
     try:
         for threads in (1, 2, 3, 2):
             _threads.set_num_threads(threads)
-            answers.append(method(A, b, maxiter=12)[0])
+            answers.append(method(A, numbers(28900, dtype=dtype), maxiter=12)[0])
     finally:
         _threads.set_num_threads(None)
     for other in answers[1:]:
