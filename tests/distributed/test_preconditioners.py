@@ -19,7 +19,7 @@ from dasp.distributed.matrix import collect_rows
 from dasp.models import generate
 from dasp.multigrid.hierarchy import as_csr, coarsen
 from tests.distributed.test_solvers import complex_solved, solved
-from tests.multigrid.test_complex import in_field
+from tests.multigrid.test_cycle import in_field
 from tests.support.ranks import ThreadCommunicator, everywhere, run_ranks
 from tests.support.systems import hermitian, numbers
 

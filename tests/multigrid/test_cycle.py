@@ -15,9 +15,10 @@ import dasp
 from dasp.multigrid import cycle as cycle_module
 from dasp.multigrid import hierarchy
 from dasp.preconditioners import multigrid
-from dasp.solvers import cg
+from dasp.solvers import Workspace, bicgstab, cg, gmres
 from tests.preconditioners.test_preconditioners import levels, rescaled
-from tests.support.systems import check, poisson
+from tests.support.simt_device import hold_emulated
+from tests.support.systems import TYPES, check, hermitian, numbers, poisson
 
 pyamg = pytest.importorskip("pyamg")
 
@@ -28,18 +29,28 @@ def many_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hierarchy, "DENSE_ROWS", 10)
 
 
-@pytest.mark.parametrize("cycle", ["V", "W", "F"])
-def test_multigrid_is_pyamgs(cycle):
-    """With PyAMG's own smoother: the same cycle, up to what two estimates of an eigenvalue differ by."""
-    A = poisson(40)
-    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_coarse=10)
+def aggregated(A: Any, symmetry: str = "hermitian", **options: Any) -> Any:
+    """PyAMG's hierarchy of a matrix."""
+    return pyamg.smoothed_aggregation_solver(sp.csr_matrix(A), symmetry=symmetry, **options)
+
+
+def in_field(side: int, **options: Any) -> Any:
+    """The hierarchy of `hermitian(side)`: the vector that it nearly maps to 0 has these phases."""
+    phases = np.exp(-0.3j * np.cumsum(np.arange(side)))
+    return aggregated(hermitian(side), B=np.kron(phases, phases)[:, None], **options)
+
+
+@pytest.mark.parametrize(("cycle", "complex"), [("V", False), ("W", True), ("F", False), ("F", True)])
+def test_multigrid_is_pyamgs(cycle, complex):
+    """With PyAMG's own smoother: the same cycle."""
+    ml = in_field(30, max_coarse=10) if complex else levels(poisson(30), max_coarse=10)
     pyamg.relaxation.smoothing.change_smoothers(
         ml, ("gauss_seidel", {"sweep": "forward"}), ("gauss_seidel", {"sweep": "backward"})
     )
     M = multigrid(ml, smoother="gauss-seidel", cycle=cycle, device="cpu")
-    r = np.random.default_rng(0).standard_normal(1600)
+    r = numbers(900) if complex else numbers(900).real
     want = ml.solve(r, cycle=cycle, maxiter=1, tol=1e-30)
-    np.testing.assert_allclose(M @ r, want, rtol=1e-8, atol=1e-9 * abs(want).max())
+    np.testing.assert_allclose(M @ r, want, rtol=0, atol=1e-9 * abs(want).max())
 
 
 def test_multigrid_needs_as_many_iterations_as_pyamgs():
@@ -94,18 +105,37 @@ def test_multigrid_takes_a_matrix_or_a_hierarchy(options):
         M.update(B * np.nan)
 
 
+@pytest.mark.parametrize(("smoother", "cycle"), [("chebyshev", "V"), ("jacobi", "W"), ("gauss-seidel", "V")])
+def test_a_complex_cycle_is_hermitian_and_definite(smoother, cycle):
+    A, ml = hermitian(18), in_field(18, max_coarse=6)
+    M = multigrid(ml, smoother=smoother, cycle=cycle, device="cpu")
+    assert M.dtype == np.complex128
+    dense = np.column_stack([M @ column for column in np.eye(324, dtype=complex)])
+    np.testing.assert_allclose(dense, dense.conj().T, atol=1e-11 * abs(dense).max())
+    assert abs(dense.imag).max() > 0.01 * abs(dense).max()
+    assert np.linalg.eigvalsh(dense)[0] > 0
+    b = numbers(324)
+    _, plain = cg(A, b, rtol=1e-9)
+    for one in (M, M.astype(np.complex64)):
+        x, stats = cg(A, b, M=one, rtol=1e-9)
+        assert stats.converged
+        assert stats.iterations < plain.iterations / 3
+        check(A, x, b, stats, 1e-9)
+
+
 def neumann(side: int) -> sp.csr_array:
     """Poisson's matrix with rows that sum up to 0."""
     A = poisson(side)
     return sp.csr_array(A - sp.diags_array(A @ np.ones(side * side)))
 
 
-@pytest.mark.parametrize("cycle", ["V", "W", "F"])
-@pytest.mark.parametrize("rows", [10, 320])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("cycle", "rows", "dtype"),
+    [("V", 10, np.float64), ("V", 150, np.float32), ("W", 150, np.float64), ("F", 10, np.float32)],
+)
 def test_the_first_small_level_is_inverted_though_singular(monkeypatch, cycle, rows, dtype):
     monkeypatch.setattr(hierarchy, "DENSE_ROWS", rows)
-    A, b = neumann(40), np.random.default_rng(0).standard_normal(1600)
+    A, b = neumann(24), np.random.default_rng(0).standard_normal(576)
     b -= b.mean()
     ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A, dtype=dtype), max_coarse=10)
     M: Any = multigrid(ml, device="cpu", cycle=cycle)
@@ -151,8 +181,7 @@ def test_a_large_last_level_is_smoothed_and_not_inverted(monkeypatch, smoother):
         assert stats.iterations <= 40
 
 
-@pytest.mark.parametrize("smoother", ["chebyshev", "jacobi", "gauss-seidel"])
-@pytest.mark.parametrize("cycle", ["V", "W"])
+@pytest.mark.parametrize(("smoother", "cycle"), [("chebyshev", "V"), ("jacobi", "W"), ("gauss-seidel", "V")])
 def test_rows_of_zeros_are_passed_by_on_coarse_levels(smoother, cycle, monkeypatch):
     """Aggregates with fewer unknowns than modes leave such rows."""
     monkeypatch.setattr(hierarchy, "DENSE_ROWS", 6)
@@ -256,3 +285,64 @@ def test_arrays_of_a_hierarchy_are_planned_as_they_are():
         ]
         got = multigrid(SimpleNamespace(levels=changed), device="cpu") @ r
         np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12 * abs(want).max())
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.simt
+def test_kernels_of_complex_cycles_do_the_same(monkeypatch, dtype):
+    monkeypatch.setattr(hierarchy, "DENSE_ROWS", 4)
+    ml, r = in_field(7, max_coarse=3), numbers(49)
+
+    def made() -> list[Any]:
+        options: dict[str, Any] = {"dtype": dtype, "device": "cpu"}
+        return [multigrid(ml, smoother=one, **options) for one in ("chebyshev", "jacobi")]
+
+    hold_emulated(monkeypatch, made, r, dtype)
+
+
+@pytest.mark.parametrize("method", [gmres, bicgstab])
+def test_a_shifted_laplacian_helps_with_helmholtz(method):
+    """The hierarchy is of another matrix, which is further from singular."""
+    A, b = sp.csr_array(poisson(24) - (0.09 - 0.002j) * sp.eye_array(576)), numbers(576)
+    shifted = sp.csr_array(poisson(24) - (0.09 - 0.045j) * sp.eye_array(576))
+    M = multigrid(aggregated(shifted, "symmetric", max_coarse=10), device="cpu")
+    x, stats = method(A, b, M=M, rtol=1e-8)
+    assert stats.converged, stats.reason
+    check(A, x, b, stats, 1e-8)
+    assert stats.iterations < method(A, b, rtol=1e-8, maxiter=2000)[1].iterations / 3
+
+
+def test_real_levels_stay_real_and_a_cycle_has_the_type_of_its_matrices():
+    """A real prolongation is not kept as complex numbers; any complex matrix makes the cycle complex."""
+    A = hermitian(20, 0.1)
+    ml = aggregated(poisson(20))
+    mixed = SimpleNamespace(levels=[SimpleNamespace(A=A, P=ml.levels[0].P, R=ml.levels[0].R)])
+    coarse = (mixed.levels[0].R @ A @ mixed.levels[0].P).tocsr()
+    mixed.levels.append(SimpleNamespace(A=coarse))
+    M: Any = multigrid(mixed, device="cpu")
+    assert M.dtype == np.complex128
+    assert [one._A.dtype for one in (*M._P, *M._R)] == [np.float64] * 2
+    b = numbers(400)
+    assert cg(A, b, M=M, rtol=1e-9)[1].converged
+    assert multigrid(ml, device="cpu").dtype == np.float64
+    with pytest.raises(ValueError, match="dtype is float32; complex64 or complex128 is needed"):
+        multigrid(mixed, dtype=np.float32)
+    with pytest.raises(ValueError, match="dtype is complex64; float32 or float64 is needed"):
+        multigrid(ml, dtype=np.complex64)
+
+
+@pytest.mark.cuda
+def test_complex_multigrid_on_a_gpu():
+    cupy = pytest.importorskip("cupy")
+    A, ml, b = hermitian(60), in_field(60), numbers(3600)
+    planned = dasp.SpMatrix.from_scipy(A, device="cuda")
+    for smoother in ("chebyshev", "jacobi"):
+        _, told = cg(A, b, M=multigrid(ml, smoother=smoother, device="cpu"), rtol=1e-9)
+        M, workspace = multigrid(ml, smoother=smoother), Workspace()
+        for one in (M, M.astype(np.complex64)):
+            x, stats = cg(planned, cupy.asarray(b), M=one, rtol=1e-9, workspace=workspace)
+            again, _ = cg(planned, cupy.asarray(b), M=one, rtol=1e-9, workspace=workspace)
+            assert stats.converged
+            assert abs(stats.iterations - told.iterations) <= 3
+            assert np.linalg.norm(b - A @ x.get()) <= 1.0001e-9 * np.linalg.norm(b)
+            np.testing.assert_array_equal(x.get(), again.get())

@@ -36,8 +36,8 @@ def matrix_of(M: Any) -> np.ndarray:
     return np.column_stack([M @ column for column in np.eye(M.shape[0])])
 
 
-def levels(A: sp.csr_array) -> Any:
-    return pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_coarse=6)
+def levels(A: sp.csr_array, max_coarse: int = 6) -> Any:
+    return pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_coarse=max_coarse)
 
 
 KINDS: dict[str, Callable[[sp.csr_array], Preconditioner]] = {
