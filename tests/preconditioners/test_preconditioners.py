@@ -19,17 +19,17 @@ from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
 from dasp.solvers import chebyshev as chebyshev_iteration
 from dasp.solvers.cuda.passes import TURN
 from tests.support.simt_device import emulate, hold_emulated
-from tests.support.systems import check, poisson
+from tests.support.systems import TYPES, check, hermitian, model, numbers, poisson, tolerance
 
 pytestmark = pytest.mark.simt
 
 pyamg = pytest.importorskip("pyamg")
 
 
-def uneven(side: int) -> sp.csr_array:
-    """A Poisson matrix between two diagonal ones: definite, with a diagonal over three orders."""
+def uneven(side: int, kind: str = "definite", dtype: Any = float) -> sp.csr_array:
+    """A model matrix between two diagonal ones: its diagonal is over three orders."""
     scale = sp.diags_array(np.logspace(0, 1.5, side * side))
-    return sp.csr_array(scale @ poisson(side) @ scale)
+    return sp.csr_array(scale @ model(kind, side, dtype) @ scale).astype(dtype)
 
 
 def matrix_of(M: Any) -> np.ndarray:
@@ -152,18 +152,97 @@ def test_symmetric_positive_definite_and_helpful(kind):
     np.testing.assert_allclose(M @ (2 * y - z), 2 * (M @ y) - M @ z, rtol=1e-9, atol=1e-9 * abs(dense).max())
 
 
+KEPT: dict[str, Callable[[Any], Preconditioner]] = {
+    **{name: KINDS[name] for name in ("jacobi", "block", "ic0", "ilu0", "chebyshev")},
+    "bounds": lambda A: chebyshev(A, degree=3, bounds=(0.1, 2.2)),
+    "sweeps": lambda A: ilu0(A, sweeps=3),
+}
+
+
 @pytest.mark.parametrize("kind", ["jacobi", "ic0", "multigrid"])
-def test_any_solver_takes_it(kind):
+def test_scipys_solvers_take_it(kind):
     A, b = uneven(12), np.ones(144)
     M = KINDS[kind](A)
-    for method in (cg, bicgstab, minres, gmres):
-        x, stats = method(A, b, M=M, rtol=1e-8)
-        assert stats.converged, stats.reason
-        check(A, x, b, stats, 1e-8)
     for theirs in (sla.cg, sla.bicgstab, sla.gmres):
         x, info = theirs(A, b, M=M, rtol=1e-8)
         assert info == 0
         assert np.linalg.norm(b - A @ x) <= 2e-8 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        *((kind, np.complex128) for kind in KEPT if kind != "bounds"),
+        *(("block", one) for one in (np.float32, np.complex64)),
+        ("sweeps", np.complex64),
+        ("multigrid", np.float64),
+    ],
+)
+def test_every_solver_takes_it(kind, dtype):
+    A, b = uneven(12, dtype=dtype), numbers(144, dtype=dtype)
+    M, rtol = (KEPT | KINDS)[kind](A), tolerance(dtype)
+    assert M.dtype == dtype
+    for method in (cg, minres, bicgstab, gmres):
+        x, stats = method(A, b, M=M, rtol=rtol, maxiter=4000)
+        assert stats.converged, stats.reason
+        check(A, x, b, stats, rtol)
+        plain = method(A, b, rtol=rtol, maxiter=4000)[1]
+        assert stats.iterations < 0.6 * plain.iterations or not plain.converged
+    if dtype == np.complex128:
+        assert gmres(A, b, M=M.astype(np.complex64), rtol=1e-10, maxiter=4000)[1].converged
+        with pytest.raises(ValueError, match="complex64 or complex128 is needed"):
+            M.astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["jacobi", "block", "ilu0", "sweeps"])
+def test_matrices_that_are_not_hermitian(kind):
+    A, b = uneven(12, "general", complex), numbers(144)
+    M = KEPT[kind](A)
+    for method in (bicgstab, gmres):
+        x, stats = method(A, b, M=M, rtol=1e-10, maxiter=4000)
+        assert stats.converged, stats.reason
+        check(A, x, b, stats, 1e-10)
+    if kind == "ilu0":
+        with pytest.raises(ValueError, match="A is not Hermitian; ilu0"):
+            ic0(A)
+    elif kind == "jacobi":
+        np.testing.assert_allclose(M @ b, b / A.diagonal(), rtol=8 * np.finfo(float).eps)
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_a_real_preconditioner_takes_complex_vectors(kind):
+    A, r = uneven(10), numbers(100)
+    M = KEPT[kind](A)
+    z = M @ r
+    assert z.dtype == np.complex128
+    np.testing.assert_array_equal(z, (M @ r.real) + 1j * (M @ r.imag))
+    out = np.full(100, np.nan, complex)
+    assert M.matvec(r, out=out) is out
+    np.testing.assert_array_equal(out, z)
+    np.testing.assert_array_equal(M @ np.column_stack([r, r]), np.column_stack([z, z]))
+    for method in (cg, gmres):
+        x, stats = method(A, r, M=M, rtol=1e-10)
+        assert stats.converged, stats.reason
+        check(A, x, r, stats, 1e-10)
+
+
+def test_a_complex_preconditioner_and_real_vectors():
+    M, r = jacobi(hermitian(4) * 1j), np.ones(16)
+    np.testing.assert_array_equal(M @ r, r / 4j)
+    np.testing.assert_array_equal(M @ np.column_stack([r, r]), np.full((16, 2), 1 / 4j))
+    assert (M @ r.astype(np.float32)).dtype == np.complex64
+    with pytest.raises(TypeError, match="out has dtype float64; M r is complex"):
+        M.matvec(r, out=np.empty(16))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_triangles_through_the_kernels(monkeypatch, dtype):
+    A, r = hermitian(6).astype(dtype), numbers(36).astype(dtype)
+    want = ilu0(A) @ r
+    device = emulate(monkeypatch)
+    got = ilu0(A) @ r
+    assert "dasp_triangular" in device.launches
+    np.testing.assert_allclose(got, want, rtol=1e2 * np.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -205,13 +284,6 @@ def rescaled(A: sp.csr_array) -> sp.csr_array:
     """A matrix of the same pattern whose diagonal and whose blocks are others."""
     scale = sp.diags_array(np.linspace(1.0, 3.0, A.shape[0]))
     return sp.csr_array(scale @ A @ scale)
-
-
-KEPT: dict[str, Callable[[Any], Preconditioner]] = {
-    **{name: KINDS[name] for name in ("jacobi", "block", "ic0", "ilu0", "chebyshev")},
-    "bounds": lambda A: chebyshev(A, degree=3, bounds=(0.1, 2.2)),
-    "sweeps": lambda A: ilu0(A, sweeps=3),
-}
 
 
 @pytest.mark.parametrize("planned", [False, True])
@@ -421,6 +493,21 @@ def test_sweeps_save_iterations_and_become_the_solves():
     for wrong, error in ((0, ValueError), (True, TypeError), (1.5, TypeError)):
         with pytest.raises(error, match="sweeps is"):
             ilu0(A, sweeps=wrong)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", [kind for kind in KEPT if kind != "bounds"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_complex_ones_on_a_gpu(kind, dtype):
+    import cupy
+
+    A, b, rtol = uneven(12, dtype=dtype), numbers(144, dtype=dtype), tolerance(dtype)
+    planned = dasp.SpMatrix.from_scipy(A, device="cuda")
+    M = KEPT[kind](planned)
+    for method in (cg, bicgstab, gmres):
+        x, stats = method(planned, cupy.asarray(b), M=M, rtol=rtol, maxiter=2000)
+        assert stats.converged, stats.reason
+        check(A, x.get(), b, stats, rtol)
 
 
 @pytest.mark.cuda
