@@ -28,7 +28,7 @@ from dasp.cli import report, timing
 from dasp.formats import devices
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import PAD, WARP
-from dasp.formats.sell.pattern import Coding, shape_fields
+from dasp.formats.sell.pattern import Coding, unpack_shape
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 STYLE = {
@@ -108,7 +108,7 @@ def packed(matrix: Any, layout: str, **options: Any) -> tuple[Any, np.ndarray, n
 
 def slice_fields(plan: Any) -> tuple[np.ndarray, np.ndarray]:
     """Steps, and lanes to a row, of each slice."""
-    steps, _, shift, _ = shape_fields(plan.pattern.headers[:, 3].astype(np.int64))
+    steps, _, shift, _ = unpack_shape(plan.pattern.headers[:, 3].astype(np.int64))
     return steps, 1 << shift
 
 

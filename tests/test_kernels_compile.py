@@ -167,7 +167,7 @@ def columns() -> Iterator[Defines]:
     usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int"}
 
     def blocks(kinds: Arithmetic, k: int, order: str, even: bool = False, **plan: Any) -> Iterator[Defines]:
-        wide = several.even_row(k, kinds.x.itemsize) if even else k
+        wide = several.round_row(k, kinds.x.itemsize) if even else k
         x, y = np.empty((9, wide), kinds.x, order), np.empty((9, k), kinds.y, order)
         x_at, y_at = (find_strides(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
         for one in choose_column_blocks(BLOCKS, k, kinds, x_at, y_at, Gathering(**plan), H200):

@@ -5,7 +5,7 @@
 #include "pack/segments.cuh"
 
 // Of all m rows those that are sorted: all, or, where `count` is less, a sample of whole tiles, one drawn of each equal
-// part of the matrix: `drawn_tile` of choose.py.
+// part of the matrix: `draw_tile` of choose.py.
 struct Drawn {
     long long m, count;
 

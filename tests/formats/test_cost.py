@@ -140,11 +140,11 @@ def decisions(model):
         for mean in (1.0, 0.8, 0.5):
             entries = round(mean * length * rows)
             yield choose.choose_long_steps(8, rows, entries, length, double, model)
-            saved = choose.most_saved(rows, entries, length, 32, double, model)
-            yield choose.windows_to_try(saved, rows, entries, double, model)
-            yield choose.windows_to_try(0.03 * 9.5 * entries + 4 * rows, rows, entries, double, model)
-        yield choose.tiles_to_try(choose.WINDOWS, rows, model)
-        yield choose.gathers_of(8 * rows, model)
+            saved = choose.bound_saving(rows, entries, length, 32, double, model)
+            yield choose.list_windows(saved, rows, entries, double, model)
+            yield choose.list_windows(0.03 * 9.5 * entries + 4 * rows, rows, entries, double, model)
+        yield choose.count_tiles(choose.WINDOWS, rows, model)
+        yield choose.choose_gathers(8 * rows, model)
     for rows, share, kind in itertools.product((10_000, 3_000_000), range(41), ("near", "far")):
         yield from (window(rows, share, change, kind, model) for change in range(6))
     for slices, steps, few in itertools.product((2000, 9000, 50_000), range(1, 20), range(0, 40, 3)):
@@ -156,12 +156,16 @@ def decisions(model):
             yield choose.choose_warps(found, True, double, code, getattr(model, kind), model)
     for slices, steps in itertools.product((100, 3000, 6000, 9000), (3, 7, 20, 40)):
         plan = with_model(shaped(slices, steps), model)
-        yield vector.in_flight(plan), vector.kept_share(plan), vector.pays_to_dot(plan, slices // 4)
-        yield choose_parts(model, slices, 8), vector.slices_at_once(plan, 8)
+        yield (
+            vector.choose_in_flight(plan),
+            vector.choose_kept_share(plan),
+            vector.pays_to_dot(plan, slices // 4),
+        )
+        yield choose_parts(model, slices, 8), vector.estimate_slices_at_once(plan, 8)
         yield describe(arithmetic(double, double), Strides(8, 1, 2), Gathering(slices=slices), model)
         for k in (4, 8, 16, 32):
             kinds = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
-            yield [row_blocks.most_tiles(plan, kind, k) for kind in kinds]
+            yield [row_blocks.limit_tiles(plan, kind, k) for kind in kinds]
             yield pays_to_transpose(plan, 1.0, 8 * k)
 
 

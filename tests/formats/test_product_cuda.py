@@ -169,7 +169,7 @@ def test_what_needs_more_goes_the_long_way_and_is_right(gpu, matrix, policy, cou
 def test_dot_products_that_a_product_leaves(gpu, matrix, policy, dtype, turns, square, run, monkeypatch):
     """Within the bound of a dot product in float64 of what y holds; also where warps take slices by turns."""
     if turns:
-        monkeypatch.setattr(by_vector, "most_dot_blocks", lambda plan: gpu.resident_blocks)
+        monkeypatch.setattr(by_vector, "limit_dot_blocks", lambda plan: gpu.resident_blocks)
         monkeypatch.setattr(by_vector, "take_turns", lambda plan: True)
     if turns or run:
         matrix = from_lengths([3, 12, 0, 7] * 400 + [1] * 5, 300)
@@ -210,7 +210,7 @@ def test_where_a_product_leaves_no_dot_product(gpu, matrix, monkeypatch):
     alone = SpMatrix(plan_of(long, Tuned("sell", steps=40)), "cuda:0").__dasp_product__
     assert alone.prepare_with_dot(x, y, w) is None  # slices of 40 steps
     assert alone.prepare_with_dot(x, y, w, run=2) is not None
-    monkeypatch.setattr(by_vector, "most_dot_blocks", lambda plan: 0)
+    monkeypatch.setattr(by_vector, "limit_dot_blocks", lambda plan: 0)
     assert planned(matrix, "sell").__dasp_product__.prepare_with_dot(x, y, w) is None  # it has segments
 
 
@@ -456,7 +456,7 @@ def test_no_column_that_is_added_to_even_rows_is_read_or_written_where_there_is_
     ("k", "item", "numbers"), [(3, 4, 4), (5, 8, 8), (16, 4, 16), (17, 4, 24), (5, 16, 6)]
 )
 def test_even_rows_are_powers_of_two_or_whole_sectors(k, item, numbers):
-    assert columns.even_row(k, item) == numbers
+    assert columns.round_row(k, item) == numbers
 
 
 def test_columns_are_transposed_where_rows_are_long_and_far_apart_and_much_is_read(monkeypatch):

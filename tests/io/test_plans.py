@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 
 from dasp.formats import find, names
 from dasp.formats.plan import PAD, Plan
-from dasp.formats.sell.pattern import PAD_8, Coding, Width, shape_fields
+from dasp.formats.sell.pattern import PAD_8, Coding, Width, unpack_shape
 from dasp.io import MatrixFileError, load_plan, save_plan
 from dasp.io.plans import pack_plan, unpack_plan
 from dasp.models import generate
@@ -96,7 +96,7 @@ def test_slices_of_every_width_come_back(tmp_path: Path) -> None:
     columns = np.concatenate([np.arange(32), np.arange(32) * 3, np.arange(32) * 999, np.arange(32) * 99_999])
     matrix = csr_array((np.ones(128), (np.arange(128), columns)), shape=(128, 4_000_000))
     plan = plan_of(matrix, format="sell")
-    assert sorted(shape_fields(plan.pattern.headers[:, 3])[3]) == list(Width)
+    assert sorted(unpack_shape(plan.pattern.headers[:, 3])[3]) == list(Width)
     assert_comes_back(plan, tmp_path / "p.npz")
 
 

@@ -182,7 +182,7 @@ class Gpu:
         return self._kernel(signature or kernel.SIGNATURE, constants, kernel_cuda.types(kernel, plan, kinds))
 
     def _compile_diagonal(self, plan: Any, kinds: Any) -> Any:
-        return self._kernel(sell.DIAGONAL, sell.diagonal_defines(plan, kinds), columns.types(plan, kinds))
+        return self._kernel(sell.DIAGONAL, sell.define_diagonal(plan, kinds), columns.types(plan, kinds))
 
     def _compile_block(self, signature: Any, plan: Any, kinds: Any, block: Any) -> Any:
         if signature is not row_blocks.SIGNATURE and block.share == 1:

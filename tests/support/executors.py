@@ -95,7 +95,7 @@ def emulate_columns(
     """
     kernels, kinds, k = several.SLICES, into(plan.dtype, x.dtype, y.dtype), x.shape[1]
     x_at, y_at = (find_strides(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-    most = row_blocks.most_tiles(plan, kinds, k)
+    most = row_blocks.limit_tiles(plan, kinds, k)
     if most >= 1 and row_blocks.serve(plan, kinds, x_at):
         _, found = row_blocks.build(CudaPrimitives(PackingDevice()), plan, most)
         kernels = kernels if found is None else found.kernels()
@@ -121,7 +121,7 @@ def emulate_columns(
         passes = [one._replace(block=block) for one, block in zip(passes, alike, strict=True)]
     for first, columns, block in passes:
         values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
-        arguments, count = kernels.arguments(plan, zeros, parts), kernels.blocks(plan, block, parts)
+        arguments, count = kernels.arguments(plan, zeros, parts), kernels.count_blocks(plan, block, parts)
         launch(kernels.signature, block, arguments, count, several.VARYING, *values)
     if plan.pattern.segments:
         values = target, partials, strides[1], strides[3], np.int32(k), *scale

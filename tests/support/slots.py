@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.plan import PAD, WARP, Plan
-from dasp.formats.sell.pattern import Coding, Pattern, Values, Width, delta_views, shape_fields
+from dasp.formats.sell.pattern import Coding, Pattern, Values, Width, unpack_shape, view_deltas
 
 Vector = np.ndarray[Any, Any]
 
@@ -15,7 +15,7 @@ Vector = np.ndarray[Any, Any]
 def expand(plan: Plan) -> tuple[Vector, Vector, Vector]:
     """The caller's row, the column (`PAD` for a pad) and the value (anything for a pad) of every slot."""
     pattern = plan.pattern
-    steps = shape_fields(pattern.headers[:, 3].astype(np.int64))[0]
+    steps = unpack_shape(pattern.headers[:, 3].astype(np.int64))[0]
     owner = np.repeat(np.arange(len(pattern.headers)), steps)
     columns = _columns(pattern, owner).ravel().astype(pattern.index_dtype)
     return _owners(pattern, owner).ravel(), columns, decode(plan.values, len(columns), plan.dtype)
@@ -39,7 +39,7 @@ def _owners(pattern: Pattern, owner: Vector) -> Vector:
         long_rows = first[:0]
     else:
         long_rows = pattern.long_rows[pattern.segment_rows[np.minimum(first, pattern.segments - 1)]]
-    position = first[:, None] + (np.arange(WARP) >> shape_fields(shape)[2][:, None])
+    position = first[:, None] + (np.arange(WARP) >> unpack_shape(shape)[2][:, None])
     inside = np.minimum(position, max(pattern.positions - 1, 0))
     rows = pattern.rows[inside] if len(pattern.rows) else inside
     rows = np.where(position < pattern.positions, rows, PAD)
@@ -51,12 +51,12 @@ def _owners(pattern: Pattern, owner: Vector) -> Vector:
 def _columns(pattern: Pattern, owner: Vector) -> Vector:
     """The column of the 32 slots of some steps, whose slices are given; `PAD` for a pad."""
     first_step, _, first_block, shape = pattern.headers[owner].T.astype(np.int64)
-    width = shape_fields(shape)[3]
+    width = unpack_shape(shape)[3]
     inside = np.arange(len(owner)) - first_step
     bases, lanes = pattern.bases.astype(np.int64)[:, None], np.arange(WARP)
     columns: Vector = bases + lanes
     kinds = Width.BITS_8, Width.BITS_16, Width.BITS_32
-    for kind, deltas in zip(kinds, delta_views(pattern.deltas), strict=True):
+    for kind, deltas in zip(kinds, view_deltas(pattern.deltas), strict=True):
         mine = np.flatnonzero(width == kind)
         begin = (WARP * first_block[mine] >> kind - 1) + WARP * inside[mine]
         stored = deltas[begin[:, None] + lanes]

@@ -1,4 +1,4 @@
-"""The invariants of a plan of slices, held on every array."""
+"""Check the invariants of a plan of slices on every array."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from dasp.formats.sell.pattern import (
     Width,
     code_type,
     may_code,
-    shape_fields,
+    unpack_shape,
 )
 from dasp.runtime.types import Vector
 
 _STEPS_AT_ONCE = 1 << 17
-"""Steps that are checked together: each takes some hundred bytes meanwhile."""
+"""Steps that are checked together; each takes some hundred bytes of memory."""
 
 
 def check(plan: Plan) -> None:
@@ -91,9 +91,9 @@ def _check_values(values: Values, dtype: np.dtype[Any], slots: int) -> None:
 
 
 def _check_headers(pattern: Pattern) -> None:
-    """Steps, positions and deltas of the slices follow each other without a gap, segments first."""
+    """Check that steps, positions and deltas of the slices follow each other, segments first."""
     first_step, first, first_block, shape = pattern.headers.T.astype(np.int64)
-    steps, full, shift, width = shape_fields(shape)
+    steps, full, shift, width = unpack_shape(shape)
     segments = pattern.segments
     require((shape < 1 << SHAPE_BITS).all(), "a slice's header has unknown bits")
     require((full <= steps).all(), "a slice has more full steps than steps")
@@ -122,7 +122,7 @@ def _check_follow(name: str, firsts: Vector, sizes: Vector, end: int) -> None:
 
 
 def _check_slots(pattern: Pattern, values: Values, n: int) -> None:
-    """Columns are in range, and pads only where a product expects them and with the code 0."""
+    """Check that columns are in range, and that pads stand where a product expects them, with code 0."""
     bases, firsts = pattern.bases, pattern.headers[:, 0]
     require(not len(bases) or (bases.min() >= 0 and bases.max() < n), "bases are out of range")
     cuts = np.searchsorted(firsts, np.arange(0, len(bases), _STEPS_AT_ONCE), side="right") - 1
@@ -132,9 +132,9 @@ def _check_slots(pattern: Pattern, values: Values, n: int) -> None:
 
 
 def _check_steps(pattern: Pattern, values: Values, n: int, start: int, end: int) -> int:
-    """Check the steps of the slices from `start` to `end`, and return how many entries they have."""
+    """Check the steps of the slices from `start` to `end`, and return the number of their entries."""
     headers = pattern.headers[start:end].astype(np.int64)
-    steps, full, shift, width = shape_fields(headers[:, 3])
+    steps, full, shift, width = unpack_shape(headers[:, 3])
     owner = np.repeat(np.arange(len(steps)), steps)
     first = int(headers[0, 0])
     inside = np.arange(first, first + len(owner)) - headers[owner, 0]
@@ -146,7 +146,7 @@ def _check_steps(pattern: Pattern, values: Values, n: int, start: int, end: int)
     entries = 0
     for w in map(int, Width):
         of_width = np.flatnonzero(width[owner] == w)
-        deltas = _deltas(pattern, headers[owner[of_width], 2], inside[of_width], w)
+        deltas = _list_deltas(pattern, headers[owner[of_width], 2], inside[of_width], w)
         pads = np.zeros(deltas.shape, bool) if w == 0 else deltas == np.iinfo(deltas.dtype).max
         most = bases[of_width] + np.where(pads, 0, deltas).max(axis=1, initial=0).astype(np.int64)
         require((most < n).all(), "columns of slices are out of range")
@@ -161,8 +161,8 @@ def _check_steps(pattern: Pattern, values: Values, n: int, start: int, end: int)
     return entries
 
 
-def _deltas(pattern: Pattern, block: Vector, inside: Vector, width: int) -> Vector:
-    """Return the deltas of steps of one width, 32 for each; the lanes' numbers where none are stored."""
+def _list_deltas(pattern: Pattern, block: Vector, inside: Vector, width: int) -> Vector:
+    """Return the 32 deltas of each step of one width: the lanes' numbers if no delta is stored."""
     if width == 0:
         return np.broadcast_to(np.arange(WARP, dtype=np.uint8), (len(block), WARP))
     blocks = 1 << width - 1
@@ -172,7 +172,7 @@ def _deltas(pattern: Pattern, block: Vector, inside: Vector, width: int) -> Vect
 
 
 def _check_rows(pattern: Pattern, m: int) -> None:
-    """Every row of the matrix is in a slice, or cut into segments."""
+    """Check that every row of the matrix is in a slice or cut into segments, once."""
     rows, positions, cut = pattern.rows, pattern.positions, pattern.long_rows
     if not len(rows):  # the rows in slices are the first ones, in their order
         require(positions + len(cut) == m, f"it has {positions + len(cut)} rows, not {m}")

@@ -1,10 +1,10 @@
-"""Choices for a matrix: pure functions of statistics, options and cost model, on the host.
+"""Choose the layout of a matrix: pure functions of statistics, options and cost model, on the host.
 
-Statistics are integers, so that every device that counts them chooses the same.
+Statistics are integers, so every device that counts them chooses the same layout.
 
-The coding depends on the values. Of the pattern, `choose_window` and `choose_warps` alone depend on them, by
-the bytes of a stored value: 0 to 16 bytes a slot are traded there for gathers of x, which take the same time
-whatever the values are. All else depends on the structure and on the type.
+The coding depends on the values. `choose_window` and `choose_warps` depend on the bytes of a stored value:
+they weigh the bytes of the slots against the gathers of x, whose time does not depend on the values. All
+other choices depend on the structure and the type alone.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from dasp.formats.sell.pattern import MOST_CODES, Coding, code_type
 from dasp.runtime.sizes import ceil_div, round_up
 
 SECTOR_BYTES = 32
-"""Bytes that a gather moves at the least: a sector of a GPU's cache."""
+"""The least number of bytes that a gather moves: a sector of a GPU's cache."""
 
 SAMPLES = 24
-"""Places at which sectors of x are counted, in the order of the slices."""
+"""Number of places among the slices at which sectors of x are counted."""
 
 WINDOWS = 0, 128, 512, 1024, 8192
-"""Rows of the sort windows that are tried: more find better plans, and each costs planning."""
+"""Sort windows that are tried, in rows. More windows find better plans, and each adds to the planning."""
 
 LOAD_BYTES = 4
-"""Bytes that a lane's load of a value takes the time of, at least."""
+"""Loading a narrower value takes as long as loading one of so many bytes."""
 
 MOST_SEGMENTS = 128
-"""Segments of a row, from which on they get longer and not more: one warp sums them."""
+"""Most segments of a row; longer rows get longer segments. One warp adds up their sums."""
 
 TILES, TILE_ROWS = 32, 8192
-"""Tiles of a sample of rows in which windows are tried, and the rows of each: as many as the widest window.
-The windows chosen then cost at most a hundredth more (benchmarks/lab_book.md)."""
+"""Tiles of the sample in which windows are tried, and the rows of a tile: those of the widest window.
+A sample chooses windows that cost at most 1% more (benchmarks/lab_book.md)."""
 
 
 class ValueStatistics(NamedTuple):
-    """Facts of the values of a matrix.
+    """Statistics of the values of a matrix.
 
     Attributes
     ----------
@@ -49,8 +49,8 @@ class ValueStatistics(NamedTuple):
     are_bytes : bool
         True if every value is real, an integer from -128 to 127, and no zero is negative.
     are_singles : bool
-        True if every value keeps all of its bits in float32 (complex64), and not in fewer as it is. May be
-        False where `distinct` is at most `MOST_CODES`: it decides nothing then.
+        True if every value keeps all of its bits in float32 (complex64) and is stored in more. It decides
+        nothing, and may be False, where `distinct` is at most `MOST_CODES`.
     """
 
     entries: int
@@ -60,17 +60,17 @@ class ValueStatistics(NamedTuple):
 
 
 class SliceStatistics(NamedTuple):
-    """Numbers of rows in slices.
+    """Statistics of rows in slices.
 
     Attributes
     ----------
     slices, steps, full : int
-        Slices, the steps of all, and those of them without pads.
+        Slices, their steps, and their steps without pads.
     sampled_steps : int
-        Steps of the slices in which sectors were counted.
+        Steps of the sampled slices, in which sectors were counted.
     by_slice, by_few, by_many : int
-        Distinct sectors of x in the sampled slices: of each slice, of each block of `FEW_WARPS`
-        and of `MANY_WARPS` slices, added up. 0 if they were not counted.
+        Distinct sectors of x in each sampled slice, in each block of `FEW_WARPS` and in each of
+        `MANY_WARPS` slices, added up. 0 if they were not counted.
     """
 
     slices: int
@@ -86,20 +86,20 @@ class SliceStatistics(NamedTuple):
         """Slots of all slices."""
         return WARP * self.steps
 
-    def scaled(self, rows: int, of: int) -> SliceStatistics:
-        """Return the numbers of so many rows if `of` rows have these."""
+    def scale(self, rows: int, of: int) -> SliceStatistics:
+        """Scale the numbers of `of` rows to `rows` rows."""
         slices, steps, full = (count * rows // of for count in self[:3])
         return SliceStatistics(slices, steps, full, *self[3:])
 
-    def of_all(self, sectors: int) -> float:
+    def extrapolate(self, sectors: int) -> float:
         """Estimate the sectors of all slices from those counted in the sample."""
         return sectors * self.steps / max(self.sampled_steps, 1)
 
 
-def tiles_to_try(windows: tuple[int, ...], rows: int, model: CostModel) -> int:
-    """Return in how many tiles of `TILE_ROWS` rows windows are tried; 0 if in all rows.
+def count_tiles(windows: tuple[int, ...], rows: int, model: CostModel) -> int:
+    """Return the number of tiles of `TILE_ROWS` rows in which to try windows, or 0 to try them in all rows.
 
-    Tiles hold whole windows, but for those of all rows, which are then of all rows in the tiles.
+    A tile holds whole windows. A window of all rows becomes one of all rows in the tiles.
     """
     if rows < max(model.sampled_rows, 2 * TILES * TILE_ROWS) or len(windows) < 2:
         return 0
@@ -107,8 +107,8 @@ def tiles_to_try(windows: tuple[int, ...], rows: int, model: CostModel) -> int:
     return TILES if whole else 0
 
 
-def drawn_tile(nth: int, count: int, tiles: int) -> int:
-    """Return the tile that is drawn as the nth of so many: one of the nth part of all `tiles`, by a hash."""
+def draw_tile(nth: int, count: int, tiles: int) -> int:
+    """Draw one tile, by a hash, from the nth of `count` equal parts of all `tiles`."""
     first, last = nth * tiles // count, (nth + 1) * tiles // count
     word = nth * 0x9E3779B1 & 0xFFFFFFFF
     word = (word ^ word >> 15) * 0x85EBCA77 & 0xFFFFFFFF
@@ -116,29 +116,29 @@ def drawn_tile(nth: int, count: int, tiles: int) -> int:
 
 
 def is_like(sample: SliceStatistics, steps: int) -> bool:
-    """Return True if a sample of rows has shown, to a sixteenth, how many steps the slices of all rows have.
+    """Return True if the steps that a sample predicts for all rows are right to a sixteenth.
 
-    If not, it has missed the long rows.
+    If they are not, the sample has missed the long rows.
     """
     return 16 * abs(sample.steps - steps) <= steps
 
 
-def with_segments(
+def add_segments(
     rows: SliceStatistics, slices: int, steps: int, full: int, segment_steps: int
 ) -> SliceStatistics | None:
-    """Return the statistics of all slices from those of rows alone, None where segments are too many.
+    """Return the statistics of all slices from those without segments, or None if segments are too many.
 
     Parameters
     ----------
     rows : SliceStatistics
-        Of the slices but the segments of long rows.
+        Of the slices that are no segments of long rows.
     slices, steps, full : int
-        Of all.
+        Of all slices.
     segment_steps : int
-        Of the segments among them.
+        Steps of the segments.
     """
-    # Up to a quarter of all steps, segments are taken to gather as the other slices do: the blocks chosen
-    # then cost at most a hundredth more (benchmarks/lab_book.md).
+    # Segments with up to a quarter of all steps are assumed to gather as the other slices do: the blocks
+    # chosen then cost at most 1% more (benchmarks/lab_book.md).
     if 4 * segment_steps > steps:
         return None
     return SliceStatistics(slices, steps, full, *rows[3:])
@@ -158,12 +158,12 @@ def choose_coding(values: ValueStatistics) -> Coding:
 
 
 def code_bytes(coding: Coding, dtype: np.dtype[Any]) -> int:
-    """Return the bytes in which a value is stored."""
+    """Return the bytes of a stored value."""
     return 0 if coding == Coding.EQUAL else code_type(coding, dtype).itemsize
 
 
 def choose_steps(entries: int, model: CostModel) -> int:
-    """Choose the most steps of a slice."""
+    """Choose the largest number of steps of a slice."""
     for below, steps in model.steps:
         if entries < below:
             return steps
@@ -173,15 +173,15 @@ def choose_steps(entries: int, model: CostModel) -> int:
 def choose_long_steps(
     steps: int, rows: int, entries: int, longest: int, dtype: np.dtype[Any], model: CostModel
 ) -> int:
-    """Choose more steps where rows are long and alike, and many: fewer lanes then share a row.
+    """Choose more steps for many long rows of similar length, so that fewer lanes share a row.
 
-    Lanes that share a row read different entries of it in a step, and so far columns beside near ones: all
-    columns then need more bits. And fewer lanes to a row leave fewer pads.
+    Lanes that share a row read entries of it that lie far apart, so the columns of a step need more bits.
+    Fewer lanes to a row also leave fewer pads.
 
     Parameters
     ----------
     steps : int
-        Most steps of a slice otherwise.
+        Largest number of steps of a slice otherwise.
     rows, entries : int
     longest : int
         Entries of the longest row.
@@ -199,18 +199,18 @@ def choose_long_steps(
     return steps
 
 
-def most_saved(
+def bound_saving(
     rows: int, entries: int, longest: int, steps: int, dtype: np.dtype[Any], model: CostModel
 ) -> float:
-    """Return the most that a sort of the rows can save, whatever their lengths are, in units of cost.
+    """Bound the cost that sorting the rows can save, without reading their lengths.
 
-    Slices of rows as they are have at most the pads of rows that are all as long as the longest, and no
-    order has fewer slots than entries. What gathers cost is not asked: a sort seldom makes them cheaper.
+    Unsorted rows have at most as many pads as if all were as long as the longest, and no order has fewer
+    slots than entries. Gathers are left out: a sort seldom makes them cheaper.
 
     Parameters
     ----------
     rows, entries : int
-        None of the rows is cut.
+        No row is cut.
     longest : int
         Entries of the longest row.
     steps : int
@@ -224,36 +224,36 @@ def most_saved(
         lanes *= 2
     pads = (rows + WARP) * round_up(longest, lanes) - entries
     slices = (rows * lanes - max(rows, ceil_div(entries, steps))) / WARP + 1
-    return _most_of_slot(dtype, model) * pads + model.slice * slices
+    return _bound_slot(dtype, model) * pads + model.slice * slices
 
 
-def windows_to_try(
+def list_windows(
     saved: float, rows: int, entries: int, dtype: np.dtype[Any], model: CostModel
 ) -> tuple[int, ...]:
-    """Return the sort windows to try, rising; those of `rows` or more sort all of them.
+    """Return the sort windows to try, rising; a window of `rows` or more sorts all rows.
 
-    None of them where no sort can save more than it costs, and enough: `saved` is the most (`most_saved`).
+    Empty if a sort can save less than it costs, or too little. `saved` is the bound of `bound_saving`.
     """
     moves = model.row * rows
-    if saved - moves <= model.least_saving * _most_of_slot(dtype, model) * entries:
+    if saved - moves <= model.least_saving * _bound_slot(dtype, model) * entries:
         return ()
     narrower = tuple([window for window in WINDOWS if window < rows])
-    sorts_all = len(narrower) < len(WINDOWS) or saved > moves + _scattered(rows, dtype, model)
+    sorts_all = len(narrower) < len(WINDOWS) or saved > moves + _estimate_scatter(rows, dtype, model)
     return (*narrower, rows) if sorts_all and rows not in narrower else narrower
 
 
-def _most_of_slot(dtype: np.dtype[Any], model: CostModel) -> float:
-    """Return the most that a slot costs."""
-    return _slot_cost(dtype.itemsize, model) + max(model.near.pad, model.far.pad)
+def _bound_slot(dtype: np.dtype[Any], model: CostModel) -> float:
+    """Return the highest cost of a slot."""
+    return _estimate_slot(dtype.itemsize, model) + max(model.near.pad, model.far.pad)
 
 
-def _scattered(rows: int, dtype: np.dtype[Any], model: CostModel) -> float:
-    """Return the cost of a sort over all rows beside that of the numbers of rows."""
+def _estimate_scatter(rows: int, dtype: np.dtype[Any], model: CostModel) -> float:
+    """Estimate what writing y in the order of a sort over all rows costs."""
     return model.scattered_row * rows if rows * dtype.itemsize > model.scattered_bytes else 0.0
 
 
-def gathers_of(x_bytes: int, model: CostModel) -> Gathers:
-    """Return the cost of reading an x of so many bytes."""
+def choose_gathers(x_bytes: int, model: CostModel) -> Gathers:
+    """Choose the cost of gathers from an x of `x_bytes` bytes."""
     return model.near if x_bytes <= model.near_bytes else model.far
 
 
@@ -265,16 +265,16 @@ def choose_window(
     gathers: Gathers,
     model: CostModel,
 ) -> int:
-    """Choose the sort window whose plan costs least: wide ones save pads, narrow ones gather less of x.
+    """Choose the sort window whose plan costs least: wide ones save pads, narrow ones save gathers.
 
     A pad costs the bytes of a value, so that the window depends on how values are stored.
 
     Parameters
     ----------
     tried : dict
-        By window.
+        Statistics by window.
     rows : int
-        In slices.
+        Rows in slices.
     dtype : dtype
         Of the matrix, and of y.
     code_bytes : int
@@ -284,14 +284,14 @@ def choose_window(
     model : CostModel
     """
     costs, moves, last = [], model.row * rows, WINDOWS[-1]
-    slot, of_slice = _slot_cost(code_bytes, model), model.slice
+    slot, of_slice = _estimate_slot(code_bytes, model), model.slice
     pad, *each = gathers
     priced = [(kind, price) for kind, price in enumerate(each) if price]
     for window, (slices, steps, full, sampled_steps, *sampled) in tried.items():
         size = WARP * steps * slot + of_slice * slices + (moves if window else 0)
         cost = size + pad * (WARP * steps - WARP * full)
         if window > last:
-            cost += _scattered(rows, dtype, model)
+            cost += _estimate_scatter(rows, dtype, model)
         for kind, price in priced:
             cost += price * (sampled[kind] * steps / (sampled_steps or 1))
         costs.append((cost, size, window))
@@ -300,7 +300,7 @@ def choose_window(
 
 
 def may_share(slices: SliceStatistics, model: CostModel) -> bool:
-    """Return True if sectors must be counted to choose the slices of a block."""
+    """Return True if the number of slices in a block depends on sectors, which must then be counted."""
     enough, (_, least_slots) = SAMPLES * MANY_WARPS, model.block_slots
     return model.kind == "gpu" and slices.slices >= enough and slices.slots >= least_slots * slices.slices
 
@@ -315,17 +315,16 @@ def choose_warps(
 ) -> int:
     """Choose how many slices share a multiprocessor's cache.
 
-    Large blocks pay where neighbouring slices gather the same sectors of x, so many that this is a good
-    part of all traffic, as in a band of random columns. Complex numbers take so many registers that few
-    of the largest blocks would run at once. Somewhat larger ones pay where all slices run at once and are
-    not short, and where slices take turns and launching a block takes as long as it runs. How long that is,
-    and how much of the traffic gathers are, depends on how values are stored.
+    Large blocks pay where neighbouring slices share many sectors of x, as in a band of random columns.
+    Complex numbers take so many registers that few of the largest blocks would run at once. Blocks of a
+    middle size pay in two cases: all slices run at once and are not short; or slices take turns, and
+    launching a block takes as long as running it.
 
     Parameters
     ----------
     slices : SliceStatistics
     even : bool
-        True if all slices have one row a lane.
+        True if every slice has one row to a lane.
     dtype : dtype
         Of the matrix, and of y.
     code_bytes : int
@@ -341,14 +340,14 @@ def choose_warps(
         pays = slots >= model.block_slots[0] * count
     else:
         others = model.slice + WARP * dtype.itemsize
-        of_slots = _slot_cost(max(code_bytes, LOAD_BYTES), model) * slots
+        of_slots = _estimate_slot(max(code_bytes, LOAD_BYTES), model) * slots
         pays = even and of_slots <= (model.tiny_bytes - others) * count
     least = SOME_WARPS if pays else FEW_WARPS
     if not may_share(slices, model):
         return least
-    size, least_cost = _plan_cost(slices, code_bytes, model), model.slot_bytes * slots
+    size, least_cost = _estimate_plan(slices, code_bytes, model), model.slot_bytes * slots
     few, many = (
-        max(size + gathers.by_few * slices.of_all(sectors), least_cost)
+        max(size + gathers.by_few * slices.extrapolate(sectors), least_cost)
         for sectors in (slices.by_few, slices.by_many)
     )
     if model.large_block * many >= few:
@@ -356,11 +355,11 @@ def choose_warps(
     return SOME_WARPS if dtype.kind == "c" else MANY_WARPS
 
 
-def _plan_cost(slices: SliceStatistics, code_bytes: int, model: CostModel) -> float:
-    """Estimate what reading the slots and the headers costs."""
-    return WARP * slices.steps * _slot_cost(code_bytes, model) + model.slice * slices.slices
+def _estimate_plan(slices: SliceStatistics, code_bytes: int, model: CostModel) -> float:
+    """Estimate the cost of reading the slots and the headers."""
+    return WARP * slices.steps * _estimate_slot(code_bytes, model) + model.slice * slices.slices
 
 
-def _slot_cost(code_bytes: int, model: CostModel) -> float:
-    """Estimate what reading a slot costs."""
+def _estimate_slot(code_bytes: int, model: CostModel) -> float:
+    """Estimate the cost of reading a slot."""
     return model.slot + model.value_byte * code_bytes

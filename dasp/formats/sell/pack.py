@@ -1,7 +1,7 @@
-"""Rows into slices, in four steps: statistics, choice, layout, fill; and other values into slices that exist.
+"""Pack rows into slices in four steps: statistics, choice, layout, fill. Put new values into a plan.
 
-Written over the primitives (`dasp.formats.sell.primitives`) of the device on which the matrix lies. Integers
-and stable orders alone decide, so that every device makes the same plan, bit for bit.
+The steps call the primitives (`dasp.formats.sell.primitives`) of the device on which the matrix lies.
+Integers and stable orders alone decide, so every device makes the same plan, bit for bit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:
         On the device of the primitives; not modified.
     options : Options
     model : CostModel
-        For which is chosen what the options leave open.
+        Decides what the options leave open.
     on : Primitives
 
     Returns
@@ -47,10 +47,10 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:
     if not survey.columns_rise:
         csr, order = on.operations.sort_columns(csr)
 
-    gathers = choose.gathers_of((survey.most_column + 1) * dtype.itemsize, model)
+    gathers = choose.choose_gathers((survey.most_column + 1) * dtype.itemsize, model)
     rows = _Rows(csr, survey, cut, choose.code_bytes(coding, dtype), gathers, model, on)
     # If no row is longer than the one before it, a sort moves none.
-    windows = rows.windows_to_try() if options.window is None and survey.rises else ()
+    windows = rows.list_windows() if options.window is None and survey.rises else ()
     if windows:
         window, layout, slices = rows.lay_out_best(windows)
     else:
@@ -79,7 +79,7 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:
 
 
 def _survey(csr: Csr, options: Options, model: CostModel, on: Primitives) -> tuple[Survey, Cut]:
-    """Return statistics of a matrix, and how its rows are cut."""
+    """Return the statistics of a matrix and the cut of its rows."""
     entries = len(csr.data)
     steps = options.steps or choose.choose_steps(entries, model)
     segment_steps = options.steps or max(steps, model.most_steps)
@@ -92,7 +92,7 @@ def _survey(csr: Csr, options: Options, model: CostModel, on: Primitives) -> tup
 
 
 class _Rows(NamedTuple):
-    """The rows of a matrix with rising columns, and by what their order and their blocks are chosen."""
+    """The rows of a matrix with rising columns, and the numbers by which order and blocks are chosen."""
 
     csr: Csr
     survey: Survey
@@ -102,30 +102,29 @@ class _Rows(NamedTuple):
     model: CostModel
     on: Primitives
 
-    def windows_to_try(self) -> tuple[int, ...]:
+    def list_windows(self) -> tuple[int, ...]:
         """Return the sort windows that may pay, rising."""
         (rows, _), entries, dtype = self.csr.shape, len(self.csr.data), self.csr.data.dtype
         saved, longest = math.inf, self.survey.longest
         if not self.survey.long_rows:
-            saved = choose.most_saved(rows, entries, longest, self.cut.steps, dtype, self.model)
-        return choose.windows_to_try(saved, rows, entries, dtype, self.model)
+            saved = choose.bound_saving(rows, entries, longest, self.cut.steps, dtype, self.model)
+        return choose.list_windows(saved, rows, entries, dtype, self.model)
 
     def lay_out_best(self, windows: tuple[int, ...]) -> tuple[int, Layout, SliceStatistics | None]:
-        """Return the best window, the layout, and the statistics of its slices; None if they are not known.
+        """Return the best window, its layout, and the statistics of its slices, or None if they are unknown.
 
-        Windows are tried in a sample of the rows if these are many, and then in all rows if the sample has
-        missed the long ones.
+        Many rows are sampled to try windows; if the sample missed the long ones, all rows are used.
         """
-        tiles = choose.tiles_to_try(windows, self.csr.shape[0], self.model)
+        tiles = choose.count_tiles(windows, self.csr.shape[0], self.model)
         window, layout, slices = self._lay_out_best(windows, tiles)
         if tiles and not choose.is_like(slices, layout.steps - layout.segment_steps):
             del layout  # its memory is taken again
             window, layout, slices = self._lay_out_best(windows, 0)
         counts = layout.slices, layout.steps, layout.full, layout.segment_steps
-        return window, layout, choose.with_segments(slices, *counts)
+        return window, layout, choose.add_segments(slices, *counts)
 
     def _lay_out_best(self, windows: tuple[int, ...], tiles: int) -> tuple[int, Layout, SliceStatistics]:
-        """Try windows in some tiles, or in all rows if 0; put rows in slices in the order of the best."""
+        """Try windows in some tiles, or in all rows if `tiles` is 0, and lay the rows out by the best."""
         csr, survey, cut, code_bytes, gathers, model, on = self
         tried = on.try_windows(csr, survey, cut, windows, self._sector_columns, self._blocks, tiles)
         in_slices = csr.shape[0] - survey.long_rows
@@ -133,7 +132,7 @@ class _Rows(NamedTuple):
         return window, on.lay_out(csr, survey, cut, window, tried), tried.statistics[window]
 
     def choose_warps(self, layout: Layout, slices: SliceStatistics | None) -> int:
-        """Choose the slices of a block; their statistics are counted if they are not known and matter."""
+        """Choose the slices of a block; count their statistics first if they matter and are unknown."""
         if slices is None:
             slices = SliceStatistics(layout.slices, layout.steps, layout.full, 0, 0, 0, 0)
             if choose.may_share(slices, self.model):
@@ -147,7 +146,7 @@ class _Rows(NamedTuple):
 
     @property
     def _blocks(self) -> tuple[int, int, int]:
-        """The slices of each kind of block whose sectors matter; 0 for the others."""
+        """The slices of each kind of block whose sectors matter, 0 for the other kinds."""
         matter, gathers = self.model.kind == "gpu", self.gathers
         few = FEW_WARPS if matter or gathers.by_few else 0
         many = MANY_WARPS if matter or gathers.by_many else 0
@@ -168,7 +167,7 @@ def values_from(plan: Plan, data: Array, slots: Slots, on: Primitives) -> Values
     data : Array, shape (nnz,)
         Of any type that a matrix may have.
     slots : Slots
-        Where the pattern has the entry of each, as the primitives said it.
+        The slot of each value's entry, from `Primitives.slots`.
     on : Primitives
     """
     coding, counted = Coding.PLAIN, None
@@ -186,7 +185,7 @@ def values_into(plan: Plan, data: Array, slots: Slots, on: Primitives) -> None:
     plan : Plan
     data : Array, shape (nnz,), the plan's type
     slots : Slots
-        Where the pattern has the entry of each, as the primitives said it.
+        The slot of each value's entry, from `Primitives.slots`.
     on : Primitives
 
     Raises
@@ -196,7 +195,7 @@ def values_into(plan: Plan, data: Array, slots: Slots, on: Primitives) -> None:
 
     Notes
     -----
-    As they are (Coding.PLAIN), values are written without a question: the call can be captured.
+    With Coding.PLAIN nothing is read back from the device: the call can be captured.
     """
     if len(data) and not on.recode_values(data, slots, plan.values):
         raise ValueError(
@@ -206,19 +205,19 @@ def values_into(plan: Plan, data: Array, slots: Slots, on: Primitives) -> None:
 
 
 def mapped(plan: Plan, function: Callable[[Array], Array], on: Primitives) -> Plan | None:
-    """Return the plan with a function of each value in its place; None if values must be coded anew.
+    """Apply a function to each value of a plan. Return None if the values must be coded anew.
 
-    In a table of few values each of these is mapped; values that are stored as they are, slot by slot.
+    It is applied to the table of a dictionary, and to every slot of values that are stored as they are.
     """
     values, pattern = plan.values, plan.pattern
     if values.coding in (Coding.EQUAL, Coding.DICTIONARY):
-        table = _stored(function(values.table))
+        table = _to_stored(function(values.table))
         return plan.of(Values(values.coding, values.codes.copy(), table), table.dtype)
     with np.errstate(all="ignore"):
         of_pad = function(np.zeros(1, plan.dtype))
     if values.coding != Coding.PLAIN or of_pad[0] != 0:  # as a product with infinity, which is NaN
         return None
-    numbers = _stored(function(values.codes))
+    numbers = _to_stored(function(values.codes))
     on.clear_pads(pattern, numbers)
     # A pad's 0 may hide that numbers fit a narrower coding, and never that they do not.
     if pattern.choice.narrow and len(numbers):
@@ -228,6 +227,6 @@ def mapped(plan: Plan, function: Callable[[Array], Array], on: Primitives) -> Pl
     return plan.of(Values(Coding.PLAIN, numbers, on.zeros(0, numbers.dtype)), numbers.dtype)
 
 
-def _stored(numbers: Array) -> Array:
-    """Return numbers in a type that matrices have."""
+def _to_stored(numbers: Array) -> Array:
+    """Convert numbers to a type that a matrix may have."""
     return numbers.astype(stored(numbers.dtype), copy=False)

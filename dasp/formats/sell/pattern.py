@@ -34,7 +34,7 @@ class Pattern:
 
     A header is four numbers: the slice's first step; its first position in `rows` (for a segment, its number
     row by row, as `segment_offsets` counts); the first of its deltas, in blocks of 32 bytes; and its
-    `shape_word`: steps, leading steps without pads, log2 T and `Width`. Steps, positions and deltas of the
+    `pack_shape`: steps, leading steps without pads, log2 T and `Width`. Steps, positions and deltas of the
     slices follow each other without a gap.
 
     Sources: Kreutzer et al., SIAM J. Sci. Comput. 36 (2014) C401, for SELL-C-sigma; Lu and Liu, SC '23, for
@@ -194,7 +194,7 @@ MOST_COLUMNS = PAD_32
 """Columns that the widest deltas can tell apart, and rows that a header can count."""
 
 
-def delta_views(deltas: Array) -> tuple[Array, Array, Array]:
+def view_deltas(deltas: Array) -> tuple[Array, Array, Array]:
     """Return the deltas of a pattern as 8, as 16 and as 32 bits each."""
     return deltas, deltas.view(np.uint16), deltas.view(np.uint32)
 
@@ -203,12 +203,12 @@ Word = Any
 """An int or an array of 64-bit integers, in Python or in compiled code."""
 
 
-def shape_word(steps: Word, full: Word, shift: Word, width: Word) -> Word:
+def pack_shape(steps: Word, full: Word, shift: Word, width: Word) -> Word:
     """Return the last number of a header from steps, full steps, log2 of the lanes to a row, and `Width`."""
     return steps | full << 12 | shift << 24 | width << 27
 
 
-def shape_fields(word: Word) -> tuple[Word, Word, Word, Word]:
+def unpack_shape(word: Word) -> tuple[Word, Word, Word, Word]:
     """Return steps, full steps, log2 of the lanes to a row, and `Width`, from the last number of a header.
 
     For numbers and arrays of 64 bits; compiled code uses it as it is.
@@ -287,7 +287,7 @@ def shares(plan: Plan) -> dict[str, dict[str, int]]:
     values: Values = plan.values
     headers = pattern.headers
     words = np.asarray(headers.get() if hasattr(headers, "get") else headers)[:, 3].astype(np.int64)
-    steps, _, shift, width = shape_fields(words)
+    steps, _, shift, width = unpack_shape(words)
     cut = np.arange(len(words)) < pattern.segments
     lanes = {"long rows, cut": WARP * int(steps[cut].sum())}
     for log in range(6):

@@ -1,6 +1,6 @@
-"""The primitives that packing into slices asks of a device, and the records that go from one to the next.
+"""The operations that a device owes to the packing of slices, and the records that they exchange.
 
-`dasp.formats.sell.pack` is written over them; `cpu/primitives.py` and `cuda/primitives.py` have them.
+`dasp.formats.sell.pack` calls them; `cpu/primitives.py` and `cuda/primitives.py` implement them.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sell.pattern import Coding, Pattern, Values
 
 Detail = Any
-"""Results of a step that a device keeps for later steps, as it likes."""
+"""Results of a step that a device keeps for later steps, in a form of its own."""
 
 Slots = Any
-"""Where the entries of a pattern go, as a device likes, with `nbytes`: their slots, or where rows begin."""
+"""The slots of a pattern's entries, or the places where rows begin, in a device's own form, with `nbytes`."""
 
 
 class Primitives(BasicPrimitives, Protocol):
     """The primitives of slices; arrays lie where the matrix lies, statistics come to the host.
 
-    Results are equal, bit for bit, on every device. Orders are stable. `Cut`, `Survey`, `Tried` and `Layout`
-    are those of `dasp.formats.sell.primitives`; what they call detail is for the device that made it.
+    Results are equal, bit for bit, on every device. Orders are stable. The `detail` of a record is for the
+    device that made it.
     """
 
     def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:
-        """Count what must be known of a matrix; of its values only if they may be narrowed."""
+        """Count the statistics of a matrix, and of its values if they may be narrowed."""
 
     def try_windows(
         self,
@@ -40,19 +40,19 @@ class Primitives(BasicPrimitives, Protocol):
         blocks: tuple[int, int, int],
         tiles: int,
     ) -> Tried:
-        """Return the `slice_statistics` that each sort window would give, segments left out.
+        """Return the `slice_statistics` of each sort window, without segments.
 
-        Windows rise, from 0 to at most m. If `tiles` is not 0, they are those of the rows of so many tiles,
-        one after another, `scaled` to all: `choose.drawn_tile` says which, and long rows have no entries.
+        Windows rise, from 0 to at most m. If `tiles` is not 0, the statistics are of the rows of so many
+        tiles (`choose.draw_tile`), one after another, scaled to all rows; long rows have no entries there.
         """
 
     def lay_out(self, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None) -> Layout:
         """Put rows and segments in slices.
 
-        Rows: longest first inside each window, which begin at multiples of `window`; 0 means that no row
-        moves. A slice begins where the one before it ends, and has as few lanes to a row as let its longest
-        row end within `cut.steps`; the last slice has no full steps if it has too few rows. Segments: row by
-        row or, in more than `cut.in_order` slices, by their first columns, equal ones in order.
+        Rows lie longest first inside each window; windows begin at multiples of `window`, and with 0 no row
+        moves. A slice begins where the one before it ends, and has the fewest lanes to a row with which its
+        longest row ends within `cut.steps`. The last slice has no full steps if it has too few rows.
+        Segments lie row by row or, if there are more than `cut.in_order` slices, by their first columns.
         """
 
     def slice_statistics(
@@ -67,8 +67,8 @@ class Primitives(BasicPrimitives, Protocol):
         """Count slices, steps and full steps, and in a sample the distinct sectors of blocks.
 
         The sample is `SAMPLES` places, `linspace(0, max(slices - MANY, 0), SAMPLES)` rounded down, with up
-        to MANY = 16 slices from each on; inside a place blocks of `blocks[k]` slices follow each other. Of a
-        size of 0 nothing is counted. A sector is `sector_columns` columns.
+        to MANY = 16 slices from each on; inside a place blocks of `blocks[k]` slices follow each other.
+        Nothing is counted for a size of 0. A sector is `sector_columns` columns.
         """
 
     def store(
@@ -83,7 +83,7 @@ class Primitives(BasicPrimitives, Protocol):
         """
 
     def count_values(self, data: Array) -> tuple[ValueStatistics, Detail]:
-        """Count what `choose_coding` asks for; also what the device keeps of that for `code_values`."""
+        """Return the statistics of values for `choose_coding`, and a detail for `code_values`."""
 
     def code_values(
         self,
@@ -93,20 +93,20 @@ class Primitives(BasicPrimitives, Protocol):
         coding: Coding,
         counted: tuple[ValueStatistics, Detail] | None,
     ) -> Values:
-        """Return values by slots, of which there are `total`, in a coding that holds them; code 0 in a pad.
+        """Return values in `total` slots, in a coding that holds them, with code 0 in pads.
 
-        `counted` is what `count_values` returned, which a dictionary needs.
+        `counted` is the result of `count_values`, which a dictionary needs.
         """
 
     def recode_values(self, data: Array, slots: Slots, values: Values) -> bool:
         """Write values by slots into the arrays of a plan, in its coding.
 
-        Returns False, and has written nothing, if the coding does not keep every bit of every value, with a
-        dictionary of as many values as now at most. Of Coding.PLAIN nothing is asked or read back.
+        Return False, with nothing written, if the coding does not keep every bit of every value; a dictionary
+        may not grow. With Coding.PLAIN nothing is read back.
         """
 
     def unpack(self, plan: Plan) -> tuple[Array, Array, Array]:
-        """Give the matrix of a plan of slices back as CSR, bit for bit.
+        """Return the matrix of a plan of slices as CSR, bit for bit.
 
         Returns
         -------
@@ -117,7 +117,7 @@ class Primitives(BasicPrimitives, Protocol):
         """
 
     def slots(self, plan: Plan) -> Slots:
-        """Return where every entry of a plan of slices goes, in the order in which the entries came in.
+        """Return the slot of every entry of a plan of slices, in the caller's order of entries.
 
         Nothing is read back.
         """
@@ -127,17 +127,17 @@ class Primitives(BasicPrimitives, Protocol):
 
 
 class Cut(NamedTuple):
-    """How rows are cut.
+    """Limits by which rows are cut into slices and segments.
 
     Attributes
     ----------
     steps : int
         Most steps of a slice; a row of more than 32 times as many entries is long.
     segment_steps, most_segments : int
-        A segment of a long row has 32 ceil(length / (32 most_segments)) entries, but `steps` to
-        `segment_steps` steps.
+        A segment of a long row has ceil(length / (32 most_segments)) steps, limited to the range from
+        `steps` to `segment_steps`.
     in_order : int
-        Slices up to which segments are stored row by row; in more, by their first columns.
+        Up to so many slices, segments are stored row by row; above, by their first columns.
     """
 
     steps: int
@@ -147,7 +147,7 @@ class Cut(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """The facts of a matrix before its rows are ordered.
+    """Statistics of a matrix before its rows are ordered.
 
     Attributes
     ----------
@@ -162,7 +162,7 @@ class Survey(NamedTuple):
     longest : int
         Entries of the longest of the other rows, 0 if there are none.
     rises : bool
-        True if some other row is longer than the last one before it, long rows left out.
+        True if some row is longer than the row before it, long rows left out.
     detail : Detail
     """
 
@@ -176,7 +176,7 @@ class Survey(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """The slices that sort windows would give, and the detail of trying them."""
+    """The statistics of the slices that each sort window would give, and a detail."""
 
     statistics: dict[int, SliceStatistics]
     detail: Detail
@@ -190,13 +190,13 @@ class Layout(NamedTuple):
     positions, segments, long_rows, segment_offsets, segment_rows
         As in `Pattern`.
     slices, steps, full : int
-        Slices, segments among them; the steps of all, and those of them without pads.
+        Slices, with the segments; their steps; and their steps without pads.
     segment_steps : int
         Steps of the segments.
     rows : Array
         As in `Pattern`.
     headers : Array
-        As in `Pattern`, but for the widths and the places of deltas, which `store` adds.
+        As in `Pattern`, without the widths and the places of deltas, which `store` adds.
     detail : Detail
     """
 
@@ -215,16 +215,14 @@ class Layout(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Runs of entries: a run is what the lanes of one row of a slice share.
-
-    All entries of a row, or those of one segment of a row that is too long for a slice.
+    """Runs of entries: a run is a row, or one segment of a row that is too long for a slice.
 
     Attributes
     ----------
     starts : Array, shape (runs,), int32 or int64
         First entry of each run.
     lengths : Array, shape (runs,), int32 or int64
-        Its entries.
+        Entries of each run.
     """
 
     starts: Array

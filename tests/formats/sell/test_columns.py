@@ -25,8 +25,8 @@ from dasp.formats.sell.cuda.column_blocks import (
     Strides,
     choose_column_blocks,
     choose_parts,
+    find_gathering,
     find_strides,
-    gathering_of,
     read_sectors,
 )
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
@@ -531,7 +531,7 @@ def test_warps_share_slices_of_many_steps_and_whole_rows():
         plan_of(from_lengths([2000] * long + [5] * short, 3000))
         for long, short in ((3, 40), (3, 400), (0, 400))
     )
-    assert [gathering_of(plan, 1.0).alike for plan in (long, mixed, short)] == [True, False, True]
+    assert [find_gathering(plan, 1.0).alike for plan in (long, mixed, short)] == [True, False, True]
 
 
 def test_tiles_are_shared_out_where_slices_are_few():

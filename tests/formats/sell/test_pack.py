@@ -26,7 +26,7 @@ from dasp.formats.sell.cpu import primitives
 from dasp.formats.sell.cpu.layout import rises_at
 from dasp.formats.sell.cpu.values import count_values, encode
 from dasp.formats.sell.cuda import vector as cuda
-from dasp.formats.sell.pattern import CODE_TYPES, Coding, Width, delta_views, shape_fields
+from dasp.formats.sell.pattern import CODE_TYPES, Coding, Width, unpack_shape, view_deltas
 from dasp.models import examples, generate
 from dasp.runtime.cpu import threads
 from dasp.runtime.dtypes import into
@@ -67,7 +67,7 @@ def code_values(values: np.ndarray) -> tuple[Coding, np.ndarray, np.ndarray]:
 
 def headers_of(part: SimpleNamespace) -> list[dict[str, int]]:
     """The headers of a slice part in words."""
-    steps, full, shift, width = shape_fields(part.headers[:, 3].astype(int))
+    steps, full, shift, width = unpack_shape(part.headers[:, 3].astype(int))
     columns = {
         "first_step": part.headers[:, 0],
         "first": part.headers[:, 1],
@@ -192,7 +192,7 @@ def test_columns_are_stored_as_narrow_as_they_fit(matrix, choice):
             continue
         narrowest = next(width for width, pad in PADS.items() if max(spans) < pad)
         assert width == narrowest
-        deltas = delta_views(part.deltas)[width - 1]
+        deltas = view_deltas(part.deltas)[width - 1]
         first = WARP * header["first_block"] >> width - 1
         for step in steps:
             mine = deltas[first : first + WARP]
@@ -611,7 +611,7 @@ def with_parts(matrix: csr_array) -> csr_array:
 def flight(matrix: csr_array | str, **choices) -> int:
     """Steps in flight of the plan of a matrix, or of a model."""
     matrix = generate(matrix) if isinstance(matrix, str) else matrix
-    return cuda.in_flight(plan_of(matrix, Tuned("sell", **choices)))
+    return cuda.choose_in_flight(plan_of(matrix, Tuned("sell", **choices)))
 
 
 def test_few_steps_are_in_flight_where_slices_take_turns_and_have_few():
@@ -664,26 +664,26 @@ def test_rows_are_sorted_among_a_few_where_y_leaves_the_cache():
 
 def test_rows_alone_stand_for_all_slices_where_segments_are_few():
     rows = choose.SliceStatistics(10, 75, 60, 40, 1, 2, 3)
-    assert choose.with_segments(rows, 14, 100, 80, 25) == (14, 100, 80, 40, 1, 2, 3)
-    assert choose.with_segments(rows, 14, 101, 80, 26) is None
+    assert choose.add_segments(rows, 14, 100, 80, 25) == (14, 100, 80, 40, 1, 2, 3)
+    assert choose.add_segments(rows, 14, 101, 80, 26) is None
 
 
 def test_windows_are_tried_in_tiles_of_matrices_of_many_rows():
     windows, many = choose.WINDOWS, H200.sampled_rows
-    assert choose.tiles_to_try((*windows, many), many, H200) == choose.TILES
-    assert choose.tiles_to_try((*windows, many - 1), many - 1, H200) == 0
-    assert choose.tiles_to_try((0, 100, many), many, H200) == 0  # no tile holds windows of 100 whole
-    assert choose.tiles_to_try((), many, H200) == 0
+    assert choose.count_tiles((*windows, many), many, H200) == choose.TILES
+    assert choose.count_tiles((*windows, many - 1), many - 1, H200) == 0
+    assert choose.count_tiles((0, 100, many), many, H200) == 0  # no tile holds windows of 100 whole
+    assert choose.count_tiles((), many, H200) == 0
     eager, least = replace(H200, sampled_rows=0), 2 * choose.TILES * choose.TILE_ROWS
-    assert [choose.tiles_to_try(windows, rows, eager) for rows in (least - 1, least)] == [0, choose.TILES]
-    assert choose.SliceStatistics(5, 9, 7, 4, 1, 2, 3).scaled(3, 2) == (7, 13, 10, 4, 1, 2, 3)
+    assert [choose.count_tiles(windows, rows, eager) for rows in (least - 1, least)] == [0, choose.TILES]
+    assert choose.SliceStatistics(5, 9, 7, 4, 1, 2, 3).scale(3, 2) == (7, 13, 10, 4, 1, 2, 3)
 
 
 @given(st.integers(1, 64), st.integers(0, 10_000))
 def test_of_each_part_of_all_tiles_one_is_drawn(count, more):
     ends = [nth * (count + more) // count for nth in range(count + 1)]
     for nth in range(count):
-        assert ends[nth] <= choose.drawn_tile(nth, count, count + more) < ends[nth + 1]
+        assert ends[nth] <= choose.draw_tile(nth, count, count + more) < ends[nth + 1]
 
 
 @given(
@@ -698,7 +698,7 @@ def test_no_sort_saves_more_than_is_thought(lengths, steps, machine):
     longest, entries, dtype = int(lengths.max()), int(lengths.sum()), matrix.dtype
     if entries == 0 or longest > WARP * steps:
         return
-    saved = choose.most_saved(len(lengths), entries, longest, steps, dtype, machine)
+    saved = choose.bound_saving(len(lengths), entries, longest, steps, dtype, machine)
     of_slot = machine.slot + machine.value_byte * dtype.itemsize
     least = of_slot * entries + machine.slice * max(len(lengths), entries / steps) / WARP
     assert of_slot * WARP * len(plan.bases) + machine.slice * len(plan.headers) - least <= saved
@@ -707,8 +707,8 @@ def test_no_sort_saves_more_than_is_thought(lengths, steps, machine):
 def test_windows_are_tried_where_a_sort_may_save_more_than_it_costs():
     def tried(lengths: list[int], rows: int = 400_000, dtype: str = "float64") -> tuple[int, ...]:
         entries = rows * sum(lengths) // len(lengths)
-        saved = choose.most_saved(rows, entries, max(lengths), 32, np.dtype(dtype), H200)
-        return choose.windows_to_try(saved, rows, entries, np.dtype(dtype), H200)
+        saved = choose.bound_saving(rows, entries, max(lengths), 32, np.dtype(dtype), H200)
+        return choose.list_windows(saved, rows, entries, np.dtype(dtype), H200)
 
     assert tried([7] * 15 + [6]) == ()  # less than the numbers of rows take
     assert tried([7] * 3 + [5]) == (*choose.WINDOWS, 400_000)
@@ -716,7 +716,7 @@ def test_windows_are_tried_where_a_sort_may_save_more_than_it_costs():
     assert tried([200] * 9 + [198]) == ()  # less than a hundredth
     assert tried([4, 3, 2], rows=2_000_000) == choose.WINDOWS  # not all rows: y would be scattered
     assert tried([8, 3, 2], rows=2_000_000) == (*choose.WINDOWS, 2_000_000)
-    assert choose.windows_to_try(np.inf, 2_000_000, 1, np.dtype(float), H200)[-1] == 2_000_000
+    assert choose.list_windows(np.inf, 2_000_000, 1, np.dtype(float), H200)[-1] == 2_000_000
 
 
 def test_long_slices_among_those_that_take_turns_have_all_steps_in_flight():
@@ -733,7 +733,7 @@ def test_fewer_steps_are_in_flight_where_all_slices_run_at_once_then():
 
     plan = plan_of(equal(10, 6), Tuned("sell", warps=4))
     fewer = cuda.FEWER_IN_FLIGHT[0][1]
-    most, more = (cuda.slices_at_once(plan, n) for n in (cuda.IN_FLIGHT, fewer))
+    most, more = (cuda.estimate_slices_at_once(plan, n) for n in (cuda.IN_FLIGHT, fewer))
     assert (most, more) == (132 * 24, 132 * 32)  # 80 and 64 registers
     chosen = [flight(equal(n, 6), warps=4) for n in (most, most + 1, more, more + 1)]
     assert chosen == [cuda.IN_FLIGHT, fewer, fewer, cuda.IN_FLIGHT]
@@ -787,7 +787,7 @@ def test_plans_of_which_a_share_stays_in_the_cache():
     def share(nbytes, rows=0):
         pattern = SimpleNamespace(choice=SimpleNamespace(model=H200))
         sizes = {"nbytes": nbytes, "shape": (rows, rows), "dtype": np.dtype(np.float64)}
-        return cuda.kept_share(SimpleNamespace(pattern=pattern, **sizes))
+        return cuda.choose_kept_share(SimpleNamespace(pattern=pattern, **sizes))
 
     (least, most), room = H200.kept_plans, H200.kept_bytes
     assert [share(n) for n in (0, least - 1, least, room)] == [0.0, 0.0, 1.0, 1.0]

@@ -20,7 +20,7 @@ from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cpu.values import holds
 from dasp.formats.sell.cuda import windows
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
-from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code, shape_fields
+from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code, unpack_shape
 from dasp.formats.sell.primitives import Cut
 from dasp.models import generate
 from tests.support.gallery import GALLERY, LENGTHS, from_lengths
@@ -226,7 +226,7 @@ def test_windows_are_tried_in_tiles(rows, kind, on, seed):
 
 def test_all_rows_are_tried_where_tiles_have_missed_the_long_ones(two_tiles):
     lengths = np.tile([1, 0], 2 * 8192)
-    tile = choose.drawn_tile(0, 2, 4)
+    tile = choose.draw_tile(0, 2, 4)
     _, device = plans(csr_of(from_lengths(lengths, 900)), machine=SAMPLED)
     assert device.launches.count("dasp_cut_tiles") == 2
     lengths[8192 * (1 - tile) : 8192 * (2 - tile)] *= 7
@@ -289,7 +289,7 @@ def test_columns_of_every_width(width):
     indices = np.arange(64) if width == Width.NONE else np.arange(64) % 2 * (n - 1)
     csr = Csr((64, n), np.arange(65), indices.astype(np.int32), np.arange(64.0))
     plan, _ = plans(csr)
-    assert set(shape_fields(plan.pattern.headers[:, 3].astype(np.int64))[3]) == {width}
+    assert set(unpack_shape(plan.pattern.headers[:, 3].astype(np.int64))[3]) == {width}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

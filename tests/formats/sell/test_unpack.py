@@ -19,7 +19,7 @@ from dasp.formats.sell.cpu import unpack as unpacking
 from dasp.formats.sell.cuda import columns
 from dasp.formats.sell.cuda import product as cuda
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
-from dasp.formats.sell.pattern import BITS_8, Choice, Coding, Pattern, Values, shape_word
+from dasp.formats.sell.pattern import BITS_8, Choice, Coding, Pattern, Values, pack_shape
 from dasp.matrix import planning
 from dasp.models import generate
 from dasp.runtime.cpu import threads
@@ -103,11 +103,11 @@ def emulated_diagonal(plan, k):
         return np.zeros_like(y)
     if cut:
         y[:] = 0
-    arguments = cuda.diagonal_arguments(plan) | {"claims": claims, "y": y}
+    arguments = cuda.list_diagonal_arguments(plan) | {"claims": claims, "y": y}
     arguments |= {"further": k, "first_row": first, "length": count}
-    kernel = compile_kernels(cuda.DIAGONAL.source, cuda.diagonal_defines(plan, kinds))
+    kernel = compile_kernels(cuda.DIAGONAL.source, cuda.define_diagonal(plan, kinds))
     ordered = cuda.DIAGONAL.ordered(columns.types(plan, kinds), arguments)
-    kernel.launch(cuda.DIAGONAL.entry, cuda.diagonal_blocks(plan), cuda.DIAGONAL_THREADS, ordered)
+    kernel.launch(cuda.DIAGONAL.entry, cuda.count_diagonal_blocks(plan), cuda.DIAGONAL_THREADS, ordered)
     return None if claims[cut] else y
 
 
@@ -208,7 +208,7 @@ def test_pads_may_lie_between_the_entries_of_a_row():
         segments=0,
         positions=8,
         rows=np.array([3, 1, 0, 2, 7, 6, 4, 5], np.int32),
-        headers=np.array([[0, 0, 0, shape_word(3, 0, 2, BITS_8)]], np.uint32),
+        headers=np.array([[0, 0, 0, pack_shape(3, 0, 2, BITS_8)]], np.uint32),
         bases=np.array([0, 7, 2], np.int32),
         deltas=deltas.ravel(),
         long_rows=none,

@@ -1,12 +1,12 @@
 """The product of slices by several columns on a CPU: rows of X, and of sums, in vector registers.
 
-In C order an entry meets a run of neighbouring numbers, a row of X. So a few lanes of a slice walk its steps
-together, for a block of columns whose sums stay in registers; what they read of the plan lies in the nearest
-cache for the lanes that follow. Each width of a block is a function of its own, compiled when it is first
-needed. The columns that are left over make a smaller block, which ends where the columns end and may begin
-among those that are done: those it does not store.
+In C order an entry multiplies a run of neighbouring numbers, a row of X. So a few lanes of a slice walk its
+steps together, for a block of columns whose sums stay in registers; the plan stays in the nearest cache for
+the lanes that follow. Each width of a block is a function of its own, compiled at its first use. The columns
+left over make a smaller block, which ends at the last column and may overlap the block before it: columns
+that are done are not stored again.
 
-Sums are added in the order of the product by a vector, so that a column's bits are those of that product.
+Sums are added in the order of the product by a vector, so a column's bits are those of that product.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dasp.formats.plan import WARP
-from dasp.formats.sell.cpu.emitter import WORD_LANES, Dtype, RowBuilder, RowEmitter, bytes_of_real, of_plan
-from dasp.formats.sell.pattern import shape_fields
+from dasp.formats.sell.cpu.emitter import WORD_LANES, Dtype, RowBuilder, RowEmitter, count_real_bytes, of_plan
+from dasp.formats.sell.pattern import unpack_shape
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import FIRST_LEVEL, I64, at, is_null, prefetch_run
 from dasp.runtime.cpu.job import SharedFunction
 from dasp.runtime.types import Vector
 
 WIDEST = 32
-"""Columns of the widest block; the others are its halves, down to 2."""
+"""Columns of the widest block; the other widths are its halves, down to 2."""
 
 ROW_BYTES = 256
-"""Of sums that a lane keeps in registers, at most: eight registers of AVX2."""
+"""Most bytes of sums that a lane keeps in registers: eight registers of AVX2."""
 
 SUMS_BYTES = 1024
-"""Of sums in registers at a time: half of those of AVX-512."""
+"""Bytes of sums in registers at a time: half of the registers of AVX-512."""
 
 WIDTHS = 0, 8, 16, 32
 """Bits of a delta, by the `Width` of a slice."""
@@ -48,9 +48,9 @@ class ColumnRange(NamedTuple):
     Attributes
     ----------
     begin, columns : int
-        The first one, and how many: a power of two.
+        The first one, and their number, a power of two.
     done : int
-        How many of them, the leading ones, are done before.
+        The number of leading columns that another block has done.
     """
 
     begin: int
@@ -60,7 +60,7 @@ class ColumnRange(NamedTuple):
 
 @functools.cache
 def cut_columns(columns: int, item: int) -> tuple[ColumnRange, ...]:
-    """Cut 2 columns and more, of numbers of `item` bytes, into blocks.
+    """Cut 2 or more columns of numbers of `item` bytes into blocks.
 
     Examples
     --------
@@ -78,8 +78,8 @@ def cut_columns(columns: int, item: int) -> tuple[ColumnRange, ...]:
     return tuple(blocks)
 
 
-def span_of(array: Vector) -> Vector:
-    """Return the memory from the first to the last element of a matrix whose rows lie in one run each."""
+def find_span(array: Vector) -> Vector:
+    """Return a view of the memory from the first to the last element of a matrix with contiguous rows."""
     if array.flags.c_contiguous:
         return array.reshape(-1)
     rows, columns = array.shape
@@ -89,35 +89,35 @@ def span_of(array: Vector) -> Vector:
 
 
 @functools.cache
-def product_of_columns(
+def compile_columns(
     columns: int, values: Dtype | None, table: Dtype, index: Dtype, x: Dtype, total: Dtype
 ) -> SharedFunction:
-    """Compile the product by so many columns for these types; see `product_of_slices`."""
+    """Compile the product by a block of `columns` columns for these types; see `compile_slices`."""
     arguments = of_plan(values, table, index) | {"counts": np.int64, "done": int}
-    return SharedFunction(_function_of(columns), arguments, total, x)
+    return SharedFunction(_write_product(columns), arguments, total, x)
 
 
-_shape_fields = jit(inline="always")(shape_fields)
+_unpack_shape = jit(inline="always")(unpack_shape)
 
 
-def _function_of(columns: int) -> Callable[..., None]:
-    """Return the product by a block of so many columns, to be compiled."""
+def _write_product(columns: int) -> Callable[..., None]:
+    """Return the product by a block of `columns` columns, to be compiled."""
 
     def _multiply_columns(
         first, last, headers, bases, deltas, values, table, rows, counts, done, partials, x, y, scale
     ):
         """Multiply slices `first` to `last`.
 
-        Every array comes as a pointer. `rows` is null if position p is row p; `counts` holds positions,
-        segments, and the numbers from one row to the next of X and of Y, which begin at the block's first
-        column; `scale` alpha and beta.
+        Every array is a pointer. `rows` is null if position p is row p. `counts` holds positions, segments,
+        and the numbers from one row to the next of X and of Y, which begin at the block's first column.
+        `scale` holds alpha and beta.
         """
         sums = place_for_sums(scale, columns)
         positions, segments, x_row, y_row = counts[0], counts[1], counts[2], counts[3]
         alpha, beta = scale[0], scale[1]
         for s in range(first, last):
             step = np.int64(headers[4 * s])
-            steps, full, shift, width = _shape_fields(np.int64(headers[4 * s + 3]))
+            steps, full, shift, width = _unpack_shape(np.int64(headers[4 * s + 3]))
             block = WARP * np.int64(headers[4 * s + 2])
             position = np.int64(headers[4 * s + 1])
             count = WARP >> shift if position + (WARP >> shift) < positions else positions - position
@@ -179,7 +179,7 @@ def _sum_lanes(
     table,
     x,
 ):
-    """Set `sums` to what each lane of the first `groups` of a slice adds up in a column block.
+    """Set `sums` to the sums of each lane in the first `groups` of a slice, for a column block.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def _sum_lanes(
     groups : int64
         Of `WORD_LANES` lanes each.
     step, steps, full : int64
-        Of the slice: its first step, how many, and how many leading ones without pads.
+        The slice's first step, its steps, and its leading steps without pads.
     block : int64
         Bytes before the slice's deltas.
     row : int64
@@ -205,9 +205,9 @@ def _sum_lanes(
     def generate(context, builder, signature, arguments):
         _, sums, width, groups, step, steps, full, block, row, *pointers = arguments
         rows = RowBuilder(builder, sums.type.pointee, count)
-        together = min(WORD_LANES, SUMS_BYTES // (rows.kind.count * bytes_of_real(rows.real)))
+        together = min(WORD_LANES, SUMS_BYTES // (rows.kind.count * count_real_bytes(rows.real)))
 
-        def of_width(number: int) -> None:
+        def multiply_width(number: int) -> None:
             bits = WIDTHS[number]
             delta = builder.udiv(block, ir.Constant(I64, max(bits // 8, 1)))
             with cgutils.for_range(builder, groups) as loop:
@@ -225,7 +225,7 @@ def _sum_lanes(
                         place = builder.mul(emitter.plus(group, lane), ir.Constant(I64, count))
                         rows.store(total, builder.gep(sums, [place]))
 
-        _switch(builder, width, range(len(WIDTHS)), of_width)
+        _switch(builder, width, range(len(WIDTHS)), multiply_width)
         return context.get_dummy_value()
 
     whole = [types.int64] * 7
@@ -235,7 +235,7 @@ def _sum_lanes(
 def _switch(
     builder: ir.IRBuilder, selector: ir.Value, cases: Iterable[int], emit: Callable[[int], None]
 ) -> None:
-    """Emit `emit(case)` for each number that the selector may be, and go on behind them."""
+    """Emit a switch with `emit(case)` for each number that the selector may be."""
     cases = list(cases)
     blocks = [builder.append_basic_block(f"case.{case}") for case in cases]
     after = builder.append_basic_block("cases.after")
@@ -250,7 +250,7 @@ def _switch(
 
 @intrinsic(prefer_literal=True)
 def add_neighbours(typing_context, columns, sums, lanes):
-    """Add every two neighbours of twice so many lanes."""
+    """Add pairs of neighbouring lanes, so that `lanes` sums are left."""
 
     def generate(context, builder, signature, arguments):
         _, sums, lanes = arguments
@@ -268,7 +268,7 @@ def add_neighbours(typing_context, columns, sums, lanes):
 
 @intrinsic(prefer_literal=True)
 def copy_row(typing_context, columns, sums, to):
-    """Write a row of sums somewhere else."""
+    """Copy a row of sums."""
 
     def generate(context, builder, signature, arguments):
         _, sums, to = arguments
@@ -286,7 +286,7 @@ def scale_row(typing_context, columns, sums, alpha, y):
     def generate(context, builder, signature, arguments):
         _, sums, alpha, y = arguments
         rows = RowBuilder(builder, sums.type.pointee, int(columns.literal_value))
-        rows.store(rows.scaled(alpha, rows.load(sums)), y)
+        rows.store(rows.scale(alpha, rows.load(sums)), y)
         return context.get_dummy_value()
 
     return types.void(columns, sums, alpha, y), generate
@@ -294,12 +294,12 @@ def scale_row(typing_context, columns, sums, alpha, y):
 
 @intrinsic(prefer_literal=True)
 def _expect_row(typing_context, columns, y):
-    """Ask for a row of y that is written soon: a row that lies in no cache would be waited for."""
+    """Prefetch a row of y that is written soon, so that the store does not wait for memory."""
 
     def generate(context, builder, signature, arguments):
         rows = RowBuilder(builder, arguments[1].type.pointee, int(columns.literal_value))
         prefetch_run(
-            builder, arguments[1], 0, rows.kind.count * bytes_of_real(rows.real), FIRST_LEVEL, writes=True
+            builder, arguments[1], 0, rows.kind.count * count_real_bytes(rows.real), FIRST_LEVEL, writes=True
         )
         return context.get_dummy_value()
 
@@ -308,13 +308,13 @@ def _expect_row(typing_context, columns, y):
 
 @intrinsic(prefer_literal=True)
 def update_row(typing_context, columns, sums, alpha, beta, done, y):
-    """Write alpha times a row of sums, plus beta times y unless beta is 0, to y but for `done` columns."""
+    """Set y, but for `done` columns, to alpha times a row of sums plus beta times y unless beta is 0."""
 
     def generate(context, builder, signature, arguments):
         _, sums, alpha, beta, done, y = arguments
         rows = RowBuilder(builder, sums.type.pointee, int(columns.literal_value))
-        before, total = rows.load(y), rows.scaled(alpha, rows.load(sums))
-        both = builder.fadd(total, rows.scaled(beta, before))
+        before, total = rows.load(y), rows.scale(alpha, rows.load(sums))
+        both = builder.fadd(total, rows.scale(beta, before))
         total = builder.select(rows.is_zero(beta), total, both)
         rows.store(builder.select(rows.is_below(done), before, total), y)
         return context.get_dummy_value()

@@ -217,36 +217,36 @@ class StepEmitter:
             for lane, place in enumerate(places):
                 item = builder.load(builder.gep(self.data[name], [place]))
                 picked = builder.insert_element(picked, item, ir.Constant(I32, lane))
-            return [self.widened(picked)]
+            return [self.widen(picked)]
         pair = ir.VectorType(kind.elements[0], 2)
         pieces = [self.load(name, place, pair) for place in places]
         if kind.elements[0] == ir.FloatType():
-            pieces = [self.joined(*pieces[lane : lane + 2]) for lane in range(0, len(pieces), 2)]
-        return self.parted(pieces)
+            pieces = [self.join(*pieces[lane : lane + 2]) for lane in range(0, len(pieces), 2)]
+        return self.separate_parts(pieces)
 
     def run(self, name: str, place: ir.Value) -> list[ir.Value]:
         """The parts of `lanes` numbers of an array that follow each other."""
         kind = self.data[name].type.pointee
         if not isinstance(kind, ir.BaseStructType):
-            return [self.widened(self.load(name, place, ir.VectorType(kind, self.lanes)))]
+            return [self.widen(self.load(name, place, ir.VectorType(kind, self.lanes)))]
         numbers = 2 if kind.elements[0] == ir.FloatType() else 1  # in a piece
         piece = ir.VectorType(kind.elements[0], 2 * numbers)
-        return self.parted(
+        return self.separate_parts(
             [self.load(name, self.plus(place, lane), piece) for lane in range(0, self.lanes, numbers)]
         )
 
-    def joined(self, one: ir.Value, other: ir.Value) -> ir.Value:
+    def join(self, one: ir.Value, other: ir.Value) -> ir.Value:
         """Two vectors, one behind the other."""
         every = ir.Constant(ir.VectorType(I32, 2 * one.type.count), list(range(2 * one.type.count)))
         return self.builder.shuffle_vector(one, other, every)
 
-    def parted(self, pieces: list[ir.Value]) -> list[ir.Value]:
+    def separate_parts(self, pieces: list[ir.Value]) -> list[ir.Value]:
         """The real and the imaginary parts of the complex numbers in pieces of 16 bytes, in their order."""
         if len(pieces) == 2:  # four complex64, to be widened
-            both = self.joined(*pieces)
+            both = self.join(*pieces)
             masks = [[first, first + 2, first + 4, first + 6] for first in (0, 1)]
-            return [self.widened(self.shuffled(both, both, mask)) for mask in masks]
-        one, other = self.joined(pieces[0], pieces[2]), self.joined(pieces[1], pieces[3])
+            return [self.widen(self.shuffle(both, both, mask)) for mask in masks]
+        one, other = self.join(pieces[0], pieces[2]), self.join(pieces[1], pieces[3])
         count, half = one.type.count, pieces[0].type.count
         parts = []
         for first in (0, 1):
@@ -256,10 +256,10 @@ class StepEmitter:
                 for vector in (0, count)
                 for number in range(first, half, 2)
             ]
-            parts.append(self.widened(self.shuffled(one, other, mask)))
+            parts.append(self.widen(self.shuffle(one, other, mask)))
         return parts
 
-    def shuffled(self, one: ir.Value, other: ir.Value, mask: list[int]) -> ir.Value:
+    def shuffle(self, one: ir.Value, other: ir.Value, mask: list[int]) -> ir.Value:
         """The items of two vectors that a mask names."""
         return self.builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(I32, len(mask)), mask))
 
@@ -277,10 +277,10 @@ class StepEmitter:
             return [builder.sitofp(stored, self.vector)]
         if self.coded in HALVES:
             bits = self.load("values", slot, ir.VectorType(ir.IntType(16), self.lanes))
-            return [self.widened(as_floats(builder, self.coded, bits))]
+            return [self.widen(as_floats(builder, self.coded, bits))]
         return self.run("values", slot)
 
-    def widened(self, vector: ir.Value) -> ir.Value:
+    def widen(self, vector: ir.Value) -> ir.Value:
         """A vector of floats in the type of the sums' parts, which is at least as wide."""
         return vector if vector.type == self.vector else self.builder.fpext(vector, self.vector)
 
@@ -319,7 +319,7 @@ class RowEmitter(StepEmitter):
     ) -> None:
         super().__init__(builder, bits, coded, real, parts, *pointers)
         self.mine, self.row = list(mine), ir.VectorType(real, columns_at_once * parts)
-        self.size = bytes_of_real(real)
+        self.size = count_real_bytes(real)
         number = real if parts == 1 else ir.LiteralStructType([real] * 2)
         self.rows = RowBuilder(builder, number, columns_at_once)
         # Numbers of a real X stand for two parts of a complex sum each.
@@ -354,7 +354,7 @@ class RowEmitter(StepEmitter):
             x = builder.gep(self.data["x"], [builder.mul(columns[lane], row)])
             numbers = builder.load(builder.bitcast(x, self.of_x.as_pointer()), align=self.size)
             mask = [lane % self.lanes] * self.row.count
-            factors = [self.shuffled(part, part, mask) for part in values]
+            factors = [self.shuffle(part, part, mask) for part in values]
             total = self.rows.multiply_add(factors, numbers, before)
             if kept is not None:
                 entry = builder.extract_element(kept, ir.Constant(I32, lane))
@@ -395,18 +395,18 @@ class RowBuilder:
 
     def load(self, pointer: ir.Value) -> ir.Value:
         """The row that begins at a pointer."""
-        return self.builder.load(self.at(pointer), align=bytes_of_real(self.real))
+        return self.builder.load(self.at(pointer), align=count_real_bytes(self.real))
 
     def store(self, row: ir.Value, pointer: ir.Value) -> None:
         """Write a row from a pointer on."""
-        self.builder.store(row, self.at(pointer), align=bytes_of_real(self.real))
+        self.builder.store(row, self.at(pointer), align=count_real_bytes(self.real))
 
     def repeat(self, number: ir.Value) -> ir.Value:
         """A real number, once for each item of a row."""
         once = self.builder.insert_element(ir.Constant(self.kind, ir.Undefined), number, ir.Constant(I32, 0))
-        return self.shuffled(once, [0] * self.kind.count)
+        return self.shuffle(once, [0] * self.kind.count)
 
-    def shuffled(self, row: ir.Value, mask: list[int]) -> ir.Value:
+    def shuffle(self, row: ir.Value, mask: list[int]) -> ir.Value:
         """The items of a row that a mask names."""
         return self.builder.shuffle_vector(row, row, ir.Constant(ir.VectorType(I32, len(mask)), mask))
 
@@ -426,38 +426,36 @@ class RowBuilder:
             return self.fma(factors[0], x, before)
         is_real = ir.Constant(ir.VectorType(ir.IntType(1), count), [1, 0] * (count // 2))
         if x.type.count < count:
-            twice = self.shuffled(x, [number // 2 for number in range(count)])
+            twice = self.shuffle(x, [number // 2 for number in range(count)])
             return self.fma(builder.select(is_real, *factors), twice, before)
         if len(factors) == 2:
-            across = self.shuffled(x, [number ^ 1 for number in range(count)])
-            before = self.fma(self.minus_first(factors[1]), across, before)
+            across = self.shuffle(x, [number ^ 1 for number in range(count)])
+            before = self.fma(self.negate_first(factors[1]), across, before)
         return self.fma(factors[0], x, before)
 
     def fma(self, *terms: ir.Value) -> ir.Value:
         """The product of two rows and the sum with a third."""
-        name = f"llvm.fmuladd.v{self.kind.count}f{8 * bytes_of_real(self.real)}"
+        name = f"llvm.fmuladd.v{self.kind.count}f{8 * count_real_bytes(self.real)}"
         function = ir.FunctionType(self.kind, [self.kind] * 3)
         return self.builder.call(self.builder.module.declare_intrinsic(name, (), function), terms)
 
-    def minus_first(self, numbers: ir.Value) -> ir.Value:
+    def negate_first(self, numbers: ir.Value) -> ir.Value:
         """A row of numbers, the first part of each with the other sign."""
-        size = 8 * bytes_of_real(self.real)
+        size = 8 * count_real_bytes(self.real)
         words = ir.VectorType(ir.IntType(size), numbers.type.count)
         signs = ir.Constant(words, [1 << size - 1, 0] * (words.count // 2))
         return self.builder.bitcast(
             self.builder.xor(self.builder.bitcast(numbers, words), signs), numbers.type
         )
 
-    def scaled(self, factor: ir.Value, row: ir.Value) -> ir.Value:
+    def scale(self, factor: ir.Value, row: ir.Value) -> ir.Value:
         """A factor times a row, by the rule of `emitter.scaled`."""
         builder, count = self.builder, self.kind.count
         if self.parts == 1:
             return builder.fmul(self.repeat(factor), row)
         real, imaginary = cgutils.unpack_tuple(builder, factor, 2)
         plain = builder.fmul(self.repeat(real), row)
-        crossed = builder.fmul(
-            self.repeat(imaginary), self.shuffled(row, [item ^ 1 for item in range(count)])
-        )
+        crossed = builder.fmul(self.repeat(imaginary), self.shuffle(row, [item ^ 1 for item in range(count)]))
         is_real = ir.Constant(ir.VectorType(ir.IntType(1), count), [1, 0] * (count // 2))
         whole = builder.fadd(plain, builder.select(is_real, builder.fneg(crossed), crossed))
         none = builder.fcmp_ordered("==", imaginary, ir.Constant(self.real, 0.0))
@@ -474,10 +472,10 @@ class RowBuilder:
         builder, places = self.builder, ir.VectorType(I64, self.kind.count)
         once = builder.insert_element(ir.Constant(places, ir.Undefined), column, ir.Constant(I32, 0))
         own = ir.Constant(places, [item // self.parts for item in range(places.count)])
-        return builder.icmp_signed("<", own, self.shuffled(once, [0] * places.count))
+        return builder.icmp_signed("<", own, self.shuffle(once, [0] * places.count))
 
 
-def bytes_of_real(real: ir.Type) -> int:
+def count_real_bytes(real: ir.Type) -> int:
     """Return the bytes of a float or a double."""
     return 8 if real == ir.DoubleType() else 4
 

@@ -1,4 +1,4 @@
-"""Steps of a slice with a row to each lane, in vector registers: numbers of 8 rows are transposed at once."""
+"""Transpose rows into the steps of a slice in vector registers, 8 numbers of 8 rows at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dasp.runtime.cpu.emitter import (
 from dasp.runtime.cpu.operands import transpose_block
 
 SIDE = 8
-"""Rows, and numbers of each, that are transposed at once."""
+"""Rows, and numbers of each row, that are transposed at once."""
 
 _ZERO, _ONE, _SIDE, _WARP = uint64(0), uint64(1), uint64(SIDE), uint64(WARP)
 
@@ -41,8 +41,7 @@ def transpose_rows(typing_context, source, starts, lane, after, count, target, s
     starts : pointer to integers
     lane : integer
     after, count : integer
-        How many numbers of each row stand before those that are copied, and how many are: 8 at most, which
-        all are read.
+        Numbers of each row that come before those to copy, and numbers to copy, at most 8. 8 are read.
     target : array or pointer
         Of the type of `source`, or of narrower integers, which take the lower bits.
     slot : integer
@@ -52,8 +51,8 @@ def transpose_rows(typing_context, source, starts, lane, after, count, target, s
 
     def generate(context, builder, signature, arguments):
         source, starts, lane, after, count, target, slot = arguments
-        from_word, words = _words(context, signature.args[0])
-        to_word, _ = _words(context, signature.args[5])
+        from_word, words = _split_words(context, signature.args[0])
+        to_word, _ = _split_words(context, signature.args[5])
         vector, kept = (ir.VectorType(word, words * SIDE) for word in (from_word, to_word))
         count = builder.trunc(count, I32) if count.type.width > I32.width else count
         rows = []
@@ -79,8 +78,8 @@ def copy_some(typing_context, source, first, target, slot):
 
     def generate(context, builder, signature, arguments):
         source, first, target, slot = arguments
-        from_word, words = _words(context, signature.args[0])
-        to_word, _ = _words(context, signature.args[2])
+        from_word, words = _split_words(context, signature.args[0])
+        to_word, _ = _split_words(context, signature.args[2])
         vector, kept = (ir.VectorType(word, words * SIDE) for word in (from_word, to_word))
         place = place_of(context, builder, signature.args[0], source, first, vector)
         to = place_of(context, builder, signature.args[2], target, slot, kept)
@@ -92,10 +91,9 @@ def copy_some(typing_context, source, first, target, slot):
 
 @intrinsic
 def measure_step(typing_context, block, first):
-    """Return the least and the largest column of a step, and where columns do not rise by 1 from the least.
+    """Return the least and the largest column, and 0 if each lane's column is the least plus the lane.
 
-    A pad has every bit set: it is never the largest, and the least of pads alone. The last number is 0 if
-    each lane's column is the least one and the lane.
+    A pad has every bit set: it is never the largest column, and the least only if all are pads.
 
     Parameters
     ----------
@@ -122,7 +120,7 @@ def measure_step(typing_context, block, first):
 
 @intrinsic
 def store_deltas(typing_context, block, first, low, room, place, width):
-    """Write the columns of a step, less the least one; a pad stays every bit set.
+    """Write the columns of a step as distances from the least one; a pad keeps every bit set.
 
     Parameters
     ----------
@@ -134,7 +132,7 @@ def store_deltas(typing_context, block, first, low, room, place, width):
     place : integer
         Where the first delta goes, aligned to its bytes.
     width : integer
-        The `Width` of the deltas, which hold every one and more; nothing is written for `NONE`.
+        The `Width` of the deltas, wide enough for each; nothing is written for `NONE`.
     """
 
     def generate(context, builder, signature, arguments):
@@ -153,8 +151,8 @@ def store_deltas(typing_context, block, first, low, room, place, width):
     return types.void(block, first, low, room, place, width), generate
 
 
-def _words(context: BaseContext, array: types.Type) -> tuple[ir.IntType, int]:
-    """Return integers of an array's numbers, and how many make a number."""
+def _split_words(context: BaseContext, array: types.Type) -> tuple[ir.IntType, int]:
+    """Return the type of the words that make up an array's numbers, and the words in a number."""
     size: int = context.get_abi_sizeof(context.get_data_type(array.dtype))
     return ir.IntType(8 * min(size, 8)), max(size // 8, 1)
 
@@ -164,7 +162,7 @@ _inline = jit(nogil=True, inline="always")
 
 @_inline
 def copy_rows(numbers, starts, lengths, rows, shift, full, slots):
-    """Copy the numbers of a slice's rows to its slots, those of pads left as they are.
+    """Copy the numbers of a slice's rows to its slots; slots of pads are left as they are.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Rows into slices on the CPU: the survey of a matrix, the sort windows that are tried, and the layout.
+"""Lay rows out in slices on the CPU: survey the matrix, try sort windows, lay out.
 
-Inside a window rows lie longest first, so their lengths are known from how often each occurs, and slices
-follow from lengths. Rows themselves are sorted for the layout, and before only where a sample counts what
+Rows lie longest first inside a window, so a count of each length gives the lengths in their new order, and
+these give the slices. The rows themselves are sorted for the layout, and for samples of the sectors that
 blocks of slices read.
 """
 
@@ -15,9 +15,9 @@ import numpy as np
 
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import PAD, WARP, narrowest
-from dasp.formats.sell.choose import SAMPLES, TILE_ROWS, SliceStatistics, drawn_tile
+from dasp.formats.sell.choose import SAMPLES, TILE_ROWS, SliceStatistics, draw_tile
 from dasp.formats.sell.cpu.values import count_values
-from dasp.formats.sell.pattern import MOST_WARPS, shape_word
+from dasp.formats.sell.pattern import MOST_WARPS, pack_shape
 from dasp.formats.sell.primitives import Cut, Layout, Runs, Slices, Survey, Tried
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
@@ -25,10 +25,10 @@ from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import Vector
 
 SURVEYED_ROWS, SURVEYED_ENTRIES = 256, 1 << 20
-"""Rows whose entries are looked at while the cache holds them, and entries counted at once."""
+"""Rows that are surveyed while the cache holds their entries, and entries that are counted at once."""
 
 SECTOR_BITS = 36
-"""Bits of a sector's number in a key; the others say which block of slices has read it."""
+"""Bits of a sector's number in a key; the other bits number the block of slices that reads it."""
 
 
 def survey(csr: Csr, cut: Cut, narrow: bool) -> Survey:
@@ -39,7 +39,7 @@ def survey(csr: Csr, cut: Cut, narrow: bool) -> Survey:
     falls, most, long_rows, rises = (list(each) for each in zip(*found, strict=True))
     counted, coded = count_values(csr.data) if narrow and entries else (None, None)
     long = np.flatnonzero(lengths < 0) if sum(long_rows) else np.zeros(0, np.int64)
-    # Where a range begins with a longer row than the one before it ends with, rows rise between them.
+    # Rows also rise if a range begins with a longer row than the last one of the range before it.
     cuts = [m * part // len(found) for part in range(1, len(found))] if not any(rises) else []
     rise = any(rises) or any(rises_at(lengths, cut) for cut in cuts)
     longest = max(int(lengths.max(initial=0)), 0)
@@ -66,15 +66,15 @@ def try_windows(
     lengths, long_rows = survey.detail[0], survey.long_rows
     all_rows = len(lengths)
     if tiles:
-        rows = _rows_of_tiles(tiles, all_rows)
+        rows = _list_tile_rows(tiles, all_rows)
         csr, lengths, long_rows = csr._replace(indptr=csr.indptr[rows]), np.maximum(lengths[rows], 0), 0
 
     def statistics(window: int) -> SliceStatistics:
         sorter = WindowSorter(csr, lengths, long_rows, window, WARP * cut.steps)
-        slices = cut_runs(sorter.lengths(), cut.steps)
-        runs = sorter.sampled_runs(slices) if any(blocks) else Runs(csr.indptr, lengths)
+        slices = cut_runs(sorter.list_lengths(), cut.steps)
+        runs = sorter.list_sampled_runs(slices) if any(blocks) else Runs(csr.indptr, lengths)
         found = _sample(slices, runs, csr, sector_columns, blocks)
-        return found.scaled(all_rows, len(lengths)) if tiles else found
+        return found.scale(all_rows, len(lengths)) if tiles else found
 
     def each(begin: int, end: int) -> list[SliceStatistics]:
         return [statistics(window) for window in windows[begin:end]]
@@ -83,9 +83,9 @@ def try_windows(
     return Tried(dict(zip(windows, found, strict=True)), None)
 
 
-def _rows_of_tiles(tiles: int, rows: int) -> Vector:
-    """Return the rows of so many tiles that are drawn."""
-    firsts = [TILE_ROWS * drawn_tile(nth, tiles, rows // TILE_ROWS) for nth in range(tiles)]
+def _list_tile_rows(tiles: int, rows: int) -> Vector:
+    """Draw tiles and list their rows."""
+    firsts = [TILE_ROWS * draw_tile(nth, tiles, rows // TILE_ROWS) for nth in range(tiles)]
     return (np.array(firsts)[:, None] + np.arange(TILE_ROWS)).ravel()
 
 
@@ -99,12 +99,12 @@ def slice_statistics(
 def _sample(
     slices: Slices, runs: Runs, csr: Csr, sector_columns: int, blocks: tuple[int, int, int]
 ) -> SliceStatistics:
-    """Count slices and, in a sample, sectors; only the runs of the slices in the sample are read."""
+    """Count slices and, in a sample of them, sectors; only the runs of sampled slices are read."""
     count = len(slices.steps)
     steps, full = int(slices.steps.sum()), int(slices.full.sum())
     if not count or not any(blocks):
         return SliceStatistics(count, steps, full, 0, 0, 0, 0)
-    places, ends = _places(slices), np.append(0, np.cumsum(slices.steps))
+    places, ends = _draw_places(slices), np.append(0, np.cumsum(slices.steps))
     sampled = ends[np.minimum(places + MOST_WARPS, count)] - ends[places]
     # Each sector has a place of its own, or there are twice as many places as slots, and sectors share them.
     sectors, slots = csr.shape[1] // sector_columns + 1, WARP * int(sampled.max())
@@ -118,7 +118,7 @@ def _sample(
     return SliceStatistics(count, steps, full, int(sampled.sum()), *map(count_sectors, blocks))
 
 
-def _places(slices: Slices) -> Vector:
+def _draw_places(slices: Slices) -> Vector:
     """Return the first slice of every place of the sample."""
     places: Vector = np.linspace(0, max(len(slices.steps) - MOST_WARPS, 0), SAMPLES).astype(np.int64)
     return places
@@ -135,16 +135,16 @@ def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
     """See `Primitives`."""
     index, (lengths, long_rows, _) = narrowest(max(csr.shape)), survey.detail
     positions = len(lengths) - len(long_rows)
-    rows, runs = WindowSorter(csr, lengths, len(long_rows), window, WARP * cut.steps).rows_and_runs()
+    rows, runs = WindowSorter(csr, lengths, len(long_rows), window, WARP * cut.steps).list_rows_and_runs()
     slices = cut_runs(runs.lengths, cut.steps)
-    segments = _segments(csr, long_rows, cut, cut.in_order - len(slices.steps))
+    segments = _cut_segments(csr, long_rows, cut, cut.in_order - len(slices.steps))
     if len(segments.rows):
-        runs, slices = _segments_first(segments, runs, slices)
+        runs, slices = _put_segments_first(segments, runs, slices)
     headers = np.zeros((len(slices.steps), 4), np.uint32)
     headers[:, 0] = np.cumsum(slices.steps) - slices.steps
     headers[:, 1] = slices.first_run - len(segments.rows)
     headers[: len(segments.rows), 1] = segments.order
-    headers[:, 3] = shape_word(slices.steps, slices.full, slices.shift, 0)
+    headers[:, 3] = pack_shape(slices.steps, slices.full, slices.shift, 0)
     return Layout(
         positions=positions,
         segments=len(segments.rows),
@@ -182,7 +182,7 @@ class _Segments(NamedTuple):
     runs: Runs
 
 
-def _segments(csr: Csr, long_rows: Vector, cut: Cut, few: int) -> _Segments:
+def _cut_segments(csr: Csr, long_rows: Vector, cut: Cut, few: int) -> _Segments:
     """Cut long rows into segments: row by row or, if there are more than `few`, by their first columns."""
     if not len(long_rows):
         return _Segments(np.zeros(1, np.int64), long_rows, long_rows, Runs(long_rows, long_rows))
@@ -201,8 +201,8 @@ def _segments(csr: Csr, long_rows: Vector, cut: Cut, few: int) -> _Segments:
     return _Segments(offsets, rows, order, Runs(starts[order], lengths[order]))
 
 
-def _segments_first(segments: _Segments, runs: Runs, slices: Slices) -> tuple[Runs, Slices]:
-    """Put slices of one segment each, with 32 lanes, before the other slices, and their runs likewise."""
+def _put_segments_first(segments: _Segments, runs: Runs, slices: Slices) -> tuple[Runs, Slices]:
+    """Put a slice of 32 lanes for each segment before the other slices, and the runs likewise."""
     count, lengths = len(segments.rows), segments.runs.lengths
     pairs = zip(segments.runs, runs, strict=True)
     together = Runs(*(np.concatenate([mine.astype(rest.dtype), rest]) for mine, rest in pairs))
@@ -217,25 +217,25 @@ def _segments_first(segments: _Segments, runs: Runs, slices: Slices) -> tuple[Ru
 def cut_runs(lengths: Vector, steps: int) -> Slices:
     """Cut runs into slices of at most `steps` steps.
 
-    A slice has as few lanes to a run as let its longest run end within `steps`.
+    A slice has the fewest lanes to a run with which its longest run ends within `steps`.
     """
     cuts = np.empty((4, len(lengths)), np.int64)
     return Slices(*cuts[:, : _cut_runs(lengths, steps, cuts)])
 
 
 class WindowSorter:
-    """Sorts rows, longest first inside each window and those of equal lengths in their order.
+    """Sorts rows inside each window, longest first, equal lengths in their order.
 
     Parameters
     ----------
     csr : Csr
     lengths : numpy.ndarray, int32
-        Of rows; below 0 of long ones, which are left out.
+        Of rows; negative for long ones, which are left out.
     long_rows : int
     window : int
         Rows of a window; 0 to leave rows in their order.
     longest : int
-        A length that no other row exceeds.
+        A bound of the other lengths.
     """
 
     def __init__(self, csr: Csr, lengths: Vector, long_rows: int, window: int, longest: int) -> None:
@@ -252,7 +252,7 @@ class WindowSorter:
             self._rows = kept.astype(self._rows.dtype)
             self._runs = Runs(*(array[kept] for array in self._runs))
 
-    def lengths(self) -> Vector:
+    def list_lengths(self) -> Vector:
         """Return the lengths of rows in their new order."""
         if not self._window:
             return self._runs.lengths
@@ -260,30 +260,30 @@ class WindowSorter:
         self._sort(_ALL, self._rows, self._runs.starts[:0], lengths)
         return lengths
 
-    def rows_and_runs(self) -> tuple[Vector, Runs]:
-        """Return the rows in their new order, none if every row stays in its place, and their runs."""
+    def list_rows_and_runs(self) -> tuple[Vector, Runs]:
+        """Return the rows in their new order, or none if no row moves, and their runs."""
         if not self._window:
             return self._rows, self._runs
-        rows, runs = np.empty(self._begins[-1], self._rows.dtype), self._empty()
+        rows, runs = np.empty(self._begins[-1], self._rows.dtype), self._allocate()
         self._sort(_ALL, rows, *runs)
         return rows, runs
 
-    def sampled_runs(self, slices: Slices) -> Runs:
-        """Return runs in their new order, which are only set in the windows of the sample."""
+    def list_sampled_runs(self, slices: Slices) -> Runs:
+        """Return the runs in their new order; only those in windows of the sample are set."""
         if not self._window:
             return self._runs
-        begins, places, runs = self._begins, _places(slices), self._empty()
+        begins, places, runs = self._begins, _draw_places(slices), self._allocate()
         ends = np.append(slices.first_run, begins[-1])[np.minimum(places + MOST_WARPS, len(slices.steps))]
         firsts = np.searchsorted(begins, slices.first_run[places], side="right") - 1
         self._sort((firsts, np.searchsorted(begins, ends)), self._rows, *runs)
         return runs
 
-    def _empty(self) -> Runs:
+    def _allocate(self) -> Runs:
         count = self._begins[-1]
         return Runs(np.empty(count, self._runs.starts.dtype), np.empty(count, np.int32))
 
     def _sort(self, windows: tuple[Vector, Vector], rows: Vector, starts: Vector, lengths: Vector) -> None:
-        """Set what there is room for; `windows` are ranges of them, in rising order."""
+        """Sort some ranges of windows; arrays of no length are not set."""
         cursors = np.zeros(self._longest + 1, np.int64)
         _sort_windows(*self._runs, self._window, self._begins, *windows, cursors, rows, starts, lengths)
 
@@ -297,7 +297,7 @@ _compile = jit(nogil=True)
 
 @_compile
 def _survey_rows(indptr, indices, longest, lengths, begin, end):
-    """Measure rows; long ones get a length of `PAD`.
+    """Write the lengths of rows, `PAD` for long ones.
 
     Return True if columns fall inside a row, the largest column or -1, the number of long rows, and True if
     a row in a slice is longer than the last one before it.
@@ -336,7 +336,7 @@ def _survey_rows(indptr, indices, longest, lengths, begin, end):
 
 @_compile
 def _sort_windows(starts, lengths, width, begins, firsts, stops, cursors, rows, to_starts, to_lengths):
-    """Sort some windows, longest row first: set lengths, and rows and starts if there is room for any.
+    """Sort some windows, longest row first: write lengths, and rows and starts unless these have no length.
 
     `begins` holds the position of the first row of each window, `firsts` and `stops` the rising ranges of
     windows. `cursors`, one for each length, are 0 before and after.
@@ -372,7 +372,7 @@ def _sort_windows(starts, lengths, width, begins, firsts, stops, cursors, rows, 
 
 @_compile
 def _cut_runs(lengths, steps, cuts):
-    """Write first run, shift, steps and full steps of each slice, and return how many slices there are."""
+    """Write first run, shift, steps and full steps of each slice, and return the number of slices."""
     slices = run = 0
     while run < len(lengths):
         shift, most, least = -1, np.int64(0), np.int64(0)
@@ -393,10 +393,10 @@ def _cut_runs(lengths, steps, cuts):
 
 @_compile
 def _count_sectors(first_run, shifts, starts, lengths, indices, places, width, sector_shift, seen, counts):
-    """Return the sectors that blocks of `width` slices read, added up over the blocks of all places.
+    """Count the sectors that blocks of `width` slices read, and add them up over all places.
 
-    `seen` is 0 and has room for a power of two of keys, `counts` is -1 for each slice: the blocks of a small
-    matrix belong to several places.
+    `seen` is a hash table of zeros, a power of two long. `counts` is -1 for each slice; it keeps the count of
+    a block that belongs to several places of a small matrix.
     """
     total, slices, last = 0, len(counts), np.uint64(len(seen) - 1)
     ones, one = np.uint64((1 << SECTOR_BITS) - 1), np.uint64(1)

@@ -17,10 +17,10 @@ from numba.extending import intrinsic
 
 from dasp.formats import product_cpu
 from dasp.formats.plan import WARP, Plan
-from dasp.formats.sell.cpu.column_blocks import ColumnRange, cut_columns, product_of_columns, span_of
+from dasp.formats.sell.cpu.column_blocks import ColumnRange, compile_columns, cut_columns, find_span
 from dasp.formats.sell.cpu.emitter import VECTOR_BYTES, Dtype, StepEmitter, of_plan
 from dasp.formats.sell.cpu.unpack import diagonal
-from dasp.formats.sell.pattern import BITS_8, BITS_16, NONE, Coding, shape_fields
+from dasp.formats.sell.pattern import BITS_8, BITS_16, NONE, Coding, unpack_shape
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import (
     I32,
@@ -53,7 +53,7 @@ class SellCpuProduct(product_cpu.CpuProduct):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         pattern, values = plan.pattern, plan.values
-        steps = shape_fields(pattern.headers[:, 3].astype(np.int64))[0]
+        steps = unpack_shape(pattern.headers[:, 3].astype(np.int64))[0]
         self._pattern, self._values = pattern, values
         table = values.table if len(values.table) else np.zeros(1, plan.dtype)
         # Numba knows no numbers in half precision; a table of them is small.
@@ -90,7 +90,7 @@ class SellCpuProduct(product_cpu.CpuProduct):
 
     def multiply_rows(self, x: Vector, y: Vector, alpha: Number, beta: Number) -> None:
         """Set Y = alpha A X + beta Y; see `dasp.formats.product_cpu.CpuProduct.multiply_rows`."""
-        spans = span_of(x), span_of(y)
+        spans = find_span(x), find_span(y)
         for block in cut_columns(y.shape[1], y.itemsize):
             self._multiply_block(block, (x, y), spans, alpha, beta)
 
@@ -125,9 +125,9 @@ class SellCpuProduct(product_cpu.CpuProduct):
         """Compile and keep the job that so many parts make with x and sums of these types."""
         pattern = self._pattern
         job = self._jobs[parts, x, total] = Job(
-            product_of_slices(*self._types(), x, total),
-            self._cuts(parts),
-            **self._arrays(),
+            compile_slices(*self._list_types(), x, total),
+            self._cut_chunks(parts),
+            **self._list_arrays(),
             positions=pattern.positions,
             segments=pattern.segments,
         )
@@ -138,26 +138,26 @@ class SellCpuProduct(product_cpu.CpuProduct):
         pattern, (parts, x, total, columns, done, *strides) = self._pattern, key
         apart = (stride // kind.itemsize for stride, kind in zip(strides, (x, total), strict=True))
         job = self._jobs[key] = Job(
-            product_of_columns(columns, *self._types(), x, total),
-            self._cuts(parts),
-            **self._arrays(),
+            compile_columns(columns, *self._list_types(), x, total),
+            self._cut_chunks(parts),
+            **self._list_arrays(),
             counts=np.array([pattern.positions, pattern.segments, *apart], np.int64),
             done=done,
         )
         return job
 
-    def _cuts(self, parts: int) -> Vector:
+    def _cut_chunks(self, parts: int) -> Vector:
         """Return the slices at which the chunks of so many parts begin and end."""
         goals = self._costs[-1] * np.arange(CHUNKS * parts + 1) / (CHUNKS * parts)
         cuts: Vector = np.searchsorted(self._costs, goals).astype(np.int64)
         return cuts
 
-    def _types(self) -> tuple[Any, ...]:
+    def _list_types(self) -> tuple[Any, ...]:
         """Return the types of the plan that its functions are compiled for."""
         coded = None if self._values.coding == Coding.EQUAL else bits_of_halves(self._values.codes).dtype
         return coded, self._table.dtype, self._pattern.index_dtype
 
-    def _arrays(self) -> dict[str, Vector]:
+    def _list_arrays(self) -> dict[str, Vector]:
         """Return the plan's arrays that the compiled functions read."""
         pattern = self._pattern
         return {
@@ -171,7 +171,7 @@ class SellCpuProduct(product_cpu.CpuProduct):
 
 
 @functools.cache
-def product_of_slices(
+def compile_slices(
     values: Dtype | None, table: Dtype, index: Dtype, x: Dtype, total: Dtype
 ) -> SharedFunction:
     """Compile the product for these types, or find it on disk.
@@ -187,7 +187,7 @@ def product_of_slices(
     return SharedFunction(_multiply_slices, arguments, total, x)
 
 
-_shape_fields = jit(inline="always")(shape_fields)
+_unpack_shape = jit(inline="always")(unpack_shape)
 
 
 def _multiply_slices(
@@ -201,7 +201,7 @@ def _multiply_slices(
     alpha, beta = scale[0], scale[1]
     for s in range(first, last):
         step = np.int64(headers[4 * s])
-        steps, full, shift, width = _shape_fields(np.int64(headers[4 * s + 3]))
+        steps, full, shift, width = _unpack_shape(np.int64(headers[4 * s + 3]))
         block = WARP * np.int64(headers[4 * s + 2])
         if width == NONE:
             _sum_slice(0, sums, scale, step, steps, full, block, deltas, bases, values, table, x)
@@ -215,13 +215,13 @@ def _multiply_slices(
         position = np.int64(headers[4 * s + 1])
         count = WARP >> shift if position + (WARP >> shift) < positions else positions - position
         if s < segments:
-            partials[position] = _total(sums, scale, 0)
+            partials[position] = _add_row(sums, scale, 0)
         elif count == WARP and beta == 0:
             _store_whole(sums, alpha, rows, position, y)
         else:
             for row in range(count):
                 mine = position + row if is_null(rows) else np.int64(rows[position + row])
-                total = scaled(alpha, _total(sums, scale, row))
+                total = scaled(alpha, _add_row(sums, scale, row))
                 y[mine] = total if beta == 0 else total + scaled(beta, y[mine])
 
 
@@ -247,7 +247,7 @@ def _sum_slice(
     """
     width = int(bits.literal_value)
     coded = types.none if values == types.voidptr else values.dtype
-    parts = _parts(scale)
+    parts = _count_parts(scale)
 
     def generate(context, builder, signature, arguments):
         _, sums, _, step, steps, full, first_delta, *pointers = arguments
@@ -265,12 +265,12 @@ def _sum_slice(
     ), generate
 
 
-def _parts(pointer: types.CPointer) -> int:
+def _count_parts(pointer: types.CPointer) -> int:
     """Return the parts of the numbers that a pointer of Numba's points to."""
     return 2 if isinstance(pointer.dtype, types.Complex) else 1
 
 
-def _real(pointer: types.CPointer) -> types.Type:
+def _find_real_type(pointer: types.CPointer) -> types.Type:
     """Return the type of these parts."""
     return getattr(pointer.dtype, "underlying_float", pointer.dtype)
 
@@ -286,7 +286,7 @@ def _store_all(builder: ir.IRBuilder, place: ir.Value, vectors: list[ir.Value]) 
 @intrinsic
 def _place_for_sums(typing_context, scale):
     """Return a pointer to the parts of 32 numbers on the stack."""
-    real, count = _real(scale), WARP * _parts(scale)
+    real, count = _find_real_type(scale), WARP * _count_parts(scale)
 
     def generate(context, builder, signature, arguments):
         place = cgutils.alloca_once(builder, context.get_data_type(real), size=count)
@@ -299,7 +299,7 @@ def _place_for_sums(typing_context, scale):
 @intrinsic
 def _fold(typing_context, sums, scale, shift):
     """Add every two neighbours of the 32 sums, `shift` times over, so that the rows' sums come first."""
-    firsts = [WARP * part for part in range(_parts(scale))]
+    firsts = [WARP * part for part in range(_count_parts(scale))]
 
     def generate(context, builder, signature, arguments):
         place, _, shift = arguments
@@ -334,9 +334,9 @@ def _fold_once(builder: ir.IRBuilder, place: ir.Value, count: int, size: int) ->
 
 
 @intrinsic
-def _total(typing_context, sums, scale, row):
+def _add_row(typing_context, sums, scale, row):
     """Return the sum of a row of a slice, after `_fold`."""
-    parts = _parts(scale)
+    parts = _count_parts(scale)
 
     def generate(context, builder, signature, arguments):
         place, _, row = arguments
@@ -352,11 +352,11 @@ def _total(typing_context, sums, scale, row):
 @intrinsic
 def _store_whole(typing_context, sums, alpha, rows, position, y):
     """Write alpha times the sums of a slice of 32 rows, which begins at a position of `rows`, to y."""
-    parts = _parts(y)
+    parts = _count_parts(y)
 
     def generate(context, builder, signature, arguments):
         sums, alpha, rows, position, y = arguments
-        totals = _scaled_sums(builder, sums, alpha, parts)
+        totals = _scale_sums(builder, sums, alpha, parts)
         lanes = totals[0].type.count // parts
         real = sums.type.pointee.as_pointer()
         with builder.if_else(cgutils.is_null(builder, rows)) as (in_order, permuted):
@@ -376,7 +376,7 @@ def _store_whole(typing_context, sums, alpha, rows, position, y):
     return types.void(sums, y.dtype, rows, types.int64, y), generate
 
 
-def _scaled_sums(builder: ir.IRBuilder, sums: ir.Value, alpha: ir.Value, parts: int) -> list[ir.Value]:
+def _scale_sums(builder: ir.IRBuilder, sums: ir.Value, alpha: ir.Value, parts: int) -> list[ir.Value]:
     """Return alpha times the 32 sums as vectors, both parts of a complex one beside each other."""
     real = sums.type.pointee
     lanes = 8 * VECTOR_BYTES // (64 if real == ir.DoubleType() else 32)

@@ -1,4 +1,4 @@
-"""Columns and values in their slots on the CPU, of a new plan and of one that is refilled."""
+"""Write columns and values into their slots on the CPU, for a new plan and for new values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dasp.formats.sell.pattern import (
     PAD_32,
     Coding,
     Values,
-    shape_word,
+    pack_shape,
 )
 from dasp.formats.sell.primitives import Layout, Runs, Slices, Survey
 from dasp.runtime.cpu.compile import jit
@@ -41,10 +41,10 @@ from dasp.runtime.sizes import new_array
 from dasp.runtime.types import Vector
 
 STEPS_AT_ONCE = 1 << 13
-"""Steps whose deltas, of up to 128 bytes each, are written before they are copied to where they belong."""
+"""Steps whose deltas, up to 128 bytes each, are collected before they are copied to their place."""
 
 RUNS_AHEAD = 4
-"""Runs by which one is prefetched before its turn, if its values are read out of order."""
+"""A run is prefetched so many runs ahead if its values are read out of order."""
 
 
 def store(
@@ -61,7 +61,7 @@ def store(
 
 
 def store_columns(csr: Csr, layout: Layout) -> tuple[Vector, Vector]:
-    """Return bases, the least column of every step, and deltas, the others as distances from it."""
+    """Return bases, the least column of each step, and deltas, the distances of the columns from it."""
     slices, runs = layout.detail
     first_steps = layout.headers[:, 0].astype(np.int64)
     bases = np.empty(layout.steps, narrowest(max(csr.shape)))
@@ -79,7 +79,7 @@ def store_columns(csr: Csr, layout: Layout) -> tuple[Vector, Vector]:
         return pieces
 
     pieces = list(chain.from_iterable(over_ranges(layout.slices, len(csr.indices), pack)))
-    layout.headers[:, 3] |= shape_word(0, 0, 0, widths.astype(np.uint32))
+    layout.headers[:, 3] |= pack_shape(0, 0, 0, widths.astype(np.uint32))
     blocks = np.cumsum(slices.steps * (1 << widths.astype(np.int64) >> 1))
     layout.headers[1:, 2] = blocks[:-1]
     deltas = new_array(sum(map(len, pieces)), np.uint8)
@@ -113,13 +113,13 @@ def recode_values(data: Vector, slots: RowPlaces | Vector, values: Values) -> bo
     codes, table = encode(data, values.coding, coded)
     overwrite(values.table, table)
     if values.coding != Coding.EQUAL:
-        with _writable(values.codes):
+        with _allow_writes(values.codes):
             _place(codes, slots, values.codes)
     return True
 
 
 def _place(codes: Vector, slots: RowPlaces | Vector, stored: Vector) -> None:
-    """Write codes to their slots: row by row if it is known where rows begin, else one by one."""
+    """Write codes to their slots: row by row if `slots` has the places of rows, else one by one."""
     if isinstance(slots, RowPlaces):
         _fill(codes, None, *slots, stored)
     else:
@@ -128,7 +128,7 @@ def _place(codes: Vector, slots: RowPlaces | Vector, stored: Vector) -> None:
 
 def scatter(numbers: Vector, slots: Vector, stored: Vector) -> None:
     """See `Primitives`."""
-    with _writable(stored):
+    with _allow_writes(stored):
         bits = bits_type(numbers.dtype)
         arrays = numbers.view(bits), slots, stored.view(bits)
         over_ranges(len(slots), len(slots), partial(_scatter, *arrays))
@@ -136,13 +136,13 @@ def scatter(numbers: Vector, slots: Vector, stored: Vector) -> None:
 
 def overwrite(array: Vector, numbers: Vector) -> None:
     """See `Primitives`."""
-    with _writable(array):
+    with _allow_writes(array):
         array[: len(numbers)] = numbers
 
 
 @contextmanager
-def _writable(array: Vector) -> Iterator[None]:
-    """Let an array of a plan, which is read-only, be written for a while."""
+def _allow_writes(array: Vector) -> Iterator[None]:
+    """Make a read-only array of a plan writable inside the block."""
     before = array.flags.writeable
     array.flags.writeable = True
     try:
@@ -188,7 +188,7 @@ def _pack_columns(
     begin,
     end,
 ):
-    """Write bases, widths, and as many deltas as there is room for. Return the next slice, and bytes."""
+    """Write bases, widths, and the deltas that `room` holds; return the next slice and the bytes used."""
     size, done, s = 0, 0, begin
     while s < end and done <= STEPS_AT_ONCE:
         first, slots = first_run[s], WARP * steps[s]
@@ -236,7 +236,7 @@ def _fill_values(
 ):
     """Write the code of every slot, 0 for a pad; without `order`, codes stand in the order of entries.
 
-    `row_by_row` has room for the codes of a slice in the order of its rows, `begins` for where each begins.
+    `row_by_row` is scratch for the codes of a slice row by row, `begins` for the places where rows begin.
     """
     for s in range(begin, end):
         slots, first = at(values, WARP * first_steps[s]), first_run[s]
@@ -247,13 +247,13 @@ def _fill_values(
         if order is None:
             copy_rows(codes, at(starts, first), of, rows, shifts[s], full[s], slots)
         else:
-            _in_order(codes, order, starts, lengths, first, first + rows, row_by_row, begins)
+            _write_in_order(codes, order, starts, lengths, first, first + rows, row_by_row, begins)
             copy_rows(row_by_row, at(begins, 0), of, rows, shifts[s], full[s], slots)
 
 
 @_inline
-def _in_order(codes, order, starts, lengths, first, last, row_by_row, begins):
-    """Write the codes of some runs one after another, in an order, and the place where each run begins."""
+def _write_in_order(codes, order, starts, lengths, first, last, row_by_row, begins):
+    """Write the codes of some runs one after another in a given order, and where each run begins."""
     place = np.uint64(0)
     for run in range(first, last):
         begins[run - first] = place
@@ -274,14 +274,14 @@ def _scatter(numbers, slots, stored, begin, end):
 
 @jit(nogil=True, forceinline=True)
 def fetch(numbers, first, count):
-    """Ask for some numbers that will be read out of order, which the processor would not foresee."""
+    """Prefetch numbers that will be read out of order, which the processor cannot predict."""
     for place in range(first, first + count, np.uint64(max(LINE // numbers.itemsize, 1))):
         _prefetch(numbers, place)
 
 
 @intrinsic
 def _prefetch(typing_context, array, place):
-    """Ask for the line of the cache that an array has at a place."""
+    """Prefetch the cache line of an array's item."""
 
     def generate(context, builder, signature, arguments):
         array, place = arguments

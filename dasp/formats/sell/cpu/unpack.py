@@ -1,4 +1,4 @@
-"""The way back from slices on the CPU: the matrix, and the slots of its entries.
+"""Unpack slices on the CPU: the matrix, and the slots of its entries.
 
 `dasp.formats.sell.primitives.Primitives` says what each function returns.
 """
@@ -22,8 +22,8 @@ from dasp.formats.sell.pattern import (
     PAD_16,
     PAD_32,
     Pattern,
-    delta_views,
-    shape_fields,
+    unpack_shape,
+    view_deltas,
 )
 from dasp.formats.sell.primitives import Runs, Slices
 from dasp.runtime.cpu.compile import jit
@@ -33,7 +33,7 @@ from dasp.runtime.sizes import new_array
 from dasp.runtime.types import Vector
 
 NO_COLUMN = -(1 << 62)
-"""The column that a lane without a row looks for."""
+"""The column searched for in a lane without a row."""
 
 
 def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
@@ -45,7 +45,7 @@ def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
     bits = bits_type(codes.dtype)
     work = partial(
         _list_entries,
-        _slices(pattern),
+        _list_slice_arrays(pattern),
         read_only(pattern.bases),
         read_only(values.codes.view(bits)),
         cursors,
@@ -64,7 +64,7 @@ class RowPlaces(NamedTuple):
     slices : Slices
     first_steps : numpy.ndarray, shape (slices,), int64
     runs : Runs
-        Of the matrix; segments come first, as in the slices.
+        Runs of the matrix, segments first, as in the slices.
     """
 
     slices: Slices
@@ -73,30 +73,31 @@ class RowPlaces(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is kept beside the plan."""
+        """Bytes of all arrays."""
         return sum(array.nbytes for array in (*self.slices, self.first_steps, *self.runs))
 
 
 def slots(plan: Plan) -> RowPlaces | Vector:
-    """See `Primitives`: where each row begins; or the slot of each entry where they came in another order.
+    """See `Primitives`: the places of rows or, if entries came in another order, the slot of each entry.
 
-    To read values out of order takes longer than to write them so: rows leave the first cache, slices hardly.
+    Reading values out of order takes longer than writing them out of order: rows leave the first cache,
+    slices hardly do.
     """
     pattern, order = plan.pattern, plan.order
     _, cursors, counts, gaps = _start_rows(pattern, plan.shape[0])
     if order is None and not gaps:
-        return _places(pattern, cursors, counts)
+        return _find_places(pattern, cursors, counts)
     found = np.empty(pattern.entries, narrowest(WARP * len(pattern.bases)))
     order = read_only(np.empty(0, np.int32) if order is None else order)
-    work = partial(_number_slots, _slices(pattern), cursors, order, found)
+    work = partial(_number_slots, _list_slice_arrays(pattern), cursors, order, found)
     over_ranges(len(pattern.headers), pattern.entries, work)
     return found
 
 
-def _places(pattern: Pattern, cursors: Vector, counts: Vector) -> RowPlaces:
+def _find_places(pattern: Pattern, cursors: Vector, counts: Vector) -> RowPlaces:
     """Return the places of a pattern's rows, from the results of `_start_rows`."""
     headers, segments = pattern.headers.astype(np.int64), pattern.segments
-    steps, full, shift, _ = shape_fields(headers[:, 3])
+    steps, full, shift, _ = unpack_shape(headers[:, 3])
     first_run = headers[:, 1] + segments
     first_run[:segments] = np.arange(segments)
     turns = np.concatenate([pattern.positions + headers[:segments, 1], np.arange(pattern.positions)])
@@ -104,9 +105,9 @@ def _places(pattern: Pattern, cursors: Vector, counts: Vector) -> RowPlaces:
     return RowPlaces(Slices(first_run, shift, steps, full), headers[:, 0].copy(), runs)
 
 
-def _slices(pattern: Pattern) -> tuple[Any, ...]:
-    """Return the arrays that walks over slices read, read-only: compiled code then has one type of each."""
-    deltas = delta_views(read_only(pattern.deltas))
+def _list_slice_arrays(pattern: Pattern) -> tuple[Any, ...]:
+    """Return the arrays that loops over slices read, all read-only, so that code is compiled for one type."""
+    deltas = view_deltas(read_only(pattern.deltas))
     return read_only(pattern.headers), deltas, pattern.segments, pattern.positions
 
 
@@ -133,7 +134,7 @@ def _start_rows(pattern: Pattern, m: int) -> _RowStarts:
     """Return the places of the rows of a pattern of m rows."""
     positions, segments, long_rows = pattern.positions, pattern.segments, pattern.long_rows
     counts = np.empty(positions + segments, np.int64)
-    work = partial(_count_entries, _slices(pattern), counts)
+    work = partial(_count_entries, _list_slice_arrays(pattern), counts)
     gaps = over_ranges(len(pattern.headers), pattern.entries, work)
     lengths, pieces = np.zeros(m, np.int64), counts[positions:]
     rows = pattern.rows if len(pattern.rows) else slice(positions)
@@ -149,7 +150,7 @@ def _start_rows(pattern: Pattern, m: int) -> _RowStarts:
 
 
 def diagonal(plan: Plan, k: int) -> Vector | None:
-    """Return the k-th diagonal in the type of sums; None if an entry of it occurs twice."""
+    """Return the k-th diagonal in the type of sums, or None if an entry of it occurs twice."""
     first, count = diagonal_rows(plan.shape, k)
     values, total = plan.values, sum_type(plan.dtype)
     found = _find_diagonal(plan.pattern, k, first, count)
@@ -164,10 +165,12 @@ def diagonal(plan: Plan, k: int) -> Vector | None:
 
 
 def _find_diagonal(pattern: Pattern, k: int, first: int, count: int) -> Vector | None:
-    """Return the slot of each row's entry on the k-th diagonal, -1 for none; None if a row has two."""
+    """Return the slot of each row's entry on the k-th diagonal, -1 for none, or None if a row has two."""
     found, pieces = np.full(count, -1, np.int64), np.full(pattern.segments, -1, np.int64)
     rows = pattern.rows, pattern.long_rows, pattern.segment_rows
-    work = partial(_find_columns, _slices(pattern), read_only(pattern.bases), rows, k, first, found, pieces)
+    work = partial(
+        _find_columns, _list_slice_arrays(pattern), read_only(pattern.bases), rows, k, first, found, pieces
+    )
     if any(over_ranges(len(pattern.headers), pattern.entries, work)):
         return None
     held = np.flatnonzero(pieces >= 0)
@@ -178,14 +181,14 @@ def _find_diagonal(pattern: Pattern, k: int, first: int, count: int) -> Vector |
 
 def clear_pads(pattern: Pattern, codes: Vector) -> None:
     """See `Primitives`."""
-    headers, deltas, *_ = _slices(pattern)
+    headers, deltas, *_ = _list_slice_arrays(pattern)
     work = partial(_clear_pads, headers, deltas, codes.view(bits_type(codes.dtype)))
     over_ranges(len(pattern.headers), len(codes), work)
 
 
 _compile = jit(nogil=True)
 _inline = jit(nogil=True, inline="always")
-_shape_fields = _compile(shape_fields)
+_unpack_shape = _compile(unpack_shape)
 
 
 @_inline
@@ -199,13 +202,13 @@ def _is_pad(deltas, width, slot):
 
 
 @_inline
-def _first_delta(header, width):
+def _find_first_delta(header, width):
     return WARP * np.int64(header[2]) >> max(width - 1, 0)
 
 
 @_inline
-def _places_of(header, is_segment, shift, positions):
-    """Return the place of a slice's first row, and its rows; segments have places behind all positions."""
+def _find_slice_places(header, is_segment, shift, positions):
+    """Return the place of a slice's first row, and the number of its rows. Segments follow all positions."""
     first = np.int64(header[1])
     if is_segment:
         return positions + first, np.int64(1)
@@ -218,9 +221,9 @@ def _count_entries(slices, counts, begin, end):
     headers, deltas, segments, positions = slices
     gaps = False
     for s in range(begin, end):
-        steps, full, shift, width = _shape_fields(np.int64(headers[s, 3]))
-        slot = _first_delta(headers[s], width)
-        first, rows = _places_of(headers[s], s < segments, shift, positions)
+        steps, full, shift, width = _unpack_shape(np.int64(headers[s, 3]))
+        slot = _find_first_delta(headers[s], width)
+        first, rows = _find_slice_places(headers[s], s < segments, shift, positions)
         for row in range(rows):
             count, behind = full << shift, full << shift
             for step in range(full, steps):
@@ -239,9 +242,11 @@ def _find_columns(slices, bases, rows, k, first_row, found, pieces, begin, end):
     of_positions, long_rows, segment_rows = rows
     twice, wanted, block = False, np.empty(WARP, np.int64), np.empty(WARP * MOST_STEPS, np.int64)
     for s in range(begin, end):
-        steps, _, shift, width = _shape_fields(np.int64(headers[s, 3]))
+        steps, _, shift, width = _unpack_shape(np.int64(headers[s, 3]))
         first_step, first = np.int64(headers[s, 0]), np.int64(headers[s, 1])
-        _widen(deltas, width, _first_delta(headers[s], width), bases[first_step : first_step + steps], block)
+        _widen(
+            deltas, width, _find_first_delta(headers[s], width), bases[first_step : first_step + steps], block
+        )
         for lane in range(WARP):
             position, column = first + (lane >> shift), np.int64(-1)
             if s < segments:
@@ -266,8 +271,8 @@ def _find_columns(slices, bases, rows, k, first_row, found, pieces, begin, end):
 @_compile
 def _clear_pads(headers, deltas, codes, begin, end):
     for s in range(begin, end):
-        steps, full, _, width = _shape_fields(np.int64(headers[s, 3]))
-        first_slot, slot = WARP * np.int64(headers[s, 0]), _first_delta(headers[s], width)
+        steps, full, _, width = _unpack_shape(np.int64(headers[s, 3]))
+        first_slot, slot = WARP * np.int64(headers[s, 0]), _find_first_delta(headers[s], width)
         for at in range(WARP * full, WARP * steps):
             if _is_pad(deltas, width, slot + at):
                 codes[first_slot + at] = 0
@@ -278,9 +283,9 @@ def _number_slots(slices, cursors, order, slots, begin, end):
     """Walk the entries row by row, and write the slot of each as they came in."""
     headers, deltas, segments, positions = slices
     for s in range(begin, end):
-        steps, full, shift, width = _shape_fields(np.int64(headers[s, 3]))
-        first_step, slot = np.int64(headers[s, 0]), _first_delta(headers[s], width)
-        first, rows = _places_of(headers[s], s < segments, shift, positions)
+        steps, full, shift, width = _unpack_shape(np.int64(headers[s, 3]))
+        first_step, slot = np.int64(headers[s, 0]), _find_first_delta(headers[s], width)
+        first, rows = _find_slice_places(headers[s], s < segments, shift, positions)
         for row in range(rows):
             place = cursors[first + row]
             for step in range(steps):
@@ -298,10 +303,12 @@ def _list_entries(slices, bases, codes, cursors, indices, to_codes, begin, end):
     headers, deltas, segments, positions = slices
     block = np.empty(WARP * MOST_STEPS, np.int64)
     for s in range(begin, end):
-        steps, full, shift, width = _shape_fields(np.int64(headers[s, 3]))
+        steps, full, shift, width = _unpack_shape(np.int64(headers[s, 3]))
         first_step = np.int64(headers[s, 0])
-        _widen(deltas, width, _first_delta(headers[s], width), bases[first_step : first_step + steps], block)
-        first, rows = _places_of(headers[s], s < segments, shift, positions)
+        _widen(
+            deltas, width, _find_first_delta(headers[s], width), bases[first_step : first_step + steps], block
+        )
+        first, rows = _find_slice_places(headers[s], s < segments, shift, positions)
         own = codes[WARP * first_step : WARP * (first_step + steps)] if len(codes) else codes
         mask = np.uint64((1 << shift) - 1)
         for row in range(rows):

@@ -1,4 +1,4 @@
-"""The values of slices on the CPU: how few bits hold them all, their codes, and the way back."""
+"""Code the values of slices on the CPU in the fewest bits that hold them all, and decode them."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Vector
 
 CODE_BITS = 13
-"""Bits of a slot's number in the table of codes: with so many slots values rarely meet in one."""
+"""log2 of the slots of the hash table: with so many, values rarely collide."""
 
 FEW = 64
-"""Values that are looked at before all are: they answer most questions, and nothing is compiled then."""
-
+"""Values that are tested first: they decide most cases, without compiled code."""
 
 CHUNK = 1 << 13
-"""Numbers that are made float32 and compared at a time: they stay in the first caches."""
+"""Numbers that are rounded to float32 and compared at a time, so that they stay in the first caches."""
 
 
 class Coded(NamedTuple):
-    """Values as their numbers in a table of the distinct ones; no table if these are too many."""
+    """Values as positions in a table of the distinct ones, which is empty if these are too many."""
 
     codes: Vector
     table: Vector
 
 
 def count_values(data: Vector) -> tuple[ValueStatistics, Coded | None]:
-    """See `Primitives`; keeps the codes in a dictionary if there is one.
+    """See `Primitives`; the detail holds the codes in a dictionary if there is one.
 
-    Each question is asked only if those before it leave the coding open.
+    A test is made only if those before it leave the coding open.
     """
-    if _are_equal(_bits(data)):
+    if _are_equal(_view_bits(data)):
         return ValueStatistics(len(data), 1, False, False), None
     if data.dtype.kind != "c" and _are_bytes(data):
         return ValueStatistics(len(data), MOST_CODES + 1, True, False), None
@@ -49,7 +48,7 @@ def count_values(data: Vector) -> tuple[ValueStatistics, Coded | None]:
 def encode(data: Vector, coding: Coding, coded: Coded | None = None) -> tuple[Vector, Vector]:
     """Return the codes of all values, and the table that they refer to.
 
-    `coded` is the result of `find_dictionary` if that was called before.
+    `coded` is the result of `find_dictionary`, if known.
     """
     if coding == Coding.EQUAL:
         return np.zeros(0, np.uint8), data[:1].copy()
@@ -60,7 +59,7 @@ def encode(data: Vector, coding: Coding, coded: Coded | None = None) -> tuple[Ve
 
 
 def decode(values: Values, codes: Vector, count: int, dtype: np.dtype[Any]) -> Vector:
-    """Return numbers of a matrix's type from their codes, of which there are `count`."""
+    """Return the `count` numbers, of a matrix's type, that codes stand for."""
     if values.coding == Coding.EQUAL:
         return np.full(count, values.table[0], dtype)
     if values.coding == Coding.DICTIONARY:
@@ -72,7 +71,7 @@ def decode(values: Values, codes: Vector, count: int, dtype: np.dtype[Any]) -> V
 def holds(data: Vector, coding: Coding, codes: int) -> bool:
     """Return True if a coding keeps every bit of every value, with a dictionary of at most `codes` values."""
     if coding == Coding.EQUAL:
-        return _are_equal(_bits(data))
+        return _are_equal(_view_bits(data))
     if coding == Coding.DICTIONARY:
         return 0 < len(find_dictionary(data).table) <= codes
     if coding == Coding.BYTE:
@@ -80,26 +79,26 @@ def holds(data: Vector, coding: Coding, codes: int) -> bool:
     return coding == Coding.PLAIN or _are_singles(data)
 
 
-def _bits(data: Vector) -> Vector:
+def _view_bits(data: Vector) -> Vector:
     """Return the bits of numbers as unsigned integers, a row of two for a number of 16 bytes."""
     return data.view(f"u{data.itemsize}") if data.itemsize <= 8 else data.view(np.uint64).reshape(-1, 2)
 
 
 def _are_equal(bits: Vector) -> bool:
-    """Return True if every value has the same bits; most matrices show that they do not in the first few."""
+    """Return True if all values have the same bits; the first few usually show that they have not."""
     return not any((part != bits[:1]).any() for part in (bits[:FEW], bits))
 
 
 def _are_bytes(data: Vector) -> bool:
     """Return True if every real number is an integer from -128 to 127 and no zero is negative."""
-    few = _wide(data[:FEW])
+    few = _widen(data[:FEW])
     with np.errstate(invalid="ignore"):
         if (np.rint(few) != few).any():
             return False
-    numbers = _wide(data)
+    numbers = _widen(data)
     bits = numbers.view(f"u{numbers.itemsize}")
     minus_zero = bits.dtype.type(1 << 8 * numbers.itemsize - 1)
-    # Next to numbers of this size stand integers alone, so that a sum with one rounds to an integer.
+    # All floats of this size are integers, so adding it rounds a small number to an integer.
     large = numbers.dtype.type(1.5) / np.finfo(numbers.dtype).eps
 
     def are_bytes(begin: int, end: int) -> bool:
@@ -109,7 +108,7 @@ def _are_bytes(data: Vector) -> bool:
 
 
 def find_dictionary(data: Vector) -> Coded:
-    """Return the distinct values in the order of their bits, and each value's number among them.
+    """Return each value's position in a table of the distinct values, in the order of their bits.
 
     If there are too many, the table is empty and the codes mean nothing.
     """
@@ -117,7 +116,7 @@ def find_dictionary(data: Vector) -> Coded:
     def find(begin: int, end: int) -> tuple[Vector, Vector]:
         return _find_distinct(bits[begin:end], codes[begin:end]), codes[begin:end]
 
-    bits, codes = _bits(data), np.empty(len(data), np.uint8)
+    bits, codes = _view_bits(data), np.empty(len(data), np.uint8)
     if bits.ndim == 1 and len(np.unique(bits[: 10 * FEW])) > MOST_CODES:
         return Coded(codes, data[:0])
     found = over_ranges(len(data), len(data), find)
@@ -135,20 +134,20 @@ def find_dictionary(data: Vector) -> Coded:
 
 
 def _find_distinct(bits: Vector, codes: Vector) -> Vector:
-    """Write each value's number among the distinct bit patterns, and return these, none if too many."""
+    """Write each value's position among the distinct bit patterns; return these, none if too many."""
     code_of = np.full(1 << CODE_BITS, -1, np.int16)
     distinct = np.zeros((MOST_CODES, *bits.shape[1:]), bits.dtype)
     found: Vector = distinct[: _find_codes(bits, codes, code_of, distinct)]
     return found
 
 
-def _wide(data: Vector) -> Vector:
-    """Return real numbers in a type that Numba knows: halves as float32, which shares their zeros."""
+def _widen(data: Vector) -> Vector:
+    """Convert halves to float32, since Numba does not know them."""
     return data.astype(np.float32) if data.itemsize == 2 else data
 
 
 def _are_singles(data: Vector) -> bool:
-    """Return True if all values are of 8 bytes a part, and keep their bits in float32 and back."""
+    """Return True if the values are double or complex double and float32 keeps all of their bits."""
     if real_type(data.dtype) != np.float64:
         return False
     parts = data.view(np.float64)
@@ -170,14 +169,14 @@ _inline = jit(nogil=True, forceinline=True)
 
 
 @_inline
-def _same(one, i, other, k):
+def _match(one, i, other, k):
     if one.ndim == 1:
         return one[i] == other[k]
     return one[i, 0] == other[k, 0] and one[i, 1] == other[k, 1]
 
 
 @_inline
-def _folded(bits, i):
+def _fold(bits, i):
     if bits.ndim == 1:
         return np.uint64(bits[i])
     return bits[i, 0] ^ (bits[i, 1] << np.uint64(1) | bits[i, 1] >> np.uint64(63))
@@ -203,15 +202,15 @@ def _all_bytes(data, bits, minus_zero, large):
 
 @_compile
 def _find_codes(bits, codes, code_of, distinct):
-    """Write codes and distinct bit patterns, and return how many these are; 0 if too many.
+    """Write codes and distinct bit patterns, and return the number of these, or 0 if too many.
 
-    `code_of` is a table by hash, -1 before. Arrays are made by the caller: Numba takes long to compile that.
+    `code_of` is a hash table of -1. The caller makes the arrays, because Numba compiles allocations slowly.
     """
     count = 0
     for i in range(len(bits)):
-        mixed = _folded(bits, i) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = _fold(bits, i) * np.uint64(0x9E3779B97F4A7C15)
         slot = np.int64(mixed >> np.uint64(64 - CODE_BITS))
-        while code_of[slot] >= 0 and not _same(distinct, code_of[slot], bits, i):
+        while code_of[slot] >= 0 and not _match(distinct, code_of[slot], bits, i):
             slot = (slot + 1) % len(code_of)
         if code_of[slot] < 0:
             if count == MOST_CODES:

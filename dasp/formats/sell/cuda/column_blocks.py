@@ -1,7 +1,7 @@
-"""The column blocks into which a product on a GPU cuts X: the rules, the choice, and what it asks of a plan.
+"""Choose the column blocks into which a product on a GPU cuts X.
 
-A column block is as many columns as a warp has registers for, so that the plan is read once for all of them.
-The blocks were measured on an H200, among rows of 16 to 256 bytes (benchmarks/lab_book.md).
+A column block has as many columns as a warp has registers for, so that the plan is read once for all of them.
+The rules were measured on an H200 with rows of 16 to 256 bytes (benchmarks/lab_book.md).
 """
 
 from __future__ import annotations
@@ -14,51 +14,51 @@ import numpy as np
 
 from dasp.formats.cost import CostModel
 from dasp.formats.plan import WARP, Plan
-from dasp.formats.sell.pattern import shape_fields
+from dasp.formats.sell.pattern import unpack_shape
 from dasp.runtime.dtypes import Arithmetic
 from dasp.runtime.sizes import ceil_div, round_up
 from dasp.runtime.types import DeviceArray, Vector
 
 SAMPLE = 32
-"""Slices in which `read_sectors` looks."""
+"""Slices that `read_sectors` samples."""
 
 SECTOR = 4
-"""Numbers of float64 in the 32 bytes that a GPU reads at least."""
+"""Numbers of float64 in a sector, the 32 bytes that a GPU reads at least."""
 
 FAR = 1.0
-"""Sectors for each entry where every entry reads its own; 1 / SECTOR where a step reads a run of columns."""
+"""Sectors for an entry if every entry reads its own; 1 / SECTOR if a step reads a run of columns."""
 
 WIDEST_LOAD = 16
 """Bytes of the widest load of one lane."""
 
 MOST_STRIDE = 2**31 - 1
-"""Bytes from one row to the next that the kernels can count."""
+"""Most bytes from one row to the next that the kernels can count."""
 
 NUMBER_BYTES, SECTOR_BYTES = 8, 8 * SECTOR
-"""Of float64, in which gathers are compared."""
+"""Bytes of a float64 and of a sector; gathers are compared in float64."""
 
 MOST_ROW = 256
-"""Bytes of a row of a column block, at most."""
+"""Most bytes of a row of a column block."""
 
 MOST_OWN = 16
-"""Columns of a block, at most, where each lane multiplies all of them."""
+"""Most columns of a block if each lane multiplies all of them."""
 
 SHARED_STEPS = 6
-"""Steps that slices have on average, at least, where several warps share one: more loads in flight, against
-what each warp begins and ends with."""
+"""Least average of steps with which several warps share a slice: more loads are in flight, but each warp
+has a start and an end."""
 
 SHARED_SEGMENTS = 0.125
-"""Share of the slices that are segments of long rows, or are not, at most, there: warps of a segment wait for
-each other."""
+"""Warps share slices if at most so many of these are segments of long rows, or at most so many are not: warps
+of a segment wait for each other."""
 
 FAR_SECTORS = 0.5
-"""Sectors for each entry that slices read of a vector, from which on columns lie far apart."""
+"""Sectors that slices read of a vector for an entry, from which on columns lie far apart."""
 
 COLUMN_BYTES = 10.0
-"""Least cost of gathering a number of a column of X, where one of a row costs 8."""
+"""Least cost of gathering a number of X in F order; one in C order costs 8."""
 
 COPY_PASSES = 2.8
-"""Passes over X and Y that it takes to transpose both to rows, and Y back."""
+"""Passes over X and Y that transposing both to rows, and Y back, takes."""
 
 
 class Strides(NamedTuple):
@@ -69,7 +69,7 @@ class Strides(NamedTuple):
     row, column : int
         Elements from one row, and from one column, to the next.
     pack : int
-        Neighbouring columns that one load may read: 1 if columns do not lie beside each other.
+        Neighbouring columns that one load may read; 1 in F order.
     """
 
     row: int
@@ -78,7 +78,7 @@ class Strides(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A way to multiply by a column block, and where it is taken; see kernels/spmv/slices_columns.cu.
+    """A way to multiply by a column block, and the products it is for; see kernels/spmv/slices_columns.cu.
 
     Attributes
     ----------
@@ -96,10 +96,10 @@ class Rule(NamedTuple):
         Warps that share a slice, at most as many as lanes share an entry; if more than 1, a block of threads
         has one slice.
     where : str
-        Words that `describe` must say of the product, or `whole` if each block has all its columns and
+        Words that must hold of the product (`describe`); `whole` if each block has all its columns,
         `ragged` if the last one has not.
     warps : int
-        Slices of a block of threads: neighbouring ones meet the same rows of X.
+        Slices of a block of threads; neighbouring slices read the same rows of X.
     """
 
     row: int
@@ -119,11 +119,11 @@ class BlockTable:
     Attributes
     ----------
     c_order : tuple of Rule
-        Where the columns of X lie beside each other.
+        For X in C order.
     f_order : tuple of Rule
-        Where each column of X lies in one run.
+        For X in F order.
     row_blocks : tuple of Rule
-        Where rows are multiplied by eights, on tensor cores; steps are tiles.
+        For row blocks on tensor cores; steps are tiles.
     """
 
     c_order: tuple[Rule, ...]
@@ -159,17 +159,17 @@ BLOCKS = BlockTable(
 
 
 class Gathering(NamedTuple):
-    """Facts about how the slices of a plan read X, by which column blocks are chosen.
+    """Numbers about the slices of a plan and their reads of X, by which column blocks are chosen.
 
     Attributes
     ----------
     slices : int
     steps : int
-        Of most slices.
+        Of a slice, on average.
     alike : bool
         True if few slices are segments of long rows, or nearly all.
     sectors : float
-        As `read_sectors` counts them.
+        From `read_sectors`.
     """
 
     slices: int = 1
@@ -212,7 +212,7 @@ class Pass(NamedTuple):
 
 
 def find_strides(shape: tuple[int, ...], strides: tuple[int, ...], item: int, address: int) -> Strides | None:
-    """Return the strides by which kernels read and write an array; None if they cannot.
+    """Return the strides by which kernels read and write an array, or None if they cannot.
 
     Parameters
     ----------
@@ -241,9 +241,9 @@ def find_strides(shape: tuple[int, ...], strides: tuple[int, ...], item: int, ad
 def describe(kinds: Arithmetic, x: Strides, by: Gathering, model: CostModel) -> frozenset[str]:
     """Return the words that hold of a product, for `Rule.where`.
 
-    `wide` or `narrow`: numbers of X have 8 bytes and more, or fewer. `near`: entries that a warp reads
-    together have columns that lie near each other. `far`: they do not, and rows of X are aligned. `shared`:
-    warps may share slices. `few`: slices are not so many that sharing costs more.
+    `wide`, `narrow`: numbers of X have at least 8 bytes, or fewer. `near`: entries that a warp reads together
+    have columns near each other. `far`: they have not, and rows of X are aligned. `shared`: warps may share
+    slices. `few`: there are not so many slices that sharing costs more.
     """
     wide, near = kinds.x.itemsize >= NUMBER_BYTES, by.sectors < FAR_SECTORS
     aligned = x.pack * kinds.x.itemsize == WIDEST_LOAD
@@ -268,7 +268,7 @@ def choose_column_blocks(
     by: Gathering,
     model: CostModel,
 ) -> tuple[Pass, ...]:
-    """Return the launches for any number of columns: in large blocks, and of the rest in smaller ones.
+    """Return the launches for `columns` columns: large blocks first, smaller ones for the rest.
 
     Parameters
     ----------
@@ -302,13 +302,13 @@ def choose_rule(
     ----------
     rules : tuple of Rule
     columns : int
-        That are left.
+        Columns that are left.
     number : int
         Bytes of a number of X, or of its sums if those take more.
     most : int
-        Columns of a block, at most.
+        Most columns of a block.
     words : frozenset of str
-        That hold, but `whole` and `ragged`.
+        Words that hold; `whole` and `ragged` are added here.
     """
     found = rules[-1], max(rules[-1].row // number, 1), columns
     for rule in rules:
@@ -326,10 +326,10 @@ def choose_rule(
 def _make_block(
     rule: Rule, width: int, columns: int, kinds: Arithmetic, x: Strides, y: Strides, steps: int
 ) -> ColumnBlock:
-    """Return the block of a width for columns that fill it, or for fewer.
+    """Return the block of a width for columns that fill it or not.
 
-    A lane multiplies at most the columns of two loads where warps share slices. One that multiplies all
-    columns need not have more than there are.
+    If warps share slices, a lane multiplies the columns of at most two loads. If a lane multiplies all
+    columns of a block, the block has no more than there are.
     """
     item, held = kinds.x.itemsize, 2 if kinds.sum.kind == "c" else 1  # registers of a complex number
     if x.column != 1 or rule.lane >= rule.row:
@@ -360,12 +360,12 @@ def _make_block(
 
 
 def choose_parts(model: CostModel, slices: int, blocks: int) -> int:
-    """Return the number of warps that share a slice's column blocks: one, unless the machine would idle."""
+    """Return the warps that share a slice's column blocks: one, unless multiprocessors would idle."""
     return max(1, min(blocks, model.wave_slices // (2 * max(slices, 1))))
 
 
-def gathering_of(plan: Plan, sectors: float) -> Gathering:
-    """Return the facts about how the slices of a plan read X; `read_sectors` counts `sectors`."""
+def find_gathering(plan: Plan, sectors: float) -> Gathering:
+    """Return the numbers by which column blocks are chosen; `sectors` comes from `read_sectors`."""
     segments, slices = int(plan.pattern.segments), len(plan.pattern.headers)
     return Gathering(
         slices=slices,
@@ -376,16 +376,16 @@ def gathering_of(plan: Plan, sectors: float) -> Gathering:
 
 
 def pays_to_transpose(plan: Plan, sectors: float, row_bytes: int) -> bool:
-    """Return True if X and Y, each of whose columns lies in one run, are better transposed to rows first.
+    """Return True if X and Y in F order should be transposed to C order first.
 
-    A row of X is read in whole sectors then: fewer bytes for each entry, the fewer the farther apart their
-    columns lie. That costs passes over X and Y and two more launches.
+    A row of X is then read in whole sectors, which saves bytes for each entry, the more the farther apart
+    their columns lie. It costs passes over X and Y and two more launches.
 
     Parameters
     ----------
     plan : Plan
     sectors : float
-        As `read_sectors` counts them.
+        From `read_sectors`.
     row_bytes : int
         Of a row of X.
     """
@@ -394,12 +394,12 @@ def pays_to_transpose(plan: Plan, sectors: float, row_bytes: int) -> bool:
 
 
 def read_sectors(plan: Plan, on_host: Callable[[DeviceArray], Vector] = np.asarray) -> float:
-    """Return the sectors of a vector of float64 that a step reads for each of its entries, 1 / 32 to 1.
+    """Count the sectors of a float64 vector that a step reads, divided by its entries: 1 / 32 to 1.
 
     Parameters
     ----------
     plan : Plan
-        In slices; segments of long rows are not looked at.
+        In slices; segments of long rows are left out.
     on_host : callable
         Copies an array of the plan to the host.
     """
@@ -410,16 +410,16 @@ def read_sectors(plan: Plan, on_host: Callable[[DeviceArray], Vector] = np.asarr
     steps = [
         columns[columns >= 0]
         for header in headers.astype(np.int64)
-        for columns in _columns(plan, header, on_host)
+        for columns in _list_columns(plan, header, on_host)
     ]
     entries = sum(map(len, steps))
     return sum(len(np.unique(columns // SECTOR)) for columns in steps) / entries if entries else FAR
 
 
-def _columns(plan: Plan, header: Vector, on_host: Callable[[DeviceArray], Vector]) -> Vector:
-    """Return the columns of a slice, of shape (steps, 32); those of pads are negative."""
+def _list_columns(plan: Plan, header: Vector, on_host: Callable[[DeviceArray], Vector]) -> Vector:
+    """Return the columns of a slice, shape (steps, 32), -1 or less for pads."""
     first, _, block, word = (int(number) for number in header)
-    steps, _, _, width = shape_fields(word)
+    steps, _, _, width = unpack_shape(word)
     bases = on_host(plan.pattern.bases[first : first + steps]).astype(np.int64)
     if not width:
         return bases[:, None] + np.arange(WARP)

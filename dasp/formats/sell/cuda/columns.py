@@ -1,9 +1,7 @@
-"""The product by a matrix of several columns on a GPU, a launch for each column block.
+"""The product by a matrix of several columns on a GPU: a launch for each width of column block.
 
-Columns are multiplied in column blocks, which column_blocks.py chooses: as many columns as a warp has
-registers for, so that the plan is read once for all of them. Where a row of X lies in one run of memory,
-lanes that share an entry read it together; where a column does, each lane reads for its own entry, column by
-column, as in the product by a vector.
+column_blocks.py chooses the blocks. With X in C order, lanes that share an entry read a row of X together.
+With X in F order each lane reads for its own entry, column by column, as in the product by a vector.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ from dasp.formats.sell.cuda.column_blocks import (
     Strides,
     choose_column_blocks,
     choose_parts,
+    find_gathering,
     find_strides,
-    gathering_of,
     pays_to_transpose,
     read_sectors,
 )
@@ -113,11 +111,11 @@ TRANSPOSE_THREADS, TILE_BYTES, TILE_COLUMNS = 256, 8 << 10, 32
 """Threads of a block of that kernel, and the bytes and, at most, the columns of its tile."""
 
 SHORT_ROW = 64
-"""Bytes of a row up to which a copy has a power of two of them."""
+"""Rows of a copy up to so many bytes are padded to a power of two."""
 
 MOST_WRITTEN = 8, 4
-"""Columns of Y, at most, that products of slices write as they lie where those of X are transposed to rows:
-where slices have the matrix's rows in their order, and where not."""
+"""Most columns of a Y in F order that is written directly while X is transposed: with rows in the matrix's
+order, and with rows in another order."""
 
 
 class Kernels(NamedTuple):
@@ -127,14 +125,14 @@ class Kernels(NamedTuple):
     ----------
     signature : Signature
     types : callable
-        (plan, kinds) -> the types of the source.
+        (plan, kinds) -> the types that the source names.
     passes : callable
-        (table, plan, columns, kinds, x, y, sectors) -> the launches, of type `Pass`; sectors() is the number
-        that `pays_to_transpose` takes.
+        (table, plan, columns, kinds, x, y, sectors) -> the launches, of type `Pass`; sectors() is that of
+        `read_sectors`.
     warps : callable
-        (plan, block) -> how many warps a column block needs.
+        (plan, block) -> the warps that a column block needs.
     arguments : callable
-        (plan, zeros, parts) -> the arguments but those that come with each product.
+        (plan, zeros, parts) -> the kernel's arguments that do not vary from product to product.
     """
 
     signature: Signature
@@ -145,13 +143,13 @@ class Kernels(NamedTuple):
     warps: Callable[[Plan, ColumnBlock], int]
     arguments: Callable[[Plan, DeviceArray, int], dict[str, Any]]
 
-    def blocks(self, plan: Plan, block: ColumnBlock, parts: int) -> int:
-        """Return the blocks of a launch."""
+    def count_blocks(self, plan: Plan, block: ColumnBlock, parts: int) -> int:
+        """Return the blocks of threads of a launch."""
         return int(ceil_div(self.warps(plan, block) * WARP, block.threads) * parts)
 
 
-def even_row(columns: int, item: int) -> int:
-    """Return the numbers of a row of a copy of so many columns, in which loads of a row are aligned."""
+def round_row(columns: int, item: int) -> int:
+    """Round the columns of a copy's row up so that loads of a row are aligned."""
     size = columns * item
     whole = SECTOR_BYTES if size > SHORT_ROW else 1 << (size - 1).bit_length()
     return ceil_div(size, whole) * whole // item
@@ -190,7 +188,7 @@ def finish_arguments(plan: Plan) -> dict[str, Any]:
     }
 
 
-def passes_of(
+def choose_passes(
     table: BlockTable,
     plan: Plan,
     columns: int,
@@ -199,8 +197,8 @@ def passes_of(
     y: Strides,
     sectors: Callable[[], float],
 ) -> tuple[Pass, ...]:
-    """Return the launches for so many columns of a plan."""
-    by = gathering_of(plan, sectors())
+    """Return the launches that multiply a plan by `columns` columns."""
+    by = find_gathering(plan, sectors())
     return choose_column_blocks(table, columns, kinds, x, y, by, plan.pattern.choice.model)
 
 
@@ -212,7 +210,7 @@ Prepared = tuple[list[tuple[Pass, Launch]], Launch | None]
 SLICES = Kernels(
     signature=SIGNATURE,
     types=types,
-    passes=passes_of,
+    passes=choose_passes,
     warps=lambda plan, block: vector.warps(plan) * block.share,
     arguments=arguments,
 )
@@ -226,9 +224,9 @@ class Columns:
     plan : Plan
         With CuPy's arrays on the current device.
     overlaps : bool
-        True if a launch may begin before the one before it has ended.
+        True if a launch may begin before the previous one has ended.
     others : callable, optional
-        (kinds, columns, x) -> kernels that are faster for such a product, if any.
+        (kinds, columns, x) -> other kernels that are faster for such a product, or None.
     """
 
     def __init__(self, plan: Plan, overlaps: bool, others: Others | None = None) -> None:
@@ -262,7 +260,7 @@ class Columns:
 
         Notes
         -----
-        X and Y in columns are worked on in rows where that is faster, in memory as large as they are.
+        X and Y in F order are copied to C order where that is faster.
         """
         stream = self._cupy.cuda.get_current_stream().ptr
         captured = self._cupy.cuda.runtime.streamIsCapturing(stream)
@@ -270,12 +268,12 @@ class Columns:
             taken, x_strides = self._place(x, kinds.x)
             if self._is_transposed(taken, x_strides):
                 columns, column_strides = taken, x_strides
-                taken, x_strides = self._new_rows(columns)
+                taken, x_strides = self._allocate_rows(columns)
                 self._transpose(columns, column_strides, taken, True)
             result, y_strides = self._place(y, kinds.y)
             written, written_strides = result, y_strides
             if not adds and y.shape[1] > self._most_written and self._is_transposed(taken, y_strides):
-                written, written_strides = self._new_rows(result)
+                written, written_strides = self._allocate_rows(result)
             k = x.shape[1]
             partials = self._cupy.empty((self._segments, k), kinds.sum) if self._segments else None
             self._launch(stream, taken, x_strides, written, written_strides, partials, k, kinds, scale)
@@ -288,18 +286,20 @@ class Columns:
             keep(made, captured_in(stream)[1])
 
     def _is_transposed(self, x: DeviceArray, strides: Strides) -> bool:
-        """Return True if an array that lies so, X or Y, is worked on in rows."""
-        return strides.column != 1 and pays_to_transpose(self._plan, self._sectors(), x.shape[1] * x.itemsize)
+        """Return True if X or Y with these strides is transposed to C order for the product."""
+        return strides.column != 1 and pays_to_transpose(
+            self._plan, self._count_sectors(), x.shape[1] * x.itemsize
+        )
 
-    def _sectors(self) -> float:
-        """Return the number of sectors that `pays_to_transpose` takes."""
+    def _count_sectors(self) -> float:
+        """Return `read_sectors` of the plan, counted once."""
         if self._read is None:
             with on_stream(self._cupy.cuda.Stream(non_blocking=True)):  # the caller's may be captured
                 self._read = read_sectors(self._plan, on_host)
         return self._read
 
     def _place(self, array: DeviceArray, dtype: np.dtype[Any]) -> tuple[DeviceArray, Strides]:
-        """Return an array as the kernels take it, itself or a copy in C order, and its strides."""
+        """Return an array that the kernels can read, itself or a copy in C order, and its strides."""
         strides = _strides(array)
         if strides is None or array.dtype != dtype:
             plain = self._cupy.ascontiguousarray(array, dtype)
@@ -307,14 +307,14 @@ class Columns:
             strides = cast(Strides, _strides(array))
         return array, strides
 
-    def _new_rows(self, like: DeviceArray) -> tuple[DeviceArray, Strides]:
-        """Return a new array in even rows for the numbers of another one, and its strides."""
+    def _allocate_rows(self, like: DeviceArray) -> tuple[DeviceArray, Strides]:
+        """Return a new array in C order with padded rows, shaped like another one, and its strides."""
         count, k = like.shape
-        array = self._cupy.empty((count, even_row(k, like.itemsize)), like.dtype)
+        array = self._cupy.empty((count, round_row(k, like.itemsize)), like.dtype)
         return array, cast(Strides, _strides(array))
 
     def _transpose(self, columns: DeviceArray, strides: Strides, rows: DeviceArray, to_rows: bool) -> None:
-        """Copy an array in columns to one in rows, or back."""
+        """Copy an array in F order to one in C order, or back."""
         item, (count, wide), k = rows.itemsize, rows.shape, columns.shape[1]
         width = min(TILE_COLUMNS, 1 << (wide - 1).bit_length())
         launch = self._transposing.get((item, width, to_rows))
@@ -362,7 +362,7 @@ class Columns:
             finish(stream, y.data.ptr, room, y_strides.column, y_strides.row, k, *scale)
 
     def _prepare(self, key: tuple[Any, ...], kinds: Arithmetic, k: int, x: Strides, y: Strides) -> Prepared:
-        """Compile and keep the launches for so many columns in such layouts."""
+        """Compile and keep the launches for k columns and these strides."""
         plan = self._plan
         with self._lock:
             if key in self._prepared:
@@ -373,7 +373,7 @@ class Columns:
             finish: Launch | None = None
             row = zero_row(self._cupy.cuda.Device().id)
             zeros = self._cupy.ndarray(MOST_ROW // kinds.x.itemsize, kinds.x, row.data)
-            for one in kernels.passes(BLOCKS, plan, k, kinds, x, y, self._sectors):
+            for one in kernels.passes(BLOCKS, plan, k, kinds, x, y, self._count_sectors):
                 count = ceil_div(one.columns, one.block.columns)
                 parts = choose_parts(plan.pattern.choice.model, kernels.warps(plan, one.block), count)
                 kernel = compile_block(kernels.signature, plan, kinds, one.block)
@@ -383,7 +383,7 @@ class Columns:
                     known,
                     kernels.arguments(plan, zeros, parts),
                     VARYING,
-                    blocks=kernels.blocks(plan, one.block, parts),
+                    blocks=kernels.count_blocks(plan, one.block, parts),
                     threads=one.block.threads,
                     overlaps=self._overlaps,
                 )

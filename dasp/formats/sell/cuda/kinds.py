@@ -23,33 +23,33 @@ BLOCK_SLICES = 8
 """Slices of a block of 256 threads that takes a warp for each."""
 
 
-def kinds_of_matrix(csr: Csr, coding: Coding | None = None) -> Kinds:
-    """Return the kinds of a matrix: its integers and, if a coding is named, its values in it."""
+def find_matrix_kinds(csr: Csr, coding: Coding | None = None) -> Kinds:
+    """Return the kinds of a matrix: of its integers and, if a coding is given, of its values."""
     index, place = narrowest(max(csr.shape)), narrowest(len(csr.indices))
     integers = ("Start", csr.indptr.dtype), ("Column", csr.indices.dtype), ("Index", index), ("Place", place)
-    return _kinds(integers, None if coding is None else csr.data.dtype, coding or Coding.PLAIN)
+    return _find_kinds(integers, None if coding is None else csr.data.dtype, coding or Coding.PLAIN)
 
 
-def kinds_of_values(
+def find_value_kinds(
     dtype: Dtype, count: int, coding: Coding = Coding.PLAIN, slot: Dtype | None = None
 ) -> Kinds:
-    """Return the kinds for kernels that know so many values alone, and perhaps the slots of each."""
+    """Return the kinds for kernels that read values alone, with their slots if `slot` is given."""
     integers = (
         *((name, np.dtype(np.int32)) for name in ("Start", "Column", "Index")),
         ("Place", narrowest(count)),
     )
-    return _kinds(integers if slot is None else (*integers, ("Slot", slot)), dtype, coding)
+    return _find_kinds(integers if slot is None else (*integers, ("Slot", slot)), dtype, coding)
 
 
-def kinds_of_entries(index: Dtype, place: Dtype, dtype: Dtype, coding: Coding) -> Kinds:
-    """Return the kinds for kernels that go through a pattern, and through values of a type at such places."""
+def find_entry_kinds(index: Dtype, place: Dtype, dtype: Dtype, coding: Coding) -> Kinds:
+    """Return the kinds for kernels that read a pattern and its values."""
     integers = ("Start", INT64), ("Column", index), ("Index", index), ("Place", place)
-    return _kinds(integers, dtype, coding)
+    return _find_kinds(integers, dtype, coding)
 
 
 @cache
-def _kinds(integers: tuple[tuple[str, Dtype], ...], dtype: Dtype | None, coding: Coding) -> Kinds:
-    """Return the kinds for integers of some types and, unless None, for values of a type in a coding."""
+def _find_kinds(integers: tuple[tuple[str, Dtype], ...], dtype: Dtype | None, coding: Coding) -> Kinds:
+    """Return the kinds for integers of some types and, unless `dtype` is None, for coded values."""
     constants = {f"DASP_{name.upper()}": C_NAMES[kind] for name, kind in integers}
     types = dict(integers) | {"Count": COUNT}
     if dtype is not None:
@@ -64,7 +64,7 @@ def _kinds(integers: tuple[tuple[str, Dtype], ...], dtype: Dtype | None, coding:
 
 
 @cache
-def kinds_of_codes(index: Dtype, code: Dtype) -> Kinds:
-    """Return the kinds for kernels that go through a pattern and move codes as they are."""
-    found = _kinds((("Start", INT64), ("Column", index), ("Index", index)), None, Coding.PLAIN)
+def find_code_kinds(index: Dtype, code: Dtype) -> Kinds:
+    """Return the kinds for kernels that read a pattern and copy codes."""
+    found = _find_kinds((("Start", INT64), ("Column", index), ("Index", index)), None, Coding.PLAIN)
     return Kinds(found.types | {"Code": code}, found.constants | {"DASP_CODE_BYTES": str(code.itemsize)})

@@ -82,7 +82,7 @@ CUT_HEADERS = Signature(
 
 
 class Segments(NamedTuple):
-    """Segments in an order: how many, first entries, lengths and headers. None if there are none."""
+    """Segments in an order: their number, first entries, lengths and headers; None if there are none."""
 
     total: int
     starts: Array | None
@@ -170,7 +170,7 @@ def _list_long_rows(on: CudaOperations, csr: Csr, survey: Survey, cut: Cut) -> L
         none = empty(0, index)
         return LongRows(none, on.device.zeros(1, index), none, Segments(0, None, None, None))
     found = LongRows(
-        empty(rows, index), empty(rows + 1, index), empty(count, index), _new_segments(on, count)
+        empty(rows, index), empty(rows + 1, index), empty(count, index), _allocate_segments(on, count)
     )
     on.launch(
         LIST_LONG,
@@ -192,13 +192,13 @@ def _list_long_rows(on: CudaOperations, csr: Csr, survey: Survey, cut: Cut) -> L
     return found
 
 
-def _new_segments(on: CudaOperations, count: int) -> Segments:
+def _allocate_segments(on: CudaOperations, count: int) -> Segments:
     empty = on.device.empty
     return Segments(count, empty(count, INT64), empty(count, INT64), empty(4 * count, UINT32))
 
 
 def _sort_segments(on: CudaOperations, csr: Csr, survey: Survey, segments: Segments) -> Segments:
-    """Return segments in the order of their first columns, equal ones row by row."""
+    """Sort segments by their first columns, equal ones row by row."""
     kinds, count = survey.detail.kinds, segments.total
     index = kinds.types["Index"]
     keys, order = on.device.empty(count, csr.indices.dtype), on.device.empty(count, index)
@@ -210,7 +210,7 @@ def _sort_segments(on: CudaOperations, csr: Csr, survey: Survey, segments: Segme
     }
     on.launch(COLUMN_KEYS, kinds, on.count_blocks(count, 256), **of_keys)
     sort(on, keys, survey.most_column.bit_length(), order, index)
-    ordered = _new_segments(on, count)
+    ordered = _allocate_segments(on, count)
     on.launch(
         PLACE_SEGMENTS,
         kinds,

@@ -1,4 +1,4 @@
-"""The primitives of packing into slices on a GPU: a module for each step of a plan, and one for the way back.
+"""The primitives of packing into slices on a GPU: a module for each step, and one that unpacks.
 
 ========= ====================================== ==================================================
 module    kernels of kernels/pack/               the host reads
@@ -31,7 +31,7 @@ from dasp.formats.sell.cuda import store as _store
 from dasp.formats.sell.cuda import survey as _survey
 from dasp.formats.sell.cuda import unpack as _unpack
 from dasp.formats.sell.cuda import windows as _windows
-from dasp.formats.sell.cuda.kinds import kinds_of_matrix, kinds_of_values
+from dasp.formats.sell.cuda.kinds import find_matrix_kinds, find_value_kinds
 from dasp.formats.sell.pattern import Coding
 from dasp.formats.sell.primitives import Cut, Survey
 from dasp.runtime.cuda.device import CudaDevice, device_of_number
@@ -39,7 +39,7 @@ from dasp.runtime.cuda.launch import Kinds
 
 
 class CudaPrimitives(CudaOperations):
-    """The primitives of packing on one device; most are functions that launch on them.
+    """The primitives of packing on one device; most are functions of other modules.
 
     Parameters
     ----------
@@ -52,22 +52,22 @@ class CudaPrimitives(CudaOperations):
 
     @property
     def operations(self) -> CudaOperations:
-        """The operations on matrices: these primitives themselves."""
+        """The operations on matrices: this object."""
         return self
 
     def begin_loading(self, csr: Csr, coding: Coding = Coding.PLAIN) -> None:
-        """Let helpers compile the kernels that most matrices of these types need, in the order of their use.
+        """Begin to compile, in the background, the kernels that most matrices of these types need.
 
-        The coding is known once the values are.
+        They are compiled in the order of their use. The coding is known after the survey.
         """
-        stored = kinds_of_matrix(csr, coding)
+        stored = find_matrix_kinds(csr, coding)
         if stored in self._ready:
             return
         self._ready.add(stored)
-        integers = kinds_of_matrix(csr)
+        integers = find_matrix_kinds(csr)
         usual = {
             _survey.SURVEY: integers,
-            _survey.COUNT_VALUES: kinds_of_values(csr.data.dtype, len(csr.data)),
+            _survey.COUNT_VALUES: find_value_kinds(csr.data.dtype, len(csr.data)),
             _windows.SORT_WINDOWS: integers,
             _windows.CUT_TILES: integers,
             _windows.COUNT_SECTORS: integers,
@@ -77,7 +77,7 @@ class CudaPrimitives(CudaOperations):
         self.device.begin_loading([(signature.source, of.constants) for signature, of in usual.items()])
 
     def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:
-        """See `Primitives`; helpers then compile what the coding of the values needs."""
+        """See `Primitives`; also begin to compile the kernels for the coding of the values."""
         found = _survey.survey(self, csr, cut, narrow)
         if found.values:
             self.begin_loading(csr, choose_coding(found.values))

@@ -33,39 +33,39 @@ class SellCudaProduct(product_cuda.CudaProduct):
     MADE_LATER = "_row_blocks", "_columns", "_diagonal"
 
     def _begin(self) -> None:
-        """Make the product one that has launched nothing yet."""
+        """Reset the product to one that has launched nothing yet."""
         super()._begin()
         self._dotted: dict[tuple[Arithmetic, bool], tuple[KernelFunction, int]] = {}
 
     def _is_like(self, plan: Plan) -> bool:
-        """Return True if this product's kernel, as it is compiled, multiplies another plan of the pattern."""
+        """Return True if this product's compiled kernel can multiply another plan of the same pattern."""
         return super()._is_like(plan) and bool(plan.values.coding == self.plan.values.coding)
 
-    # Both are made when they are first used: a plan takes long enough without them. Threads that use one at
-    # the same time all get what one of them made.
+    # Both are made at their first use, so that planning does not wait for them. Threads that come at the same
+    # time get the same object.
 
     @cached_property
     def _row_blocks(self) -> row_blocks.LazyRowBlocks | None:
         """The row blocks, or None if there are no tensor cores to multiply by them."""
         has_cores = self._capability >= TENSOR_CORES
-        return self._one_of("_row_blocks", row_blocks.LazyRowBlocks(self.plan) if has_cores else None)
+        return self._keep_first("_row_blocks", row_blocks.LazyRowBlocks(self.plan) if has_cores else None)
 
     @cached_property
     def _columns(self) -> columns.Columns:
         """Products of slices by several columns."""
         others = None if self._row_blocks is None else self._row_blocks.kernels
         made = columns.Columns(self.plan, self._overlaps, others)
-        return self._one_of("_columns", made)
+        return self._keep_first("_columns", made)
 
-    def _one_of(self, name: str, made: T) -> T:
-        """Return the value of an attribute, which is `made` if it had none."""
+    def _keep_first(self, name: str, made: T) -> T:
+        """Set an attribute unless another thread has, and return its value."""
         one: T = self.__dict__.setdefault(name, made)
         return one
 
     def take_values(self, data: Any, slots: Any) -> bool:
-        """Overwrite the plan's values if nothing of data has to be converted and its coding holds them.
+        """Overwrite the plan's values if `data` needs no conversion and its coding holds them.
 
-        Few instructions, as in `quick`.
+        Short, like `quick`: it is timed in microseconds.
         """
         if (
             slots is None
@@ -94,7 +94,7 @@ class SellCudaProduct(product_cuda.CudaProduct):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that products have stored beside the plan."""
+        """Bytes of the arrays that products keep beside the plan."""
         return 0 if self._row_blocks is None else self._row_blocks.nbytes
 
     def follow(self) -> None:
@@ -103,7 +103,7 @@ class SellCudaProduct(product_cuda.CudaProduct):
             stream = self._current_stream().ptr
             captured = self._is_capturing(stream)
             if self._row_blocks is not None and (captured or self._row_blocks.nbytes):
-                # What is taken and given back inside a capture is memory of the graph, and nobody else's.
+                # Memory that is allocated and freed inside a capture belongs to the graph alone.
                 cuda = self._cupy.cuda
                 with cuda.using_allocator(cuda.malloc_async) if captured else nullcontext():
                     self._row_blocks.follow(captured)
@@ -117,16 +117,16 @@ class SellCudaProduct(product_cuda.CudaProduct):
             compile_diagonal(plan, kinds),
             DIAGONAL,
             columns.types(plan, kinds),
-            diagonal_arguments(plan),
+            list_diagonal_arguments(plan),
             ("claims", "further", "first_row", "length", "y"),
-            blocks=diagonal_blocks(plan),
+            blocks=count_diagonal_blocks(plan),
             threads=DIAGONAL_THREADS,
         )
 
     def diagonal(self, k: int) -> DeviceArray | None:
         """Return the k-th diagonal in the type of sums, on CuPy's current stream of the matrix's device.
 
-        None if two segments of a row have an entry there. That is read back only where rows are cut.
+        None if two segments of a row have an entry there; the host reads that only if rows are cut.
         """
         cupy, total, stream = self._cupy, self._kinds.sum, self._current_stream().ptr
         first, count = diagonal_rows(self.plan.shape, k)
@@ -144,30 +144,30 @@ class SellCudaProduct(product_cuda.CudaProduct):
     def prepare_with_dot(
         self, x: DeviceArray, y: DeviceArray, w: DeviceArray, *, square: bool = False, run: int = 0
     ) -> tuple[Callable[[], None], DeviceArray] | None:
-        """Return a call that sets y = A x and leaves sums that make up w'y; None if no kernel is quick at it.
+        """Return a call that sets y = A x and leaves partial sums of w'y, or None if a pass is faster.
 
         Parameters
         ----------
         x, y, w : cupy.ndarray, float32 or float64, contiguous
-            Kept, as is all else that the launch reads and writes; y overlaps neither of the others.
+            The call keeps them; y overlaps neither x nor w.
         square : bool
-            True if y'y is left too.
+            True to leave partial sums of y'y too.
         run : int
-            If not 0, slices that a warp takes one after the other: blocks come and go then, so that other
-            kernels find room, and leave many sums.
+            If not 0, the slices that a warp takes one after the other. The launch then has many short
+            blocks, so that other kernels find room, and leaves many sums.
 
         Returns
         -------
         call : callable
             Launches on CuPy's current stream; may be captured.
         sums : cupy.ndarray of float64
-            Those of w'y, then as many of y'y.
+            Partial sums of w'y, then as many of y'y.
         """
         plan, given = self.plan, (x, y, w)
         if x.dtype not in vector.DOT_TYPES:
             return None
         if square and not run:
-            return None  # whoever needs so many sums adds them up in each block: no faster than a pass
+            return None  # to add up so many sums in each block is no faster than a pass
         if not self._blocks or not (not self._segments if run else vector.pays_to_dot(plan, self._blocks)):
             return None
         if any(one.dtype != x.dtype or not one.flags.c_contiguous for one in given):
@@ -180,7 +180,7 @@ class SellCudaProduct(product_cuda.CudaProduct):
             blocks = self._blocks
             if run:
                 blocks = ceil_div(blocks, run)
-            elif blocks > vector.most_dot_blocks(plan):
+            elif blocks > vector.limit_dot_blocks(plan):
                 blocks = min(blocks, at_once)
             sums = self._cupy.zeros((1 + square) * blocks, np.float64)
             arguments = vector.arguments(plan, self._scratch(kinds))
@@ -199,7 +199,7 @@ class SellCudaProduct(product_cuda.CudaProduct):
         return lambda: launch(current().ptr), sums
 
     def _with_dot(self, kinds: Arithmetic, square: bool) -> tuple[KernelFunction, int]:
-        """Return the kernel that leaves dot products too, and how many blocks of it run at the same time."""
+        """Return the kernel that also leaves dot products, and the blocks of it that run at the same time."""
         if (kinds, square) not in self._dotted:
             more = vector.dot_defines(self.plan, square=square)
             kernel = compile_product(vector, self.plan, kinds, vector.DOT_SIGNATURE, more)
@@ -234,17 +234,17 @@ DIAGONAL = Signature(
 )
 
 
-def diagonal_blocks(plan: Plan) -> int:
+def count_diagonal_blocks(plan: Plan) -> int:
     """Return the blocks of the launch."""
     return ceil_div(len(plan.pattern.headers), DIAGONAL_THREADS // WARP)
 
 
-def diagonal_defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
+def define_diagonal(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
     """Return the compile-time constants; `kinds` are the types of a product by the plan's own."""
     return vector.plan_defines(plan) | kinds.defines | {"DASP_THREADS": str(DIAGONAL_THREADS)}
 
 
-def diagonal_arguments(plan: Plan) -> dict[str, Any]:
+def list_diagonal_arguments(plan: Plan) -> dict[str, Any]:
     """Return the kernel's arguments but those that come with each diagonal."""
     given = vector.plan_arguments(plan)
     del given["segment_offsets"]
@@ -253,4 +253,4 @@ def diagonal_arguments(plan: Plan) -> dict[str, Any]:
 
 def compile_diagonal(plan: Plan, kinds: Arithmetic) -> KernelFunction:
     """Return the kernel for the current GPU."""
-    return DIAGONAL.load(diagonal_defines(plan, kinds))
+    return DIAGONAL.load(define_diagonal(plan, kinds))

@@ -1,8 +1,8 @@
 """A matrix in blocks of eight rows on a GPU, multiplied by several columns at once on tensor cores.
 
-It pays where neighbouring rows have much the same columns. A row block has eight rows, and a tile is four of
-the columns in which any of them has an entry: one operand of `mma.m8n8k4`. kernels/spmv/row_blocks.cu says
-how they are stored and multiplied. They are made from a plan of slices, once a product wants them.
+This pays where neighbouring rows have nearly the same columns. A row block has eight rows; a tile is four of
+the columns in which any of them has an entry: one operand of `mma.m8n8k4`. kernels/spmv/row_blocks.cu
+explains how they are stored and multiplied. They are made from a plan of slices at their first use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dasp.formats.sell.cuda.column_blocks import (
     choose_rule,
 )
 from dasp.formats.sell.cuda.columns import Kernels
-from dasp.formats.sell.cuda.kinds import kinds_of_codes
+from dasp.formats.sell.cuda.kinds import find_code_kinds
 from dasp.formats.sell.cuda.primitives import CudaPrimitives, primitives
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.cuda.stream import on_stream
@@ -32,25 +32,25 @@ from dasp.runtime.dtypes import Arithmetic
 from dasp.runtime.sizes import ceil_div
 
 ROWS, COLUMNS = 8, 4
-"""Of a tile."""
+"""Rows and columns of a tile."""
 
 LANES = 8
-"""That read a row of X together; columns of X that a tile is multiplied by at once."""
+"""Lanes that read a row of X together, and columns of X that a tile is multiplied by at once."""
 
 FILL_THREADS = 512
 """Threads of a block of the kernels that make row blocks, `ROWS` for each of these."""
 
 BEHIND = 8
-"""Tiles behind the last one, at least, that lanes may load: those of a loop's next turn."""
+"""Padding tiles behind the last one, which a loop's next turn may load."""
 
 NEVER = 2**63
-"""Tiles with which no product is faster."""
+"""A number of tiles with which no product is faster."""
 
 COUNT_TYPE = np.dtype(np.uint64)
-"""Of numbers of tiles."""
+"""The type of counts of tiles."""
 
 TYPES = np.float32, np.float64
-"""Of X and of sums."""
+"""Types of X and of sums."""
 
 COUNT = Signature(
     "spmv/row_blocks_fill.cu",
@@ -98,10 +98,10 @@ SAMPLE = Signature(
 )
 
 SAMPLED_ROWS, SAMPLED_ENTRIES = 16, 128
-"""Rows that are looked at for a grid, and entries of each."""
+"""Rows that are sampled to find a grid, and entries of each."""
 
 MOST_REACH = 4
-"""Points along a line that a row of a grid reaches; more are unknowns of one point."""
+"""Points along a line that a row of a grid reaches; a longer reach means several unknowns to a point."""
 
 SIGNATURE = Signature(
     "spmv/row_blocks.cu",
@@ -121,11 +121,11 @@ SIGNATURE = Signature(
 
 
 Entries = tuple[Array, Array, Array | None]
-"""A plan's matrix as `indptr`, `indices` and codes, without which all values are equal."""
+"""A plan's matrix as `indptr`, `indices` and codes; codes are None if all values are equal."""
 
 
 class LazyRowBlocks:
-    """The row blocks of a plan of slices, made once a product wants them.
+    """The row blocks of a plan of slices, made at their first use.
 
     Parameters
     ----------
@@ -142,18 +142,18 @@ class LazyRowBlocks:
         self._tiles: int | None = None
 
     def kernels(self, kinds: Arithmetic, k: int, x: Strides) -> Kernels | None:
-        """Return the kernels that multiply row blocks by k columns of X; None where slices are faster.
+        """Return the kernels that multiply row blocks by k columns of X, or None where slices are faster.
 
-        They are made when they are first wanted, if there is memory for them.
+        Row blocks are made at their first use, if there is memory for them.
         """
-        most = most_tiles(self._plan, kinds, k)
+        most = limit_tiles(self._plan, kinds, k)
         if most < 1 or not serve(self._plan, kinds, x):
             return None
         with self._lock:
             if self._tiles is None or (self._found is None and self._tiles <= most):
                 current = self._cupy.cuda.get_current_stream()
                 captured = self._cupy.cuda.runtime.streamIsCapturing(current.ptr)
-                # On the caller's: it may write new values, and memory taken on it goes to no other stream.
+                # The caller's stream may write new values; memory allocated on it goes to no other stream.
                 chosen = self._cupy.cuda.Stream(non_blocking=True) if captured else current
                 with on_stream(chosen) as stream:
                     self._tiles, self._found = self._build(most)
@@ -162,7 +162,7 @@ class LazyRowBlocks:
         return None if found is None or tiles > most else found.kernels()
 
     def _build(self, most: float) -> tuple[int, RowBlocks | None]:
-        """Return the number of tiles, `NEVER` if memory is short of them, and the row blocks."""
+        """Return the number of tiles, or `NEVER` if memory is short, and the row blocks."""
         try:
             return build(primitives(self._cupy.cuda.Device().id), self._plan, most)
         except MemoryError:
@@ -179,7 +179,7 @@ class LazyRowBlocks:
             made_of = primitives(self._cupy.cuda.Device().id)
             fill(made_of, self._plan, made_of.unpack_codes(self._plan), self._found)
         elif captured:
-            self._tiles = NEVER  # the graph would leave what is made later behind
+            self._tiles = NEVER  # the graph would not update row blocks that are made later
 
 
 class RowBlocks(NamedTuple):
@@ -192,7 +192,7 @@ class RowBlocks(NamedTuple):
     masks : Array, shape (tiles + BEHIND,), uint32
     values : Array, shape (32 (tiles + BEHIND),), codes of the plan; empty where it stores none
     rows : Array, shape (8 row blocks,), the plan's index type
-        The row in each place; -1 behind the last.
+        The row in each place; -1 after the last.
     """
 
     starts: Array
@@ -229,9 +229,9 @@ class RowBlocks(NamedTuple):
 
 
 def serve(plan: Plan, kinds: Arithmetic, x: Strides) -> bool:
-    """Return True if row blocks can stand for a plan of slices in a product.
+    """Return True if row blocks can replace a plan of slices in a product.
 
-    Not where rows are cut: eight lanes go through the entries of eight rows one by one to make a row block.
+    They cannot where rows are cut: a row block is made by eight lanes that read eight rows entry by entry.
     """
     return (
         x.column == 1
@@ -244,8 +244,8 @@ def serve(plan: Plan, kinds: Arithmetic, x: Strides) -> bool:
     )
 
 
-def most_tiles(plan: Plan, kinds: Arithmetic, k: int) -> float:
-    """Return the tiles up to which k columns are multiplied faster in row blocks than in slices."""
+def limit_tiles(plan: Plan, kinds: Arithmetic, k: int) -> float:
+    """Return the number of tiles up to which row blocks multiply k columns faster than slices."""
     for number, least, entries in plan.pattern.choice.model.tile_entries:
         if kinds.x.itemsize >= number and k >= least:
             return float(plan.nnz / entries)
@@ -258,8 +258,7 @@ def build(made_of: CudaPrimitives, plan: Plan, most: float) -> tuple[int, RowBlo
     Parameters
     ----------
     made_of : CudaPrimitives
-        Of `dasp.formats.sell.cuda.primitives`, where the plan's arrays lie. The count and some offsets are
-        read back.
+        Of the GPU where the plan's arrays lie. The count and some offsets are read back.
     plan : Plan
         Of slices, for which `serve` is true.
     most : float
@@ -285,7 +284,7 @@ def build(made_of: CudaPrimitives, plan: Plan, most: float) -> tuple[int, RowBlo
 def choose_passes(
     table: BlockTable, columns: int, kinds: Arithmetic, x: Strides, y: Strides
 ) -> tuple[Pass, ...]:
-    """Return the launches for so many columns: in large blocks, and of the rest in smaller ones."""
+    """Return the launches for `columns` columns: large blocks first, smaller ones for the rest."""
     item, passes, first = kinds.x.itemsize, [], 0
     words = frozenset(["wide" if item >= NUMBER_BYTES else "narrow"])
     while first < columns:
@@ -296,7 +295,7 @@ def choose_passes(
 
 
 def _make_block(rule: Rule, width: int, columns: int, x: Strides, y: Strides) -> ColumnBlock:
-    """Return the block of a width for columns that fill it, or for fewer."""
+    """Return the block of a width for columns that fill it or not."""
     pack = min(x.pack, width // LANES)
     return ColumnBlock(
         columns=width,
@@ -319,7 +318,7 @@ def fill(made_of: CudaPrimitives, plan: Plan, entries: Entries, to: RowBlocks) -
 
 
 def sample_offsets(made_of: CudaPrimitives, plan: Plan, entries: Entries) -> list[frozenset[int]]:
-    """Return the distances behind the diagonal at which the entries of some rows lie, one set a row."""
+    """Return the distances of entries from the diagonal, to its right, in some rows: one set a row."""
     count = min(SAMPLED_ROWS, plan.shape[0])
     offsets = made_of.device.zeros(count * SAMPLED_ENTRIES, COUNT_TYPE)
     given = {"count": count, "most": SAMPLED_ENTRIES}
@@ -329,13 +328,13 @@ def sample_offsets(made_of: CudaPrimitives, plan: Plan, entries: Entries) -> lis
 
 
 def find_grid(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
-    """Return the rows of a line and of a plane of the grid whose points are the rows; 0, 0 if there is none.
+    """Return the points of a line and of a plane of the grid whose points are the rows, or 0, 0 if none.
 
     Parameters
     ----------
     offsets : list of frozenset of int
-        The distances behind the diagonal at which the entries of some rows lie: on a grid, along a line, and
-        about one line and one plane away, the same for all rows but those at its edges, which have fewer.
+        The distances of entries from the diagonal, to its right, in some rows. On a grid they are small, or
+        near one line or one plane, and equal for all rows but those at edges, which have fewer.
     rows : int
         Of the matrix.
     """
@@ -363,7 +362,7 @@ def find_grid(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
 
 def _launch(made_of: CudaPrimitives, signature: Signature, plan: Plan, entries: Entries, **more: Any) -> None:
     """Launch a kernel that makes row blocks of a plan's entries, `ROWS` threads for each."""
-    kinds = kinds_of_codes(plan.pattern.index_dtype, plan.values.codes.dtype)
+    kinds = find_code_kinds(plan.pattern.index_dtype, plan.values.codes.dtype)
     row_blocks = ceil_div(plan.shape[0], ROWS)
     given = dict(zip(("indptr", "indices", "codes"), entries, strict=True)) | more
     given |= {"rows": plan.shape[0], "row_blocks": row_blocks}

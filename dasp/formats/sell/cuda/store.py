@@ -1,4 +1,4 @@
-"""Entries in their slots: codes of values, bases and deltas; and other values for a pattern."""
+"""Write entries into their slots on a GPU: codes of values, bases and deltas; and new values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dasp.formats.sell.cuda.kinds import (
     BLOCK_SLICES,
     COUNT,
     UINT8,
-    kinds_of_entries,
-    kinds_of_matrix,
-    kinds_of_values,
+    find_entry_kinds,
+    find_matrix_kinds,
+    find_value_kinds,
 )
 from dasp.formats.sell.cuda.survey import (
     NOT_DICTIONARY,
@@ -25,7 +25,7 @@ from dasp.formats.sell.cuda.survey import (
     count_distinct,
     read_facts,
 )
-from dasp.formats.sell.cuda.unpack import ROWS_OF_SLICES, count_entries, slots_of_rows
+from dasp.formats.sell.cuda.unpack import ROWS_OF_SLICES, count_entries, list_row_slots
 from dasp.formats.sell.pattern import Coding, Values, code_type
 from dasp.formats.sell.primitives import Layout, Survey
 from dasp.runtime.cuda.launch import Kinds, Signature
@@ -118,7 +118,7 @@ def store(
     if coding == Coding.DICTIONARY:
         assert survey.values
         counted = survey.values, survey.detail.distinct
-    values = _new_values(on, csr.data, WARP * layout.steps if len(csr.data) else 0, coding, counted)
+    values = _allocate_values(on, csr.data, WARP * layout.steps if len(csr.data) else 0, coding, counted)
     bases = device.empty(layout.steps, kinds.types["Index"])
     if not layout.slices:
         return values, (layout.rows, layout.headers, bases, device.empty(0, UINT8))
@@ -137,7 +137,7 @@ def store(
     }
     on.launch(
         STORE_SLICES,
-        kinds_of_matrix(csr, coding),
+        find_matrix_kinds(csr, coding),
         blocks,
         **slices,
         data=csr.data,
@@ -151,14 +151,14 @@ def store(
     return values, (layout.rows, layout.headers, bases, deltas)
 
 
-def _new_values(
+def _allocate_values(
     on: CudaOperations,
     data: Array,
     slots: int,
     coding: Coding,
     counted: tuple[ValueStatistics, Distinct] | None,
 ) -> Values:
-    """Return values whose codes are still to be written, and whose table is complete."""
+    """Allocate values: the table is complete, the codes are still to be written."""
     device, dtype = on.device, data.dtype
     if coding == Coding.EQUAL:
         first = device.empty(1, dtype)
@@ -180,16 +180,16 @@ _CAPTURED = (
 
 @dataclass
 class Places:
-    """Places of the entries of a pattern, row by row, for other values.
+    """Places of the entries of a pattern, row by row, for new values.
 
     Attributes
     ----------
     plan : Plan
-        Whose pattern and order it is.
+        The plan whose pattern and order these are.
     starts : Array, shape (m + 1,), uint64
-        The first entry of each row, and the number of all.
+        The first entry of each row, and the number of entries.
     pieces : Array, shape (segments,), uint64
-        Entries of each segment of a row that is cut.
+        Entries of each segment.
     arguments : dict
         The arrays of the pattern, and those above, by their names in kernels.
     """
@@ -210,17 +210,17 @@ class Places:
         return ceil_div(len(self.plan.pattern.headers), BLOCK_SLICES)
 
     def kinds(self, dtype: np.dtype[Any], coding: Coding) -> Kinds:
-        """Return the kinds of kernels that go through the pattern and values."""
+        """Return the kinds of kernels that read the pattern and values."""
         pattern, order = self.plan.pattern, self.plan.order
         place = narrowest(pattern.entries) if order is None else order.dtype
-        return kinds_of_entries(pattern.index_dtype, place, dtype, coding)
+        return find_entry_kinds(pattern.index_dtype, place, dtype, coding)
 
 
 def find_places(on: CudaOperations, plan: Plan) -> Places:
-    """See `Primitives.slots`: of each row where it begins, which is less than the slot of every entry."""
+    """See `Primitives.slots`: the places where rows begin, which take less memory than all slots."""
     starts, pieces = count_entries(on, plan)
     arguments: dict[str, Any] = {
-        **slots_of_rows(plan.pattern),
+        **list_row_slots(plan.pattern),
         "starts": starts,
         "pieces": pieces,
         "order": plan.order,
@@ -237,19 +237,19 @@ def code_values(
     counted: tuple[ValueStatistics, Distinct] | None,
 ) -> Values:
     """See `Primitives`."""
-    values = _new_values(on, data, total, coding, counted)
+    values = _allocate_values(on, data, total, coding, counted)
     if coding != Coding.EQUAL:
         _refill(on, data, slots, coding, values.codes, values.table)
     return values
 
 
 def recode_values(on: CudaOperations, data: Array, places: Places, values: Values) -> bool:
-    """See `Primitives`; the values are looked at first, and written if they fit.
+    """See `Primitives`; the values are tested first, and written if they fit.
 
     Raises
     ------
     RuntimeError
-        In a capture, unless values are stored as they are: the host must read whether they fit.
+        In a capture, unless values are stored as they are: the host must read the test.
     """
     coding, table, device = values.coding, values.table, on.device
     if not places.blocks or not len(data):
@@ -275,7 +275,7 @@ def recode_values(on: CudaOperations, data: Array, places: Places, values: Value
 def _holds(on: CudaOperations, data: Array, coding: Coding) -> bool:
     """Return True if a coding without a dictionary keeps every bit of every value."""
     misfit, count = on.device.zeros(1, COUNT), len(data)
-    of, blocks = kinds_of_values(data.dtype, count, coding), on.count_blocks(count, 2048, 8)
+    of, blocks = find_value_kinds(data.dtype, count, coding), on.count_blocks(count, 2048, 8)
     on.launch(HOLDS, of, blocks, count=count, data=data, misfit=misfit)
     return on.device.read(misfit) == [0]
 
@@ -283,7 +283,7 @@ def _holds(on: CudaOperations, data: Array, coding: Coding) -> bool:
 def _refill(
     on: CudaOperations, data: Array, places: Places, coding: Coding, stored: Array, table: Array
 ) -> None:
-    """Write the codes of values into the slots of a pattern; `table` has those of a dictionary."""
+    """Write the codes of values into the slots of a pattern; `table` is that of a dictionary."""
     if not places.blocks:
         return
     on.launch(
@@ -304,7 +304,7 @@ def scatter(on: CudaOperations, numbers: Array, slots: Array | None, stored: Arr
     if count:
         on.launch(
             SCATTER,
-            kinds_of_values(numbers.dtype, count, slot=slot),
+            find_value_kinds(numbers.dtype, count, slot=slot),
             on.count_blocks(count, 1024, 8),
             data=numbers,
             count=count,

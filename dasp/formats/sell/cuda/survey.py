@@ -1,4 +1,4 @@
-"""The facts of a matrix before its rows are ordered: of its integers, and of its values."""
+"""Survey a matrix on a GPU before its rows are ordered: its integers and its values."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dasp.formats.plan import Array
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.kinds import (
     COUNT,
-    kinds_of_matrix,
-    kinds_of_values,
+    find_matrix_kinds,
+    find_value_kinds,
 )
 from dasp.formats.sell.pattern import MOST_CODES
 from dasp.formats.sell.primitives import Cut, Survey
@@ -19,19 +19,19 @@ from dasp.runtime.cuda.launch import Kinds, Signature
 from dasp.runtime.sizes import ceil_div
 
 LONG_TILE, LONG_COUNTS = 2048, 3
-"""Rows of a tile whose long ones are counted, and what is counted of these: kernels/pack/segments.cuh."""
+"""Rows of a tile in which long rows are counted, and the counts of a tile: kernels/pack/segments.cuh."""
 
 BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1
-"""Added to a signed number so that it compares as an unsigned one; and all bits, to flip them."""
+"""The number whose addition makes signed numbers compare as unsigned ones; and a mask that flips all bits."""
 
 SLOTS, VALUE_THREADS, VALUES_AT_ONCE = 2048, 1024, 4096
-"""Most slots of the table of distinct values, threads of a block that counts them, and its values."""
+"""Slots of the table of distinct values; threads, and values, of a block that counts them."""
 
 VALUE_WORDS, VALUE_FACTS = SLOTS + 4, 2
-"""Words in which values are counted, and those of them that are facts, which come first."""
+"""Words in which values are counted, and how many of them are facts: the first ones."""
 
 NOT_BYTES, NOT_DICTIONARY, NOT_SINGLES = (1 << bit for bit in range(3))
-"""Bits that say into what values do not go: `Dead` in kernels/pack/values.cu."""
+"""Bits that rule codings out: `Dead` in kernels/pack/values.cu."""
 
 SURVEY = Signature(
     "pack/survey.cu",
@@ -83,10 +83,10 @@ FACTS = len(Facts._fields)
 
 
 class Distinct(NamedTuple):
-    """The counts of values, facts first, and a table.
+    """The counts of values and a table of the distinct ones.
 
-    Facts are bits of what the values are not, and how many are distinct. The table begins with the distinct
-    values in the order of their bits, if they are few.
+    The first two counts are facts: the bits that rule codings out, and the number of distinct values. The
+    table begins with the distinct values in the order of their bits, if they are few.
     """
 
     words: Array
@@ -102,9 +102,9 @@ class Found(NamedTuple):
     kinds : Kinds
         Of the matrix's integers.
     long_tiles : Array
-        Numbers of the long rows in each tile of rows: kernels/pack/survey.cu.
+        Counts of the long rows in each tile of rows: kernels/pack/survey.cu.
     distinct : Distinct or None
-        Of the values, if they were counted.
+        Counts of the values, if they were made.
     """
 
     facts: Facts
@@ -114,8 +114,8 @@ class Found(NamedTuple):
 
 
 def survey(on: CudaOperations, csr: Csr, cut: Cut, narrow: bool) -> Survey:
-    """See `Primitives`; also holds that the arrays are a matrix, as `check_compressed` does."""
-    m, nnz, kinds = csr.shape[0], len(csr.indices), kinds_of_matrix(csr)
+    """See `Primitives`; also check that the arrays are a matrix, as `check_compressed` does."""
+    m, nnz, kinds = csr.shape[0], len(csr.indices), find_matrix_kinds(csr)
     if csr.indptr.shape != (m + 1,):
         check_facts("CSR", csr.shape, False, 0, (nnz, len(csr.data)), None)
     narrows = bool(narrow and nnz and len(csr.data))
@@ -139,11 +139,11 @@ def survey(on: CudaOperations, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     distinct = count_distinct(on, csr.data, words[FACTS:ends]) if narrows else None
     numbers = on.device.read(words[: FACTS + VALUE_FACTS * narrows])
     facts = Facts._make(numbers[:FACTS])
-    _hold(csr, facts)
+    _check(csr, facts)
     return Survey(
         columns_rise=facts.descents == facts.row_descents,
         most_column=facts.most_column - BIAS if nnz else -1,
-        values=_value_statistics(len(csr.data), *numbers[FACTS:]) if narrows else None,
+        values=_judge_values(len(csr.data), *numbers[FACTS:]) if narrows else None,
         long_rows=facts.long_rows,
         longest=facts.longest_whole,
         rises=facts.rises > 0,
@@ -151,8 +151,8 @@ def survey(on: CudaOperations, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     )
 
 
-def _hold(csr: Csr, facts: Facts) -> None:
-    """Hold that arrays on the device are a matrix; see `check_compressed`."""
+def _check(csr: Csr, facts: Facts) -> None:
+    """Check that arrays on the device are a matrix; see `check_compressed`."""
     given = len(csr.indices), len(csr.data)
     least = (facts.least_column_not ^ ALL_BITS) - BIAS
     columns = (least, facts.most_column - BIAS) if given[0] else None
@@ -160,13 +160,13 @@ def _hold(csr: Csr, facts: Facts) -> None:
 
 
 def count_values(on: CudaOperations, data: Array) -> tuple[ValueStatistics, Distinct]:
-    """See `Primitives`; it keeps the table of distinct values."""
+    """See `Primitives`; the detail is the table of distinct values."""
     distinct = count_distinct(on, data)
-    return _value_statistics(len(data), *read_facts(on, distinct)), distinct
+    return _judge_values(len(data), *read_facts(on, distinct)), distinct
 
 
 def count_distinct(on: CudaOperations, data: Array, words: Array | None = None) -> Distinct:
-    """Return facts of values, and the table of distinct ones; nothing is read.
+    """Count values and list the distinct ones; nothing is read back.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def count_distinct(on: CudaOperations, data: Array, words: Array | None = None) 
     table = on.device.empty(MOST_CODES, data.dtype)
     on.launch(
         COUNT_VALUES,
-        kinds_of_values(data.dtype, len(data)),
+        find_value_kinds(data.dtype, len(data)),
         on.count_blocks(len(data), VALUES_AT_ONCE, 1),
         VALUE_THREADS,
         count=len(data),
@@ -192,13 +192,13 @@ def count_distinct(on: CudaOperations, data: Array, words: Array | None = None) 
 
 
 def read_facts(on: CudaOperations, distinct: Distinct) -> tuple[int, int]:
-    """Wait, and return bits of what values are not, and how many are distinct."""
+    """Wait, and return the bits that rule codings out, and the number of distinct values."""
     dead, count = on.device.read(distinct.words[:VALUE_FACTS])
     return dead, count
 
 
-def _value_statistics(count: int, dead: int, distinct: int) -> ValueStatistics:
-    """Return statistics of values; nothing is said that a narrower coding makes needless."""
+def _judge_values(count: int, dead: int, distinct: int) -> ValueStatistics:
+    """Return the statistics of values, down to the narrowest coding that holds them."""
     few = not dead & NOT_DICTIONARY
     if few and distinct == 1:
         return ValueStatistics(count, 1, False, False)

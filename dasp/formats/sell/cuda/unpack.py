@@ -1,4 +1,4 @@
-"""The way back: the entries of a plan, and where some of them are."""
+"""Unpack slices on a GPU: the entries of a plan, and the places of rows."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dasp.formats.sell.cuda.kinds import (
     BLOCK_SLICES,
     COUNT,
     INT64,
-    kinds_of_codes,
-    kinds_of_values,
+    find_code_kinds,
+    find_value_kinds,
 )
 from dasp.formats.sell.pattern import Coding, Pattern, Values
 from dasp.runtime.cuda.launch import Signature
@@ -29,7 +29,7 @@ ROWS_OF_SLICES = """
     long long             slices
     const uint4*          headers          [slices]
     """
-"""The first parameters of kernels that go through all entries: which rows the slices of a plan hold."""
+"""The first parameters of kernels that read all entries: the rows in the slices of a plan."""
 
 COUNT_ENTRIES = Signature(
     "pack/unpack.cu",
@@ -92,7 +92,7 @@ def unpack(on: CudaOperations, plan: Plan) -> tuple[Array, Array, Array]:
 
 
 def unpack_codes(on: CudaOperations, plan: Plan) -> tuple[Array, Array, Array | None]:
-    """Return the matrix as `unpack` does, its values as they are stored; None if they are not."""
+    """Return the matrix like `unpack`, with codes for values, or None if no code is stored."""
     pattern, values, codes = plan.pattern, plan.values, None
     indices = on.device.empty(pattern.entries, pattern.index_dtype)
     if values.coding != Coding.EQUAL:
@@ -101,9 +101,9 @@ def unpack_codes(on: CudaOperations, plan: Plan) -> tuple[Array, Array, Array | 
     if pattern.entries:
         on.launch(
             FILL_ENTRIES,
-            kinds_of_codes(pattern.index_dtype, values.codes.dtype),
+            find_code_kinds(pattern.index_dtype, values.codes.dtype),
             ceil_div(len(pattern.headers), BLOCK_SLICES),
-            **slots_of_rows(pattern),
+            **list_row_slots(pattern),
             bases=pattern.bases,
             codes=None if codes is None else values.codes,
             starts=starts,
@@ -115,15 +115,15 @@ def unpack_codes(on: CudaOperations, plan: Plan) -> tuple[Array, Array, Array | 
 
 
 def count_entries(on: CudaOperations, plan: Plan) -> tuple[Array, Array]:
-    """Return where each row begins, and the entries of each segment."""
+    """Return the first entry of each row, and the number of entries of each segment."""
     pattern = plan.pattern
     lengths, pieces = on.device.zeros(plan.shape[0], INT64), on.device.empty(pattern.segments, COUNT)
     if pattern.entries:
         on.launch(
             COUNT_ENTRIES,
-            kinds_of_codes(pattern.index_dtype, plan.values.codes.dtype),
+            find_code_kinds(pattern.index_dtype, plan.values.codes.dtype),
             ceil_div(len(pattern.headers), BLOCK_SLICES),
-            **slots_of_rows(pattern),
+            **list_row_slots(pattern),
             lengths=lengths.view(COUNT),
             pieces=pieces,
         )
@@ -133,14 +133,14 @@ def count_entries(on: CudaOperations, plan: Plan) -> tuple[Array, Array]:
 def _decode(
     on: CudaOperations, values: Values, codes: Array | None, count: int, dtype: np.dtype[Any]
 ) -> Array:
-    """Return the values of the entries for which codes stand, without any if all are equal."""
+    """Decode the values of entries; `codes` is None if all are equal."""
     if codes is not None and values.coding == Coding.PLAIN:
         return codes
     data: Array = on.device.empty(count, dtype)
     if count:
         on.launch(
             DECODE,
-            kinds_of_values(dtype, count, values.coding),
+            find_value_kinds(dtype, count, values.coding),
             on.count_blocks(count, 256),
             codes=codes,
             table=values.table,
@@ -155,7 +155,7 @@ def clear_pads(on: CudaOperations, pattern: Pattern, codes: Array) -> None:
     if len(codes):
         on.launch(
             CLEAR_PADS,
-            kinds_of_codes(pattern.index_dtype, codes.dtype),
+            find_code_kinds(pattern.index_dtype, codes.dtype),
             ceil_div(len(pattern.headers), BLOCK_SLICES),
             slices=len(pattern.headers),
             headers=pattern.headers,
@@ -164,8 +164,8 @@ def clear_pads(on: CudaOperations, pattern: Pattern, codes: Array) -> None:
         )
 
 
-def slots_of_rows(pattern: Pattern) -> dict[str, Any]:
-    """Return the arguments that say which slots the rows of a pattern have."""
+def list_row_slots(pattern: Pattern) -> dict[str, Any]:
+    """Return the kernel arguments for the slots of a pattern's rows."""
     return {
         "rows": pattern.rows if len(pattern.rows) else None,
         "positions": pattern.positions,

@@ -25,35 +25,34 @@ ARRAYS = """
 """First parameters of every product of slices."""
 
 WIDE = 16
-"""Bytes of a value from which a step takes twice the registers of one of float64."""
+"""Bytes of a value with which a step takes twice the registers of float64."""
 
 WORD = 4
 """Bytes of a register."""
 
 IN_FLIGHT = 8
-"""Steps in flight as a rule: latency."""
+"""Steps in flight as a rule; they hide latency."""
 
 FEW_STEPS, IN_TURNS = 7.5, 4
-"""Steps of a slice, on average, up to which slices take turns, and steps in flight then: twice as many slices
-have registers at once."""
+"""Slices of up to so many steps on average take turns, with so many steps in flight: twice as many slices
+then have registers at once."""
 
 LAST_ALONE = {5: 3, 9: 3}
-"""Steps of a slice whose last one would be loaded alone by fours, and the steps in flight that avoid it."""
+"""Steps of a slice whose last step would be loaded alone by fours, and the steps in flight that avoid it."""
 
 FEWER_IN_FLIGHT = (16, 4), (0, 6)
-"""Bytes of a value, at least, and steps in flight where more slices run at once then, and it ends a wave
-sooner."""
+"""Least bytes of a value, and the fewer steps in flight with which more slices run at once and a wave is
+saved."""
 
 REGISTERS = 65_536
 """Of a multiprocessor."""
 
 MOST_REGISTERS = (1, 8, 48), (2, 8, 56), (8, 8, 80), (8, 4, 64)
-"""Words of a number of x and a stored value, steps in flight, and registers of a lane: with as few as the
-compiler would take it asks for x between products, and with more fewer slices run at once. What is not named
-is left to the compiler."""
+"""Words of a number of x and a stored value, steps in flight, and registers of a lane. With fewer registers
+the compiler loads x between products; with more, fewer slices run at once. It decides the other cases."""
 
 SLICE_REGISTERS = 24
-"""Registers of a lane that a slice takes beside its steps in flight."""
+"""Registers of a lane besides those of its steps in flight."""
 
 SIGNATURE = Signature(
     "spmv/slices.cu",
@@ -81,8 +80,8 @@ def defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
 
     Registers are bounded where x and y have the matrix's own type.
     """
-    steps, kept = in_flight(plan), kept_share(plan)
-    registers = _most_registers(plan, steps) if kinds.x == kinds.y == plan.dtype else 0
+    steps, kept = choose_in_flight(plan), choose_kept_share(plan)
+    registers = _limit_registers(plan, steps) if kinds.x == kinds.y == plan.dtype else 0
     constants = plan_defines(plan) | {"DASP_IN_FLIGHT": str(steps)}
     if kept:
         constants["DASP_KEEP"] = f"{kept}f"
@@ -116,7 +115,7 @@ def threads(plan: Plan) -> int:
 
 
 def take_turns(plan: Plan) -> bool:
-    """Return True if there are more slices than run at the same time, of few steps each."""
+    """Return True if slices are short and more than run at the same time."""
     return _take_turns(plan, FEW_STEPS)
 
 
@@ -125,13 +124,12 @@ def _take_turns(plan: Plan, few: float) -> bool:
     return slices > plan.pattern.choice.model.wave_slices and steps <= few * slices
 
 
-def in_flight(plan: Plan) -> int:
+def choose_in_flight(plan: Plan) -> int:
     """Return the number of steps of a slice that a warp loads before it multiplies the first.
 
-    Fewer steps take fewer registers, so that more slices run at once. That pays where short slices of one row
-    a lane take turns; among longer slices, the others would wait for these. It also pays where the last
-    slices would wait for all others: then all run at once or, with wide values, in fewer turns. A row that is
-    cut waits for its segments in any case.
+    Fewer steps take fewer registers, so more slices run at once. That pays in two cases: short slices with
+    one row to a lane take turns; or all slices then run at once, or in fewer turns if values are wide. A row
+    that is cut waits for its segments in any case.
     """
     pattern, width = plan.pattern, plan.values.codes.itemsize
     wide = width >= WIDE
@@ -143,20 +141,20 @@ def in_flight(plan: Plan) -> int:
     if pattern.segments or not slices:
         return usual
     fewer = next(steps for least, steps in FEWER_IN_FLIGHT if width >= least)
-    waves = ceil_div(slices, slices_at_once(plan, fewer))
+    waves = ceil_div(slices, estimate_slices_at_once(plan, fewer))
     if waves > 1 and not wide:
         return usual
 
     def turns(in_flight: int) -> int:
         return 1 + ceil_div(steps, slices * in_flight)
 
-    usual_waves = ceil_div(slices, slices_at_once(plan, usual))
+    usual_waves = ceil_div(slices, estimate_slices_at_once(plan, usual))
     pays = waves < usual_waves and (wide or waves * turns(fewer) < usual_waves * turns(usual))
     return fewer if pays else usual
 
 
-def _most_registers(plan: Plan, in_flight: int) -> int:
-    """Return the most registers of a lane; 0 where the compiler decides, as it does for large blocks."""
+def _limit_registers(plan: Plan, in_flight: int) -> int:
+    """Return the limit of a lane's registers, or 0 to leave it to the compiler, as for large blocks."""
     values, x = plan.values, plan.dtype.itemsize
     code = 0 if values.coding == Coding.EQUAL else values.codes.itemsize
     words = ceil_div(x, WORD) + ceil_div(x if values.coding == Coding.DICTIONARY else code, WORD)
@@ -167,19 +165,19 @@ def _most_registers(plan: Plan, in_flight: int) -> int:
     return 0
 
 
-def slices_at_once(plan: Plan, in_flight: int) -> int:
-    """Estimate how many slices run at the same time, from the registers that so many steps in flight take."""
+def estimate_slices_at_once(plan: Plan, in_flight: int) -> int:
+    """Estimate the slices that run at the same time from the registers of the steps in flight."""
     of_step = 2 + ceil_div(plan.dtype.itemsize, WORD)
     registers = round_up(SLICE_REGISTERS + of_step * in_flight, 8)
-    if plan.values.codes.itemsize >= WIDE:  # which take all that they may
-        registers = _most_registers(plan, in_flight) or registers
+    if plan.values.codes.itemsize >= WIDE:  # the compiler uses all registers allowed
+        registers = _limit_registers(plan, in_flight) or registers
     blocks = REGISTERS // (registers * threads(plan))
     choice = plan.pattern.choice
     return int(choice.model.multiprocessors * max(blocks, 1) * choice.warps)
 
 
-def kept_share(plan: Plan) -> float:
-    """Return the share of a plan that is told to stay in the L2 until the next product, in steps of 0.05."""
+def choose_kept_share(plan: Plan) -> float:
+    """Return the share of a plan to keep in the L2 cache until the next product, in steps of 0.05."""
     model: CostModel = plan.pattern.choice.model
     (least, most), size = model.kept_plans, plan.nbytes
     if not least <= size <= most:
@@ -199,7 +197,7 @@ def arguments(plan: Plan, scratch: Scratch) -> dict[str, Any]:
 
 
 def plan_arguments(plan: Plan) -> dict[str, Any]:
-    """Return those of them that belong to the plan."""
+    """Return the kernel's arguments that belong to the plan."""
     pattern, values = plan.pattern, plan.values
     return {
         "headers": pattern.headers,
@@ -221,38 +219,37 @@ def plan_arguments(plan: Plan) -> dict[str, Any]:
 # ---- with a dot product of y -------------------------------------------------------------------------
 
 DOT_SIGNATURE = SIGNATURE.extended("const X* w\n double* sums\n int run")
-"""The other parameters of a product that leaves w'y, or that and y'y."""
+"""The signature of a product that also leaves w'y, or w'y and y'y."""
 
 DOT_TYPES = np.dtype(np.float32), np.dtype(np.float64)
-"""Of x and y there."""
+"""Types of x and y there."""
 
 
-def most_dot_blocks(plan: Plan) -> int:
-    """Return the most blocks of such a product whose warps take one slice each: those that run at once.
+def limit_dot_blocks(plan: Plan) -> int:
+    """Return the most blocks of such a product, each with a slice to a warp, that run at once.
 
-    Who needs the dot product adds up a sum of each block. Of more blocks, where slices are short, as many are
-    launched as run at the same time, and their warps take slices by turns.
+    Each block leaves a sum, which the caller adds up. Where short slices need more blocks, as many blocks are
+    launched as run at the same time, and their warps take slices in turn.
     """
     return int(plan.pattern.choice.model.wave_slices // FEW_WARPS)
 
 
 def pays_to_dot(plan: Plan, blocks: int) -> bool:
-    """Return True if a product by so many blocks is to leave a dot product by itself, without a pass.
+    """Return True if a product of so many blocks should leave the dot product, rather than a pass of its own.
 
-    Every block waits for its slowest warp. Slices that are longer than usual lose more by that than the pass
-    that is saved: on an H200 minres takes 24.2 microseconds an iteration for fem3:30 in slices of 39 steps,
-    and 20.7 with a pass.
+    A block waits for its slowest warp. With slices longer than usual this costs more than the pass: on an
+    H200 minres takes 24.2 microseconds an iteration for fem3:30 in slices of 39 steps, and 20.7 with a pass.
     """
     pattern = plan.pattern
     if len(pattern.bases) > pattern.choice.model.most_steps * len(pattern.headers):
         return False
-    return blocks <= most_dot_blocks(plan) or (not pattern.segments and take_turns(plan))
+    return blocks <= limit_dot_blocks(plan) or (not pattern.segments and take_turns(plan))
 
 
 def dot_defines(plan: Plan, *, square: bool) -> dict[str, str]:
-    """Return the compile-time constants for w'y, or for that and y'y, of a plan in slices.
+    """Return the compile-time constants for w'y, or with `square` for w'y and y'y.
 
-    Dot products take registers too, so fewer steps are in flight wherever slices take turns.
+    Dot products take registers too, so fewer steps are in flight where slices take turns.
     """
     steps = IN_TURNS if take_turns(plan) else IN_FLIGHT
     return {"DASP_DOT": "2" if square else "1", "DASP_IN_FLIGHT": str(steps)}

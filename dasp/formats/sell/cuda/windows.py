@@ -1,4 +1,4 @@
-"""Rows in the order of each sort window, cut into slices, and counts of these."""
+"""Sort rows in each sort window on a GPU, cut them into slices, and count these."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ SORT_THREADS, SORT_TILE, CHUNK, CHUNKS = 1024, TILE_ROWS, 128, 64
 """Threads of a block that sorts, its elements, and elements that it counts at once: kernels/csr/sort.cuh."""
 
 AT_ONCE, WINDOW_BITS = 4, 16
-"""Windows in which one launch sorts, and bits in which it is told of each: kernels/pack/windows.cu."""
+"""Windows that one launch sorts, and the bits that describe each: kernels/pack/windows.cu."""
 
 CUT_THREADS, CUT_TILE, TILE_WORDS = 512, 2048, 2 + WARP
-"""Threads of a block that cuts, its positions, and words that say what a chain of slices does there:
+"""Threads and positions of a block that cuts, and its words for the chain of slices:
 kernels/pack/cut.cu."""
 
 NUMBERS, SAMPLED = 8, slice(3, 7)
-"""Numbers of a candidate, and those of a sample of its slices among them: kernels/pack/cut.cuh."""
+"""Counts of a candidate, and which of them are of a sample of its slices: kernels/pack/cut.cuh."""
 
 PLACES, SHARED_SLOTS = 24, 20_480
-"""Places in a sample, and most words of a table in shared memory, of which a multiprocessor has two:
+"""Places in a sample, and most words of a table in shared memory, of which two fit a multiprocessor:
 kernels/pack/sectors.cu."""
 
 SHARE, FLOOR = 0.6, 8 << 20
-"""Share of the bytes of a matrix, or bytes if more, in which windows are tried side by side."""
+"""Memory in which windows are tried side by side: a share of the matrix's bytes, at least so many bytes."""
 
 SORT_WINDOWS = Signature(
     "pack/windows.cu",
@@ -116,23 +116,23 @@ COUNT_SECTORS = Signature(
 
 
 class Orders(NamedTuple):
-    """Rows in the orders of several sort windows, and how they are cut.
+    """Rows in the orders of several sort windows, and their cut into slices.
 
     Attributes
     ----------
     windows : tuple of int
         0, or from 1 to m, rising, one for each candidate.
     unmoved : int
-        1 if the first candidate is the order of the caller, which is not stored, else 0.
+        1 if the first candidate is the caller's order, which is not stored, else 0.
     rows : Array, shape (candidates - unmoved, stride), or None
         The row at each position of each other candidate.
     stride : int
     positions : int
         Rows of an order.
     before : Array, shape (candidates * TILE_WORDS * tiles,), uint64
-        How the chain of slices comes to each tile of positions: kernels/pack/cut.cu.
+        The state of the chain of slices at the start of each tile of positions: kernels/pack/cut.cu.
     totals : Array, shape (candidates * NUMBERS,), uint64
-        Slices, steps and full steps of each candidate, and room for numbers of a sample of them.
+        Slices, steps and full steps of each candidate, and room for the counts of a sample.
     """
 
     windows: tuple[int, ...]
@@ -150,7 +150,7 @@ class Orders(NamedTuple):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of kernels that go through them."""
+        """The arguments of kernels that read the orders."""
         return {
             "unmoved": self.unmoved,
             "rows": self.rows,
@@ -183,7 +183,7 @@ def try_windows(
     blocks: tuple[int, int, int],
     tiles: int,
 ) -> Tried:
-    """See `Primitives`; as many windows side by side as their share of the matrix's memory holds."""
+    """See `Primitives`; as many windows are tried side by side as `SHARE` and `FLOOR` allow."""
     m = csr.shape[0]
     rows = tiles * SORT_TILE or m
     each = rows * (survey.detail.kinds.types["Index"].itemsize + 1)
@@ -191,8 +191,8 @@ def try_windows(
     found: dict[int, SliceStatistics] = {}
     orders = None
     while windows:
-        orders = None  # gives its memory back before more is taken
-        # As many that are stored, and the caller's order with them.
+        orders = None  # free its memory before more is allocated
+        # The caller's order is not stored, so it comes in addition.
         some = windows[: at_once + _is_unmoved(windows, bool(tiles or survey.long_rows))]
         windows = windows[len(some) :]
         widths = tuple([min(window, rows) for window in some]) if tiles else some
@@ -203,16 +203,16 @@ def try_windows(
         for window, (*counted, _) in zip(some, zip(*[numbers] * NUMBERS, strict=True), strict=True):
             found[window] = SliceStatistics(*counted)
     if tiles:
-        return Tried({window: slices.scaled(m, rows) for window, slices in found.items()}, None)
+        return Tried({window: slices.scale(m, rows) for window, slices in found.items()}, None)
     return Tried(found, orders)
 
 
 def cut_orders(
     on: CudaOperations, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...], tiles: int = 0
 ) -> Orders:
-    """Sort rows in each of the windows, and cut them into slices; nothing is read.
+    """Sort rows in each of the windows, and cut them into slices; nothing is read back.
 
-    If `tiles` is not 0, only the rows of so many tiles, among which long rows are empty ones.
+    If `tiles` is not 0, sort the rows of so many tiles alone, with long rows as empty ones.
     """
     device, count, m = on.device, len(windows), csr.shape[0]
     stride = tiles * SORT_TILE or m
@@ -240,7 +240,7 @@ def cut_orders(
 
 
 def _is_unmoved(windows: tuple[int, ...], leaves_out: bool) -> int:
-    """Return 1 if the first window leaves all rows where they are, else 0."""
+    """Return 1 if the first window leaves all rows in their place, else 0."""
     return int(bool(windows) and not windows[0] and not leaves_out)
 
 
@@ -253,7 +253,7 @@ def _sort_rows(
     left_out: bool,
     rows: Array,
 ) -> None:
-    """Write the rows in slices in the order of each window: narrow ones at once, wider ones in turn."""
+    """Write rows in the order of each window: narrow windows together, wider ones one by one."""
     m, (_, count) = csr.shape[0], rows.shape
     kinds, widths = survey.detail.kinds, [min(window, count) for window in windows]
     arguments: dict[str, Any] = {
