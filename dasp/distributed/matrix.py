@@ -38,10 +38,10 @@ RUN = 4
 Measured on two H200s: an iteration of cg on poisson3d:160 takes 84, 84 and 92 us with 1, 4 and 8."""
 
 HIDDEN_SUM_BYTES = 48
-"""Memory traffic of a row of the three vectors more, each read and written, that it takes to let the sums of
-conjugate gradients travel beside a product. On H200s, an iteration so, and with a sum that is waited for: on
-two poisson3d:64 takes 17 and 22 us, poisson3d:128 49 and 42, on four poisson3d:128 27 and 28. Systems that
-small are faster on one GPU: poisson3d:64 takes 8 us, and poisson3d:128 62."""
+"""Bytes of a row of the three vectors, each read and written, that conjugate gradients need more where their
+sums travel beside a product. An iteration on H200s, with sums that travel and with sums that are waited for:
+poisson3d:64 on two takes 17 and 22 us, poisson3d:128 on two 49 and 42, poisson3d:128 on four 27 and 28.
+Systems that small are faster on one GPU, where poisson3d:64 takes 8 us and poisson3d:128 62."""
 
 
 class SpMatrix:
@@ -70,8 +70,11 @@ class SpMatrix:
     device : str
         `cpu` or `cuda:N`, of this rank.
     comm : Communicator
-    call : Call
-        A context for work that all ranks do together, as one call: see `Communicator`.
+    call : context manager
+        For work that all ranks do together, as one call: see `Communicator`.
+    hidden_sums : bool
+        True if `cg` takes the form whose sums travel beside its products, as it does by default on GPUs that
+        have few rows each, where a sum takes longer than the three vectors more; see docs/distributed.md.
 
     Examples
     --------
@@ -112,8 +115,9 @@ class SpMatrix:
         self._backend = devices.find(device)
         mine = self.interior.nnz + self.halo.nnz, self._backend.find_cost_model(device).launch_bytes
         counts, launch_bytes = zip(*comm.gather(mine), strict=True)
-        self.nnz, self._launch_bytes = sum(counts), min(launch_bytes)  # which all ranks know alike
-        self.hidden_sums = self._is_small()
+        self.nnz = sum(counts)
+        vector_bytes = HIDDEN_SUM_BYTES * self.shape[0] / comm.size
+        self.hidden_sums = device != "cpu" and vector_bytes <= min(launch_bytes)
         self._exchanges = self._make_exchanges()
         self._transposes: dict[str, Self] = {}
 
@@ -122,17 +126,9 @@ class SpMatrix:
             self.comm, self.device, self._pattern, self._halo_rows, self.local_shape, self.dtype
         )
 
-    def _is_small(self) -> bool:
-        """Return True if a sum over GPUs takes longer than the vectors it takes to hide it.
-
-        A sum over CPUs is always waited for.
-        """
-        rows = self.shape[0] / self.comm.size
-        return self.device != "cpu" and rows * HIDDEN_SUM_BYTES <= self._launch_bytes
-
     def _warn_if_small(self) -> None:
-        """Say once, on rank 0, that one GPU would be faster."""
-        if self._is_small() and self.comm.size > 1 and self.comm.rank == 0:
+        """Say on rank 0 that one GPU would be faster, as for all systems so small that sums are hidden."""
+        if self.hidden_sums and self.comm.size > 1 and self.comm.rank == 0:
             warnings.warn(
                 f"A has {self.shape[0]:,} rows on {self.comm.size} GPUs; one alone is faster for so few",
                 stacklevel=4,
@@ -427,14 +423,6 @@ class SpMatrix:
         space: Space = module.make_space(self.comm, self.device, dtype)
         return space
 
-    def __getattr__(self, name: str) -> NoReturn:
-        """Raise an AttributeError, which says where an attribute of SciPy's matrices is found instead."""
-        remedy = ""
-        if not name.startswith("_") and hasattr(scipy.sparse.csr_array, name):
-            remedy = f"; D.local_rows().{name} is that of this rank's rows"
-        told = f"a matrix over ranks has no attribute {name!r}{remedy}"
-        raise AttributeError(told, name=name, obj=self)
-
     @leave_together
     def with_values(self, data: ArrayLike) -> Self:
         """Return the matrix with the same pattern and other values; all ranks call it.
@@ -548,6 +536,14 @@ class SpMatrix:
     def diagonal_block(self) -> scipy.sparse.csr_array:
         """Return this rank's rows and columns, the block on the diagonal, as a new CSR array on the host."""
         return self.interior.to_scipy()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise an AttributeError, which says where an attribute of SciPy's matrices is found instead."""
+        remedy = ""
+        if not name.startswith("_") and hasattr(scipy.sparse.csr_array, name):
+            remedy = f"; D.local_rows().{name} is that of this rank's rows"
+        told = f"a matrix over ranks has no attribute {name!r}{remedy}"
+        raise AttributeError(told, name=name, obj=self)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse to be pickled or copied.

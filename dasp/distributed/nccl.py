@@ -151,11 +151,12 @@ class NcclTransport:
             mailbox, host, turns = self._free.pop() if self._free else self._make_mailbox()
             weakref.finalize(holder, self._free.append, (mailbox, host, turns)).atexit = False
             taken = {"turns": turns, "mailbox": mailbox}
-            begin = Launch(_kernel(BEGIN), BEGIN, {}, taken, blocks=1, threads=1)
+            constants = {"DASP_THREADS": str(THREADS)}
+            begin = Launch(BEGIN.load(constants), BEGIN, {}, taken, blocks=1, threads=1)
             lying = received.reshape(-1).view(np.uint8)
             taken |= {"received": lying, "nbytes": lying.size, "given_up": self._given_up}
             blocks = min(count_blocks(lying.size), MOST_BLOCKS)
-            return begin, Launch(_kernel(END), END, {}, taken, blocks=blocks, threads=THREADS)
+            return begin, Launch(END.load(constants), END, {}, taken, blocks=blocks, threads=THREADS)
 
     def _make_mailbox(self) -> tuple[DeviceArray, Any, DeviceArray]:
         """Return two numbers in the host's memory, for kernels and for the host, and a counter."""
@@ -250,8 +251,3 @@ class NcclTransport:
         with contextlib.suppress(RuntimeError):
             self._device.synchronize()
         self._watch.hurry()
-
-
-def _kernel(signature: Signature) -> Any:
-    constants = {"DASP_THREADS": str(THREADS)}
-    return signature.load(constants)

@@ -144,12 +144,11 @@ def test_halo_values_are_those_of_their_columns() -> None:
     run_ranks(3, work)
 
 
-@pytest.mark.parametrize(("size", "device", "told"), [(2, "cuda:0", 1), (1, "cuda:0", 0), (2, "cpu", 0)])
-def test_small_systems_on_several_gpus_are_warned_of(size: int, device: str, told: int) -> None:
+@pytest.mark.parametrize(("size", "hidden", "told"), [(2, True, 1), (1, True, 0), (2, False, 0)])
+def test_small_systems_on_several_gpus_are_warned_of(size: int, hidden: bool, told: int) -> None:
     D = object.__new__(SpMatrix)
-    D.comm, D.device = ThreadCommunicator(0, size, {}), device
+    D.comm, D.hidden_sums = ThreadCommunicator(0, size, {}), hidden
     D.rows = D.columns = Parts(np.array([0, 5, 36]), 0)
-    D._launch_bytes = 1000.0
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         D._warn_if_small()
