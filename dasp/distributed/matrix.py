@@ -190,7 +190,7 @@ class SpMatrix:
             return place, read_rows(local, place)
 
         place, mine = agree(
-            comm, read, lambda found: {"kind of device": found[0][:3], "columns of A": found[1].shape[1]}
+            comm, read, lambda two: {"kind of device": two[0][:3], "columns of A": two[1].shape[1]}
         )
         counts = comm.gather((mine.shape[0], columns))
 
@@ -199,9 +199,9 @@ class SpMatrix:
             return parts, split(mine, parts[1])
 
         parts, pieces = agree(comm, cut)
-        made = cls(comm, parts, pieces, policy, place)
-        made._warn_if_small()
-        return made
+        D = cls(comm, parts, pieces, policy, place)
+        D._warn_if_small()
+        return D
 
     @classmethod
     def from_scipy(
@@ -453,10 +453,10 @@ class SpMatrix:
                 )
             return self.interior.with_values(values[self._own]), self.halo.with_values(values[~self._own])
 
-        made = agree(self.comm, work, lambda two: {"dtype of data": two[0].dtype.name})
+        plans = agree(self.comm, work, lambda two: {"dtype of data": two[0].dtype.name})
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        (other.interior, other.halo), other._transposes = made, {}
+        (other.interior, other.halo), other._transposes = plans, {}
         if other.dtype != self.dtype:
             other._exchanges = other._make_exchanges()
         return other
@@ -542,8 +542,8 @@ class SpMatrix:
         remedy = ""
         if not name.startswith("_") and hasattr(scipy.sparse.csr_array, name):
             remedy = f"; D.local_rows().{name} is that of this rank's rows"
-        told = f"a matrix over ranks has no attribute {name!r}{remedy}"
-        raise AttributeError(told, name=name, obj=self)
+        message = f"a matrix over ranks has no attribute {name!r}{remedy}"
+        raise AttributeError(message, name=name, obj=self)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse to be pickled or copied.

@@ -69,10 +69,10 @@ def _group(nccl: Any) -> Iterator[None]:
 class NcclRows:
     """Rows of arrays that come later: packed, and sent by one group of NCCL's calls."""
 
-    def __init__(self, transport: NcclTransport, given: ExchangeRows) -> None:
+    def __init__(self, transport: NcclTransport, exchange: ExchangeRows) -> None:
         import cupy
 
-        sends, places, receives, received = given
+        sends, places, receives, received = exchange
         self._transport, self._stream = transport, cupy.cuda.get_current_stream
         self._begin, self._end = transport.around(received, self)
         count = max((end for _, _, end in sends), default=0)
@@ -142,21 +142,21 @@ class NcclTransport:
     def around(
         self, received: DeviceArray, holder: object
     ) -> tuple[Callable[[int], None], Callable[[int], None]]:
-        """Return two launches on a stream, for before and behind messages that come to an array.
+        """Return two launches on a stream, for before and behind messages whose numbers go to `received`.
 
-        They write to the host's memory, in a place of their own for as long as `holder` lives.
+        They tell the host how far the messages are, in a mailbox of their own for as long as `holder` lives.
         """
         with self._device:
             self._device.synchronize()  # launches that wrote there before have ended
             mailbox, host, turns = self._free.pop() if self._free else self._make_mailbox()
             weakref.finalize(holder, self._free.append, (mailbox, host, turns)).atexit = False
-            taken = {"turns": turns, "mailbox": mailbox}
+            arguments = {"turns": turns, "mailbox": mailbox}
             constants = {"DASP_THREADS": str(THREADS)}
-            begin = Launch(BEGIN.load(constants), BEGIN, {}, taken, blocks=1, threads=1)
-            lying = received.reshape(-1).view(np.uint8)
-            taken |= {"received": lying, "nbytes": lying.size, "given_up": self._given_up}
-            blocks = min(count_blocks(lying.size), MOST_BLOCKS)
-            return begin, Launch(END.load(constants), END, {}, taken, blocks=blocks, threads=THREADS)
+            begin = Launch(BEGIN.load(constants), BEGIN, {}, arguments, blocks=1, threads=1)
+            flat = received.reshape(-1).view(np.uint8)
+            arguments |= {"received": flat, "nbytes": flat.size, "given_up": self._given_up}
+            blocks = min(count_blocks(flat.size), MOST_BLOCKS)
+            return begin, Launch(END.load(constants), END, {}, arguments, blocks=blocks, threads=THREADS)
 
     def _make_mailbox(self) -> tuple[DeviceArray, Any, DeviceArray]:
         """Return two numbers in the host's memory, for kernels and for the host, and a counter."""
@@ -215,9 +215,9 @@ class NcclTransport:
             for rank, array in sends:
                 self._messages.send(array.data.ptr, array.nbytes, nccl.NCCL_INT8, rank, stream)
 
-    def rows(self, given: ExchangeRows) -> NcclRows:
+    def rows(self, exchange: ExchangeRows) -> NcclRows:
         """Prepare to send rows of arrays that come later; see `dasp.distributed.protocols.Transport`."""
-        return NcclRows(self, given)
+        return NcclRows(self, exchange)
 
     def wait(self, event: Event) -> None:
         """Wait on the host for an event.

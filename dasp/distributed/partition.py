@@ -227,16 +227,16 @@ def send_to_owners(
     ranks = owners.find_owners(columns)
     order = np.argsort(ranks, kind="stable")
     sends = find_spans(np.bincount(ranks, minlength=comm.size))
-    told = comm.gather({rank: end - first for rank, first, end in sends})
-    receives = find_spans([counts.get(comm.rank, 0) for counts in told])
+    counts = comm.gather({rank: end - first for rank, first, end in sends})
+    receives = find_spans([count.get(comm.rank, 0) for count in counts])
     arrived = []
     for array in arrays:
-        sent, came = array[order], np.empty(receives[-1][2] if receives else 0, array.dtype)
+        sent, received = array[order], np.empty(receives[-1][2] if receives else 0, array.dtype)
         comm.exchange(
             [(rank, sent[first:end]) for rank, first, end in sends],
-            [(rank, came[first:end]) for rank, first, end in receives],
+            [(rank, received[first:end]) for rank, first, end in receives],
         ).complete()
-        arrived.append(came)
+        arrived.append(received)
     return arrived, sends, receives
 
 
@@ -288,7 +288,7 @@ def write_parts(matrix: Any, ranks: int, folder: str | os.PathLike[str]) -> list
     partial = target.parent / f".{secrets.token_hex(8)}.partial"
     try:
         partial.mkdir()
-        found = _write(partial, rows, cut_rows(rows.indptr, ranks))
+        sizes = _write(partial, rows, cut_rows(rows.indptr, ranks))
         os.replace(partial, target)
     except OSError as error:
         raise MatrixFileError(
@@ -296,17 +296,17 @@ def write_parts(matrix: Any, ranks: int, folder: str | os.PathLike[str]) -> list
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return found
+    return sizes
 
 
 def _write(folder: Path, rows: scipy.sparse.csr_array, starts: Vector) -> list[tuple[int, int, int]]:
-    found = []
+    sizes = []
     for rank, (first, end) in enumerate(pairwise(starts.tolist())):
         part = rows[first:end]
         scipy.sparse.save_npz(folder / _name(rank, len(starts) - 1), part, compressed=False)
         others = part.indices[(part.indices < first) | (part.indices >= end)]
-        found.append((end - first, int(part.nnz), len(np.unique(others))))
-    return found
+        sizes.append((end - first, int(part.nnz), len(np.unique(others))))
+    return sizes
 
 
 def _name(rank: int, ranks: int) -> str:

@@ -235,10 +235,10 @@ def find_power_of_two(number: int) -> int:
 class PeerRows:
     """Messages between neighbours, as one launch; see `PeerTransport.rows`."""
 
-    def __init__(self, transport: PeerTransport, given: ExchangeRows) -> None:
+    def __init__(self, transport: PeerTransport, exchange: ExchangeRows) -> None:
         import cupy
 
-        sends, places, receives, received = given
+        sends, places, receives, received = exchange
         comm, dtype, columns = transport.comm, received.dtype, int(np.prod(received.shape[1:], dtype=int))
         row_bytes = dtype.itemsize * columns
         slot_bytes = align(row_bytes * len(received))
@@ -392,10 +392,10 @@ class PeerTransport:
 
         return add
 
-    def rows(self, given: ExchangeRows) -> PeerRows:
+    def rows(self, exchange: ExchangeRows) -> PeerRows:
         """Prepare to send rows of arrays that come later; see `dasp.distributed.protocols.Transport`."""
         with self._device:
-            return PeerRows(self, given)
+            return PeerRows(self, exchange)
 
     def wait(self, event: Event) -> None:
         """Wait on the host for an event.
@@ -424,8 +424,8 @@ class PeerTransport:
         own, want = np.arange(3) + 3.0 * rank, size * np.arange(3 * size) + 50.0 * size * (size - 1)
         with self._device:
             sent = xp.arange(3 * size, dtype=np.float64) + 100 * rank
-            came, total = (xp.full(3 * size, np.nan) for _ in range(2))
-            rows, add = self.rows(ExchangeRows(others, None, others, came)), self.sum(sent, total)
+            received, total = (xp.full(3 * size, np.nan) for _ in range(2))
+            rows, add = self.rows(ExchangeRows(others, None, others, received)), self.sum(sent, total)
             try:
                 for _ in range(3):
                     rows(sent)
@@ -433,7 +433,7 @@ class PeerTransport:
                 self._event.record(self._current())
                 await_event(self.comm, self._event, self.give_up, TRIAL)
                 good = bool((total.get() == want).all()) and all(
-                    (came[first:end].get() == own + 100 * other).all() for other, first, end in others
+                    (received[first:end].get() == own + 100 * other).all() for other, first, end in others
                 )
             except RuntimeError:  # of this module or of CUDA's
                 good = False

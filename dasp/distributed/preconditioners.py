@@ -142,7 +142,7 @@ class RankPreconditioner:
         TypeError, ValueError
             For another type, and for a polynomial in D, which computes in D's.
         """
-        wanted = self._matrix.agree(lambda: np.dtype(dtype), lambda found: {"dtype": found.name})
+        wanted = self._matrix.agree(lambda: np.dtype(dtype), lambda wanted: {"dtype": wanted.name})
         return RankPreconditioner(self._matrix, self._own.astype(wanted))
 
 
@@ -240,7 +240,7 @@ def chebyshev(
         return _check.count("degree", degree, most=MOST_STEPS), interval
 
     _check_ranks(D)
-    steps, interval = D.agree(check, lambda found: {"degree": found[0], "bounds": found[1], "ratio": ratio})
+    steps, interval = D.agree(check, lambda two: {"degree": two[0], "bounds": two[1], "ratio": ratio})
     return RankPreconditioner(D, RankPolynomial(D, steps, ratio, interval))
 
 
@@ -294,8 +294,8 @@ class RankMultigrid(Cycle):
         comm, options, root = matrix.comm, self._options, self._root
         of_root = None
         if setup is not None:
-            found = [host_radius(one.A, options, coarse=k > 0) for k, one in enumerate(setup.smoothed)]
-            of_root = setup.rows, found
+            smoothed = enumerate(setup.smoothed)
+            of_root = setup.rows, [host_radius(one.A, options, coarse=k > 0) for k, one in smoothed]
         facts = comm.gather(of_root)[root]
         assert facts is not None
         sizes, radii = facts  # the rows of all levels; the spectral radii of those that are smoothed
@@ -416,8 +416,8 @@ def multigrid(
         return levels, options, computed
 
     _check_ranks(D)
-    asked = {"smoother": smoother, "cycle": cycle, "sweeps": sweeps, "degree": degree, "root": root}
-    levels, options, mine = D.agree(check, lambda _: {**asked, "dtype": dtype and np.dtype(dtype).name})
+    arguments = {"smoother": smoother, "cycle": cycle, "sweeps": sweeps, "degree": degree, "root": root}
+    levels, options, mine = D.agree(check, lambda _: {**arguments, "dtype": dtype and np.dtype(dtype).name})
     computed = D.comm.gather(mine)[root]
     assert computed is not None
     setup = D.agree(lambda: set_up(levels) if D.comm.rank == root else None)

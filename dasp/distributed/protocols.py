@@ -67,7 +67,7 @@ class Transport(Protocol):
         They may be one array.
         """
 
-    def rows(self, given: ExchangeRows) -> Callable[[DeviceArray], None]:
+    def rows(self, exchange: ExchangeRows) -> Callable[[DeviceArray], None]:
         """Prepare to send rows of an array that comes later, and to receive those of others."""
 
     def check(self) -> None:
