@@ -35,11 +35,6 @@ def families() -> dict[str, str]:
     return {family.usage: family.summary for family in _FAMILIES.values()}
 
 
-def examples() -> dict[str, str]:
-    """Return a specification of every family, by its name, that builds in well under a second."""
-    return {family.name: family.example for family in _FAMILIES.values()}
-
-
 def is_model(spec: str) -> bool:
     """Return True if the text `spec` names a known family, with or without its sizes.
 

@@ -11,7 +11,7 @@ import scipy.io
 import scipy.sparse
 
 from dasp.io import load_matrix
-from dasp.models import examples, generate
+from dasp.models import generate
 from tests.support.files import GOOD, refusal, same, write
 
 
@@ -50,7 +50,7 @@ def test_a_file_goes_before_a_model_of_that_name(tmp_path: Path, monkeypatch: py
         ("a\0b", ["must be a file"]),
         ("x" * 5000, ["xxx"]),
         ("poison3d:4", ["unknown model", "did you mean poisson3d?"]),
-        ("poisson3d", ["was given 0 parameters", examples()["poisson3d"]]),
+        ("poisson3d", ["was given 0 parameters", "poisson3d:20"]),
         ("poisson3d:-1", ["at least 1"]),
         ("dense:10000000", ["half of this machine's memory"]),
     ],

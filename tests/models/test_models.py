@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from dasp.models import examples, families, generate, is_model
-
-EXAMPLES = examples()
+from dasp.models import families, generate, is_model
+from tests.support.gallery import EXAMPLES, FAMILIES
 
 
 def lengths(matrix: csr_array) -> np.ndarray:
@@ -60,14 +59,11 @@ def test_a_family_is_listed_with_a_line(name: str) -> None:
 
 
 def test_an_estimate_is_not_far_below_the_truth() -> None:
-    from dasp.models import _FAMILIES
-
-    for name, spec in EXAMPLES.items():
-        family = _FAMILIES[name]
-        rows, entries = family.size(*family.read(spec.split(":")[1:]))
-        matrix = generate(spec)
-        assert 0.9 * matrix.nnz <= entries <= 4 * matrix.nnz, name
-        assert matrix.shape[0] <= rows, name
+    for family in FAMILIES:
+        rows, entries = family.size(*family.read(family.example.split(":")[1:]))
+        matrix = generate(family.example)
+        assert 0.9 * matrix.nnz <= entries <= 4 * matrix.nnz, family.name
+        assert matrix.shape[0] <= rows, family.name
 
 
 @given(n=st.integers(1, 9))

@@ -8,6 +8,12 @@ import numpy as np
 from hypothesis import strategies as st
 from scipy.sparse import coo_array, csr_array
 
+from dasp.models import lattice, unstructured
+
+FAMILIES = (*lattice.FAMILIES, *unstructured.FAMILIES)
+EXAMPLES = {family.name: family.example for family in FAMILIES}
+"""A small model matrix of every family."""
+
 LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 31, 32, 33, 63, 64, 65, 255, 256, 257)
 """Row lengths around every threshold of the format of the paper."""
 

@@ -27,12 +27,12 @@ from dasp.formats.sell.cpu.layout import rises_at
 from dasp.formats.sell.cpu.values import count_values, encode
 from dasp.formats.sell.cuda import vector as cuda
 from dasp.formats.sell.pattern import CODE_TYPES, Coding, Width, unpack_shape, view_deltas
-from dasp.models import examples, generate
+from dasp.models import generate
 from dasp.runtime.cpu import threads
 from dasp.runtime.dtypes import into
 from dasp.runtime.sizes import HUGE_PAGE, new_array
 from tests.support.executors import EXECUTORS, multiply
-from tests.support.gallery import from_lengths, matrices
+from tests.support.gallery import EXAMPLES, from_lengths, matrices
 from tests.support.planned import MODELS, Tuned, plan_of
 from tests.support.reference import assert_close
 from tests.support.slots import expand
@@ -465,7 +465,7 @@ def nbytes(part: SimpleNamespace) -> int:
 
 def test_a_plan_is_hardly_larger_than_csr_and_mostly_smaller():
     ratios = {}
-    for spec in examples().values():
+    for spec in EXAMPLES.values():
         matrix = generate(spec)
         csr = 12 * matrix.nnz + 4 * (matrix.shape[0] + 1)
         ratios[spec] = nbytes(slices_of(matrix)) / csr
