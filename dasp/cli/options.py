@@ -7,9 +7,7 @@ used, so that `--help` answers at once.
 from __future__ import annotations
 
 import argparse
-import importlib
 import math
-import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -124,21 +122,6 @@ def plan_timed(matrix: csr_array, format: str, device: str) -> tuple[SpMatrix, f
     start = time.perf_counter()
     planned = SpMatrix(matrix, device, policy=policy)
     return planned, time.perf_counter() - start
-
-
-def shows_progress() -> bool:
-    """Return True if a bar is shown: on a terminal's standard error, if tqdm is installed."""
-    if not _on_terminal():
-        return False
-    try:
-        importlib.import_module("tqdm")
-    except ImportError:
-        return False
-    return True
-
-
-def _on_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def positive(text: str) -> int:

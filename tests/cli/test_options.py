@@ -14,7 +14,7 @@ import dasp
 from dasp.cli import main as cli
 from dasp.cli import options
 from dasp.models import generate
-from tests.support.command import CPU, error, run
+from tests.support.command import error, run
 
 
 def test_a_plan_is_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -36,18 +36,6 @@ def test_usual_calls_are_compiled(
         "products of float64 with powerlaw:300",
         "solves of float64",
     ]
-
-
-def test_on_a_terminal_without_tqdm_no_bar_is_shown(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(options, "_on_terminal", lambda: True)
-    assert options.shows_progress()
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-    assert not options.shows_progress()
-    for words in (["solve", "poisson2d:12"], ["plan", "poisson2d:12", str(tmp_path / "a.plan")]):
-        status, _, stderr = run(capsys, *words, *CPU)
-        assert (status, stderr) == (0, "")
 
 
 def test_missing_matplotlib_says_how_to_get_it(

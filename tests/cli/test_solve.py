@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -214,12 +215,30 @@ def test_not_converging_is_exit_status_1_with_a_line(capsys: pytest.CaptureFixtu
     assert "3 iterations were made" in lines[0]
 
 
-def test_a_solution_is_judged_by_its_true_residual() -> None:
-    matrix, b = generate("poisson2d:5"), np.ones(25)
-    x = scipy.sparse.linalg.spsolve(matrix.tocsc(), b)
-    for wrong in (np.full(25, np.nan), 0 * x, x + 1e-6, np.full(25, np.inf)):
-        assert systems.judge("dasp cg", matrix, wrong, b, 1e-8, 1, 0.0, 0.1, "why").problem == "why"
-    assert systems.judge("dasp cg", matrix, x, b, 1e-8, 1, 0.0, 0.1, "why").problem == ""
+def test_a_solution_is_judged_by_its_true_residual(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = solve.solve
+    for wrong in (np.full(25, np.nan), np.zeros(25), np.full(25, np.inf), None):
+
+        def lie(*given: Any, wrong: Any = wrong, **options: Any) -> Any:
+            x, stats = real(*given, **options)
+            return x + 1e-6 if wrong is None else wrong, stats
+
+        monkeypatch.setattr(solve, "solve", lie)
+        status, out, _ = run(capsys, "solve", "poisson2d:5", *CPU)
+        assert status == 1
+        assert "\nnot converged: " in out
+
+
+def test_a_bar_is_shown_on_a_terminal_if_tqdm_is_installed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solve, "on_terminal", lambda: True)
+    assert "iterations" in run(capsys, "solve", "poisson2d:12", *CPU)[2]
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    status, _, stderr = run(capsys, "solve", "poisson2d:12", *CPU)
+    assert (status, stderr) == (0, "")
 
 
 def test_single_precision_gets_a_tolerance_it_can_reach(
