@@ -24,7 +24,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.cli.devices import Baselines, numba_candidate, scipy_candidate
+from dasp.cli.devices import Makers, numba_candidate, scipy_candidate
 from dasp.cli.timing import Candidate
 
 NAMES = ("scipy", "numba_csr", "mkl")
@@ -131,8 +131,7 @@ def mkl_candidate(csr: Any, x: NDArray[Any], threads: int, operation: int = NON_
     return Candidate(
         "mkl",
         run,
-        lambda: y,
-        lambda: y.fill(np.nan),
+        y,
         setup_ms=1e3 * (time.perf_counter() - started),
         cooldown_seconds=OPENMP_SPIN_SECONDS,
         close=lambda: library.mkl_sparse_destroy(handle),
@@ -142,8 +141,8 @@ def mkl_candidate(csr: Any, x: NDArray[Any], threads: int, operation: int = NON_
 
 def build(
     csr: Any, x: NDArray[Any], *, names: Collection[str] = NAMES, threads: int = 1, transpose: bool = False
-) -> Baselines:
-    """Make the host's baselines of one matrix, or of the product with its transpose.
+) -> Makers:
+    """Return the makers of the host's baselines of one matrix, or of the product with its transpose.
 
     Parameters
     ----------
@@ -156,25 +155,18 @@ def build(
     threads : int
         Threads of numba and MKL.
     transpose : bool
-
-    Returns
-    -------
-    Baselines
-        Those that run, and those that do not with the reason.
     """
     numba.set_num_threads(threads)
-    made = Baselines()
-    for name in (n for n in NAMES if n in names):
-        try:
-            if name == "scipy":
-                made.candidates.append(scipy_candidate(csr.T if transpose else csr, x))
-            elif name == "numba_csr":
-                if transpose:
-                    raise RuntimeError("the loop over rows has no product with the transpose")
-                made.candidates.append(numba_candidate(csr, x))
-            else:
-                operation = TRANSPOSE if transpose else NON_TRANSPOSE
-                made.candidates.append(mkl_candidate(csr, x, threads, operation))
-        except RuntimeError as error:
-            made.missing[name] = str(error)
-    return made
+
+    def loop() -> Candidate:
+        if transpose:
+            raise RuntimeError("the loop over rows has no product with the transpose")
+        return numba_candidate(csr, x)
+
+    operation = TRANSPOSE if transpose else NON_TRANSPOSE
+    makers: Makers = {
+        "scipy": lambda: scipy_candidate(csr.T if transpose else csr, x),
+        "numba_csr": loop,
+        "mkl": lambda: mkl_candidate(csr, x, threads, operation),
+    }
+    return {name: makers[name] for name in NAMES if name in names}

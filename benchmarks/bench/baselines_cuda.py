@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from ctypes import byref, c_double, c_float, c_size_t, c_void_p
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,7 @@ from benchmarks.bench.cusparse import (
     CuSparse,
     load,
 )
-from dasp.cli.devices import Baselines
-from dasp.cli.measure import fill
+from dasp.cli.devices import Makers
 from dasp.cli.timing import Candidate
 from dasp.runtime.dtypes import real_type, sum_type
 from dasp.runtime.sizes import ceil_div
@@ -57,9 +57,9 @@ HALF_POISON = 6e4
 INDEX_LIMIT = 2**31
 
 
-def poison(y: Any) -> None:
-    """Overwrite what a product must write."""
-    fill(y, HALF_POISON if y.dtype == np.float16 else POISON)
+def poison(y: Any) -> float:
+    """Return the number that stands in y before a baseline is verified."""
+    return HALF_POISON if y.dtype == np.float16 else POISON
 
 
 class Device:
@@ -99,10 +99,6 @@ class Device:
     def matrix(self, library: CuSparse) -> c_void_p:
         """Return a new descriptor of the matrix."""
         return library.matrix_csr(self.shape, self.data, self.indices, self.indptr)
-
-    def poison(self) -> None:
-        """Overwrite y."""
-        poison(self.y)
 
 
 class Descriptors:
@@ -193,8 +189,8 @@ def product_candidate(
     return Candidate(
         name,
         enqueuing(library, function, (*arguments, workspace.data.ptr)),
-        lambda: y,
-        lambda: poison(y),
+        y,
+        poison(y),
         setup_ms=1e3 * (time.perf_counter() - started),
         close=held.close,
         owned=(y, workspace, held, arguments, owned),
@@ -262,8 +258,8 @@ def spmvop_candidate(name: str, library: CuSparse, device: Device, algorithm: in
     return Candidate(
         name,
         enqueuing(library, "cusparseSpMVOp", (library.handle, plan, *scalars, x, y, y)),
-        lambda: device.y,
-        device.poison,
+        device.y,
+        poison(device.y),
         setup_ms=1e3 * (time.perf_counter() - started),
         close=held.close,
         owned=(device, workspace, held, scalars),
@@ -337,12 +333,7 @@ def cupy_candidate(device: Device) -> Candidate:
     matrix = csr_matrix((device.data, device.indices, device.indptr), shape=device.shape)
     if device.operation == TRANSPOSE:
         matrix = matrix.T
-    held: list[Any] = []
-
-    def run() -> None:
-        held[:] = [matrix @ device.x]
-
-    return Candidate("cupy", run, lambda: held[0], held.clear, capturable=False, owned=device)
+    return Candidate("cupy", lambda: matrix @ device.x, capturable=False)
 
 
 def _make(name: str, library: CuSparse, device: Device, csr: Any) -> Candidate:
@@ -357,8 +348,8 @@ def _make(name: str, library: CuSparse, device: Device, csr: Any) -> Candidate:
     return spmv_candidate(name, library, device, lambda: device.matrix(library), algorithm, prepare)
 
 
-def build(csr: Any, x: Any, *, names: Collection[str] = NAMES, transpose: bool = False) -> Baselines:
-    """Make the GPU's baselines of one matrix, or of the product with its transpose.
+def build(csr: Any, x: Any, *, names: Collection[str] = NAMES, transpose: bool = False) -> Makers:
+    """Return the makers of the GPU's baselines of one matrix, or of the product with its transpose.
 
     Parameters
     ----------
@@ -369,22 +360,13 @@ def build(csr: Any, x: Any, *, names: Collection[str] = NAMES, transpose: bool =
     names : collection of str
         Which settings, of `NAMES`.
     transpose : bool
-
-    Returns
-    -------
-    Baselines
-        Those that run, and those that do not with the reason.
     """
-    made = Baselines()
-    wanted = [name for name in NAMES if name in names]
-    try:
-        library, device = load(), Device(csr, x, transpose)
-    except RuntimeError as error:
-        made.missing |= dict.fromkeys(wanted, str(error))
-        return made
-    for name in wanted:
-        try:
-            made.candidates.append(_make(name, library, device, csr))
-        except (RuntimeError, ValueError, MemoryError) as error:  # CuPy's CUDA errors are RuntimeErrors
-            made.missing[name] = str(error)
-    return made
+
+    @cache
+    def shared() -> tuple[CuSparse, Device]:
+        return load(), Device(csr, x, transpose)
+
+    def make(name: str) -> Candidate:
+        return _make(name, *shared(), csr)
+
+    return {name: partial(make, name) for name in NAMES if name in names}

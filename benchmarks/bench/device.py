@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.bench import machine
 from benchmarks.bench.cold import add_cold
 from dasp.cli import devices
-from dasp.cli.devices import Baselines
+from dasp.cli.devices import Makers
 from dasp.cli.timing import Candidate, Timing
 
 
@@ -58,9 +58,7 @@ class HostDevice(devices.TimedHost):
         """Return NaN: what a process holds at its peak is not known. The work is not done."""
         return math.nan
 
-    def all_baselines(
-        self, csr: Any, x: Any, names: Collection[str], *, transpose: bool = False
-    ) -> Baselines:
+    def all_baselines(self, csr: Any, x: Any, names: Collection[str], *, transpose: bool = False) -> Makers:
         """SciPy, numba and MKL."""
         from benchmarks.bench.baselines_cpu import build
 
@@ -137,9 +135,7 @@ class CudaDevice(devices.TimedGpu):
         """Time CUDA graphs hot, single products cold."""
         return add_cold(super().time(candidates, samples), candidates)
 
-    def all_baselines(
-        self, csr: Any, x: Any, names: Collection[str], *, transpose: bool = False
-    ) -> Baselines:
+    def all_baselines(self, csr: Any, x: Any, names: Collection[str], *, transpose: bool = False) -> Makers:
         """Return the settings of cuSPARSE, and CuPy."""
         from benchmarks.bench.baselines_cuda import build
 

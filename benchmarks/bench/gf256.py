@@ -56,7 +56,7 @@ class IsaL:
         def run() -> None:
             self._library.ec_encode_data(n, k, m, _pointer(tables), sources, targets)
 
-        return Candidate(ISA_L, run, lambda: out, owned=(tables, b, out))
+        return Candidate(ISA_L, run, owned=(tables, b, out))
 
 
 def _pointer(array: Bytes) -> ctypes.c_void_p:
@@ -155,10 +155,7 @@ class Gf256:
         def candidate(name: str) -> Candidate:
             left = a if name in reads else there
 
-            def product() -> None:
-                gf256.matmul(left, right, out=out, kernel=name, **how)
-
-            return Candidate(name, product, lambda: out)
+            return Candidate(name, lambda: gf256.matmul(left, right, out=out, kernel=name, **how))
 
         made = [candidate(name) for name in self._names]
         return made + ([self._isal.encoder(a, b, out)] if self._isal else [])

@@ -27,6 +27,7 @@ from benchmarks.bench.sparse import as_text, load, short_name
 from dasp.cli.bench import planner
 from dasp.cli.measure import as_float
 from dasp.cli.systems import SHARED, by_library, one_blas_thread
+from dasp.runtime.arrays import to_host
 
 METHODS = (*SHARED, MULTIGRID)
 SAMPLES = 3
@@ -246,7 +247,7 @@ class _System:
         """Verify and time later solves, and the first one where that is no other."""
         spent, x = self._timed(solve) if x is None else (float(first or 0), x)
         # What JAX leaves is on the host when it is asked for.
-        residual, passed = self.verify(self.device.fetch(x) if hasattr(x, "get") else np.asarray(x))
+        residual, passed = self.verify(to_host(x))
         time.sleep(SETTLED)
         best = min([spent, *(self._timed(solve)[0] for _ in range(self.samples if passed else 0))])
         return {

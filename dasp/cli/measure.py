@@ -21,10 +21,11 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.cli.devices import Baselines, TimedDevice
+from dasp.cli.devices import Makers, TimedDevice
 from dasp.cli.timing import Candidate, Timing
-from dasp.runtime.dtypes import TABLE, bits_type, real_type, sum_type
-from dasp.runtime.types import Array, DTypeLike
+from dasp.runtime.arrays import to_host
+from dasp.runtime.dtypes import TABLE, real_type, sum_type
+from dasp.runtime.types import DTypeLike
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -92,7 +93,7 @@ def compare(
     operator: SpMatrix,
     csr: csr_array,
     device: TimedDevice,
-    make: Callable[[Any], Baselines],
+    make: Callable[[Any], Makers],
     *,
     seed: int = 0,
     samples: int | None = None,
@@ -106,7 +107,7 @@ def compare(
         The same matrix.
     device : TimedDevice
     make : callable
-        Makes the baselines of x, shape (n,), on the device.
+        Returns the makers of the baselines for x, shape (n,), on the device.
     seed : int
         Of x, drawn from the standard normal distribution.
     samples : int, optional
@@ -117,73 +118,47 @@ def compare(
     Comparison
         With timings only if our product is right in every row. A baseline that is wrong is missing.
     """
-    x = random_vector(csr.shape[1], csr.dtype, seed)
-    there = device.vector(x)
-    reference = reference_product(csr.data, csr.indices, csr.indptr, x)
-    ours = _make_candidates(operator, there, csr.shape[0], device, csr.dtype)
-    checks = [_verify(candidate, reference, device) for candidate in ours]
+    given = random_vector(csr.shape[1], csr.dtype, seed)
+    reference = reference_product(csr.data, csr.indices, csr.indptr, given)
+    x, y = device.vector(given), device.vector(np.zeros(csr.shape[0], csr.dtype))
+    ours = [
+        Candidate(OURS, lambda: operator.matvec(x, out=y), y, cooldown_seconds=0.02),
+        Candidate(OURS_NEW, lambda: operator @ x, cooldown_seconds=0.02, capturable=False),
+    ]
+    checks = [check_rows(to_host(candidate.product()), reference) for candidate in ours]
     verified = max(checks, key=lambda check: (check.rows_failed, check.worst))
     if not verified.passed:
         return Comparison(verified=verified, statistic=device.statistic)
-    others = _keep_right(make(there), reference, device)
-    timings = device.time([*ours, *others.candidates], samples)
-    for other in others.candidates:
-        with suppress(RuntimeError):
-            other.close()
+    others, missing = _make_right(make(x), reference)
+    timings = device.time([*ours, *others], samples)
+    for other in others:
+        if other.close is not None:
+            with suppress(RuntimeError):
+                other.close()
     return Comparison(
         verified=verified,
         statistic=device.statistic,
         timings=timings,
-        setup_ms={each.name: each.setup_ms for each in others.candidates},
-        missing=others.missing,
+        setup_ms={each.name: each.setup_ms for each in others},
+        missing=missing,
     )
 
 
-def _make_candidates(
-    operator: SpMatrix, x: Array, rows: int, device: TimedDevice, dtype: np.dtype[Any]
-) -> list[Candidate]:
-    """Return our products: into a given y, and into a new one by a call from Python."""
-    y = device.vector(np.full(rows, np.nan, dtype=dtype))
-    held: list[Any] = []
-
-    def into_given() -> None:
-        operator.matvec(x, out=y)
-
-    def into_new() -> None:
-        held[:] = [operator @ x]
-
-    given = Candidate(OURS, into_given, lambda: y, lambda: fill(y, np.nan), cooldown_seconds=0.02)
-    new = Candidate(OURS_NEW, into_new, lambda: held[0], held.clear, cooldown_seconds=0.02, capturable=False)
-    return [given, new]
-
-
-def fill(y: Array, number: float) -> None:
-    """Write a number into every element of an array of NumPy or CuPy, by its bits: CuPy fills no bfloat16."""
-    bits = bits_type(y.dtype)
-    y.view(bits).fill(np.array(number, y.dtype).view(bits)[()])
-
-
-def _verify(candidate: Candidate, reference: Reference, device: TimedDevice) -> Verification:
-    """Spoil y, run once, check every row."""
-    candidate.poison()
-    candidate.run()
-    return check_rows(device.fetch(candidate.result()), reference)
-
-
-def _keep_right(made: Baselines, reference: Reference, device: TimedDevice) -> Baselines:
-    """Return the baselines whose every row is right; the others are missing."""
-    right = Baselines(missing=dict(made.missing))
-    for candidate in made.candidates:
+def _make_right(makers: Makers, reference: Reference) -> tuple[list[Candidate], dict[str, str]]:
+    """Make the baselines; return those whose every row is right, and by name why others are missing."""
+    right, missing = [], {}
+    for name, make in makers.items():
         try:
-            check = _verify(candidate, reference, device)
-        except RuntimeError as error:
-            right.missing[candidate.name] = str(error)
+            candidate = make()
+            check = check_rows(to_host(candidate.product()), reference)
+        except (RuntimeError, ValueError, MemoryError) as error:  # CuPy's CUDA errors are RuntimeErrors
+            missing[name] = str(error)
             continue
         if check.passed:
-            right.candidates.append(candidate)
+            right.append(candidate)
         else:
-            right.missing[candidate.name] = f"wrong in {check.rows_failed} rows"
-    return right
+            missing[name] = f"wrong in {check.rows_failed} rows"
+    return right, missing
 
 
 # ---- planning --------------------------------------------------------------------------------------------
@@ -348,27 +323,19 @@ def check_rows(got: NDArray[Any], reference: Reference) -> Verification:
     rows = len(reference.want)
     if np.shape(got) != (rows,):
         return Verification(rows_failed=max(rows, 1), worst=float("inf"))
-    if rows == 0:
-        return Verification(0, 0.0)
-    if reference.want.dtype.kind == "c":
-        wide = got.astype(np.clongdouble)
-        found = [
-            _compare(*(getattr(array, part) for array in (wide, reference.want, reference.bound)))
-            for part in ("real", "imag")
-        ]
-        within = found[0][0] & found[1][0]
-        ratio = np.maximum(found[0][1], found[1][1])
-    else:
-        within, ratio = _compare(got.astype(np.longdouble), reference.want, reference.bound)
-    ratio = np.where(within, ratio, np.where(ratio > 1, ratio, np.inf))
-    return Verification(int(rows - np.count_nonzero(within)), float(ratio.max()))
-
-
-def _compare(got: NDArray[Any], want: NDArray[Any], bound: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return a mask of the numbers within their bounds, and error over bound."""
+    wide = reference.want.dtype  # a complex number is compared part by part
+    parts = 2 if wide.kind == "c" else 1
+    given, want, bound = (
+        array.astype(wide).view(np.longdouble).reshape(rows, parts)
+        for array in (got, reference.want, reference.bound)
+    )
     with np.errstate(invalid="ignore", divide="ignore"):
-        error = np.abs(got - want)
-        return error <= bound, np.where(error == 0, 0.0, error / bound)
+        error = np.abs(given - want)
+        within = error <= bound
+        ratio = np.where(error == 0, 0.0, error / bound)
+    ratio = np.where(within, ratio, np.where(ratio > 1, ratio, np.inf))
+    failed = rows - np.count_nonzero(within.all(axis=1))
+    return Verification(int(failed), float(ratio.max(initial=0.0)))
 
 
 # ---- matrices and vectors of a type ----------------------------------------------------------------------

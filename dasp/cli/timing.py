@@ -30,16 +30,13 @@ from typing import Any
 import numpy as np
 
 from dasp.runtime.cuda.stream import on_stream
-from dasp.runtime.types import Graph, Stream
+from dasp.runtime.dtypes import bits_type
+from dasp.runtime.types import Array, Graph, Stream
 
 SAMPLE_SECONDS = 5e-4
 """A sample repeats short products until it lasts this long, so that the clock's own cost is below 0.1%."""
 
 ROUNDS = 3
-
-
-def nothing() -> None:
-    """Do nothing; the default of a candidate that holds nothing to release."""
 
 
 @dataclass
@@ -52,10 +49,10 @@ class Candidate:
         The setting, as it stands in column names: `scipy`, `mkl`, `cusparse_alg2_pre`.
     run : callable
         Computes the product once. On a GPU it enqueues the product on the current stream and returns.
-    result : callable
-        Returns the vector that the last run wrote, an array of shape (m,) on the candidate's device.
-    poison : callable
-        Spoils that vector, so that a row that a run leaves unwritten is seen.
+    out : array of shape (m,), optional
+        The vector that every run writes; without it each run makes a new one and returns it.
+    spoil : float
+        What stands in `out` before a check, so that a row that a run leaves unwritten is seen.
     setup_ms : float
         Milliseconds spent once per matrix: conversion, analysis, workspace.
     cooldown_seconds : float
@@ -63,21 +60,32 @@ class Candidate:
         before it times somebody else.
     capturable : bool
         True if a run may be captured in a CUDA graph.
-    close : callable
+    close : callable, optional
         Releases descriptors and handles.
     owned : object
         Kept alive as long as `run` is used.
     """
 
     name: str
-    run: Callable[[], object]
-    result: Callable[[], Any]
-    poison: Callable[[], object] = nothing
+    run: Callable[[], Any]
+    out: Array | None = None
+    spoil: float = math.nan
     setup_ms: float = 0.0
     cooldown_seconds: float = 0.0
     capturable: bool = True
-    close: Callable[[], object] = nothing
+    close: Callable[[], object] | None = None
     owned: object = None
+
+    def product(self) -> Array:
+        """Spoil `out`, run once and return the product, where it lies."""
+        if self.out is None:
+            new: Array = self.run()
+            return new
+        # By its bits, as CuPy fills no bfloat16.
+        bits = bits_type(self.out.dtype)
+        self.out.view(bits).fill(np.array(self.spoil, self.out.dtype).view(bits)[()])
+        self.run()
+        return self.out
 
 
 @dataclass(frozen=True)

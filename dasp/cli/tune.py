@@ -175,26 +175,22 @@ def variants(model: CostModel, field: str) -> Iterator[CostModel]:
             yield dataclasses.replace(model, **changed)
 
 
-class Search:
-    """The times of the plans that were tried: each is measured once, and again before it is taken."""
+Times = dict[tuple[int, Hashable], float]
+"""Microseconds by the number of a matrix and the choice for it, each measured once."""
 
-    def __init__(self) -> None:
-        """Measure nothing yet."""
-        self._times: dict[tuple[int, Hashable], float] = {}
 
-    def is_faster(self, new: Sequence[Planned], old: Sequence[Planned]) -> bool:
-        """Return True if the new plans of some matrices are faster than the old, in two measurements."""
-        unlike = [(i, pair) for i, pair in enumerate(zip(new, old, strict=True)) if pair[0][0] != pair[1][0]]
-        known = [[self._time(i, *planned) for planned in pair] for i, pair in unlike]
-        if not _pays(known, len(new)):
-            return False
-        again = [[clock() for _, clock in pair] for _, pair in unlike]
-        return _pays(again, len(new))
-
-    def _time(self, i: int, choice: Hashable, clock: Clock) -> float:
-        if (i, choice) not in self._times:
-            self._times[i, choice] = clock()
-        return self._times[i, choice]
+def is_faster(new: Sequence[Planned], old: Sequence[Planned], times: Times) -> bool:
+    """Return True if the new plans of some matrices are faster than the old, in two measurements."""
+    unlike = [(i, pair) for i, pair in enumerate(zip(new, old, strict=True)) if pair[0][0] != pair[1][0]]
+    for i, pair in unlike:
+        for choice, clock in pair:
+            if (i, choice) not in times:
+                times[i, choice] = clock()
+    known = [[times[i, choice] for choice, _ in pair] for i, pair in unlike]
+    if not _pays(known, len(new)):
+        return False
+    again = [[clock() for _, clock in pair] for _, pair in unlike]
+    return _pays(again, len(new))
 
 
 def _pays(times: list[list[float]], matrices: int) -> bool:
@@ -220,12 +216,13 @@ def measure(model: CostModel, matrices: Sequence[Matrix], planner: Planner[Matri
     dict
         The fields of `SEARCHED` with which products are faster, and their values.
     """
-    best, search = model, Search()
+    best = model
+    times: Times = {}
     plans = [planner(matrix, best) for matrix in matrices]
     for field in SEARCHED:
         for other in variants(best, field):
             others = [planner(matrix, other) for matrix in matrices]
-            if search.is_faster(others, plans):
+            if is_faster(others, plans, times):
                 best, plans = other, others
     return {name: getattr(best, name) for name in SEARCHED if getattr(best, name) != getattr(model, name)}
 
@@ -253,7 +250,7 @@ def host_planner(seconds: float) -> Planner[Any]:
     def make(matrix: Any, model: CostModel) -> Planned:
         A, choice = plan(matrix, model, "cpu")
         x, y = np.random.default_rng(0).standard_normal(A.shape[1]), np.empty(A.shape[0])
-        product = Candidate("product", lambda: A.matvec(x, out=y), result=lambda: y)
+        product = Candidate("product", lambda: A.matvec(x, out=y))
         return choice, lambda: time_host([product], seconds=seconds)["product"].best_us
 
     return make
