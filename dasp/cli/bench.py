@@ -42,7 +42,7 @@ DTYPES = "float64", "float32", "float16", "bfloat16", "complex64", "complex128"
 """Types of sparse matrices: the names in `dasp.runtime.dtypes.TABLE`, which is not loaded for `--help`."""
 
 Row = dict[str, Any]
-"""The findings about a matrix: text, numbers, None for an unknown one."""
+"""The findings about a matrix: text, and numbers, NaN for an unknown one."""
 
 
 def add_bench(subparsers: Subparsers) -> None:
@@ -98,10 +98,18 @@ def _run(arguments: argparse.Namespace) -> int:
         csr = as_float(load_matrix(spec, seed=arguments.seed), arguments.dtype, arguments.seed)
         rows.append(measure_matrix(spec, csr, plan, device, seed=arguments.seed))
     if arguments.json:
-        print(json.dumps({"subject": "sparse", "rows": rows}, indent=1, allow_nan=False))
+        shown = [{name: _as_json(value) for name, value in row.items()} for row in rows]
+        print(json.dumps({"subject": "sparse", "rows": shown}, indent=1, allow_nan=False))
     else:
         print(report(rows))
     return int(not all(row["verified"] for row in rows))
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value as JSON has it, which holds no NaN and no infinity."""
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return None if math.isnan(value) else "never"
 
 
 def planner(device: str, format: str = "auto") -> Callable[[Any], SpMatrix]:
@@ -145,7 +153,7 @@ def measure_matrix(
     found = compare(operator, csr, device, baselines, seed=seed)
     rows, columns = csr.shape
     moved, best, us = product_bytes(rows, columns, csr.nnz, csr.dtype.itemsize), found.best_baseline, found.us
-    row = {
+    return {
         "matrix": name,
         "dtype": csr.dtype.name,
         "device": device.kind,
@@ -166,11 +174,6 @@ def measure_matrix(
         **{f"{name}_us": us(name) for name in found.baselines},
         "missing": found.missing,
     }
-    words = {math.inf: "never"}  # JSON holds no infinity and no NaN
-    return {
-        name: None if value != value else words.get(value, value) if isinstance(value, float) else value
-        for name, value in row.items()
-    }
 
 
 def report(rows: list[Row]) -> str:
@@ -178,11 +181,7 @@ def report(rows: list[Row]) -> str:
     from dasp.cli.report import Table, geometric_mean, products, significant
 
     def figure(name: str) -> Callable[[Row], str]:
-        return lambda row: significant(math.nan if row[name] is None else float(row[name]))
-
-    def pays(row: Row) -> str:
-        after = row["pays_after"]
-        return products(math.nan if after is None else math.inf if after == "never" else after)
+        return lambda row: significant(row[name])
 
     columns: list[tuple[str, Callable[[Row], str]]] = [
         ("matrix", lambda row: row["matrix"]),
@@ -194,7 +193,7 @@ def report(rows: list[Row]) -> str:
         ("its us", figure("best_baseline_us")),
         ("plan ms", figure("plan_ms")),
         ("bytes/CSR", figure("bytes_ratio")),
-        ("pays after", pays),
+        ("pays after", lambda row: products(row["pays_after"])),
     ]
     parts = [Table.of("", columns, rows, words=["best baseline"]).text()]
     ratios = [row["best_baseline_us"] / row["time_us"] for row in rows if row["best_baseline"]]

@@ -146,10 +146,14 @@ def histogram(lengths: NDArray[np.integer]) -> str:
     total = max(1, int(lengths.sum()))
     lines = [f"{'row length':>15} {'rows':>13} {'entries':>8}"]
     for first, last, rows, entries in classes:
-        label = f"{first:,}" if first == last else f"{first:,}-{last:,}"
+        label = _name_class(first, last)
         bar = "#" * max(round(30 * rows / largest), int(rows > 0))
         lines.append(f"{label:>15} {rows:>13,} {entries / total:>8.1%} {bar}".rstrip())
     return "\n".join(lines)
+
+
+def _name_class(first: int, last: int) -> str:
+    return f"{first:,}" if first == last else f"{first:,}-{last:,}"
 
 
 # ---- the page --------------------------------------------------------------------------------------------
@@ -256,21 +260,14 @@ def draw_matrix(matrix: csr_array, shares: Mapping[str, Mapping[str, int]]) -> s
 
 
 def _draw_lengths(axes: Axes, matrix: csr_array) -> None:
-    import numpy as np
-
-    lengths = row_lengths(matrix)
-    longest = int(lengths.max(initial=1))
-    edges = np.unique(np.round(np.geomspace(1, longest + 1, 60))) - 0.5
-    if len(edges) == 1:
-        edges = np.array([0.5, 1.5])
-    counts, _ = np.histogram(lengths, bins=edges)
-    axes.stairs(counts, edges, fill=True, color=BLUE)
-    axes.set_xscale("log")
+    classes = length_classes(row_lengths(matrix))
+    labels = [_name_class(first, last) for first, last, *_ in classes]
+    axes.bar(labels, [rows for _, _, rows, _ in classes], color=BLUE)
     axes.set_yscale("symlog", linthresh=1)
-    axes.set_ylim(0, 4 * max(1, counts.max()))
+    axes.tick_params(axis="x", rotation=60)
     axes.set_xlabel("entries in a row")
     axes.set_ylabel("rows")
-    axes.set_title(f"Row lengths ({np.count_nonzero(lengths == 0):,} empty rows not shown)")
+    axes.set_title("Row lengths")
 
 
 def _draw_density(axes: Axes, matrix: csr_array) -> None:
