@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import asdict, fields, is_dataclass
 from enum import IntEnum
 from functools import partial
@@ -24,6 +24,7 @@ from dasp.io.files import MatrixFileError, one_line_errors, replacing
 from dasp.io.npz import read_arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
+from dasp.runtime.arrays import to_host
 from dasp.runtime.process import as_raised
 
 FILE_VERSION = 8
@@ -114,11 +115,6 @@ def _check_path(path: str | os.PathLike[str]) -> Path:
 def _check_plan_names(path: Path, names: Collection[str]) -> None:
     if HEAD not in names:
         raise MatrixFileError(f"{path} holds no plan; write one with dasp.save_plan")
-    unknown = sorted(set(names) - array_names() - {HEAD})
-    if unknown:
-        raise MatrixFileError(
-            f"{path} has the unknown field {unknown[0]:.60}; write it again with dasp.save_plan"
-        )
 
 
 def pack_plan(plan: Plan) -> dict[str, np.ndarray]:
@@ -128,7 +124,7 @@ def pack_plan(plan: Plan) -> dict[str, np.ndarray]:
     _pack(plan.pattern, "pattern.", arrays, scalars)
     _pack(plan.values, "values.", arrays, scalars)
     if plan.order is not None:
-        arrays["order"] = np.asarray(plan.order.get() if hasattr(plan.order, "get") else plan.order)
+        arrays["order"] = to_host(plan.order)
     head = {
         "version": FILE_VERSION,
         "format": plan.format,
@@ -150,39 +146,11 @@ def _pack(part: Any, prefix: str, arrays: dict[str, np.ndarray], scalars: dict[s
         elif isinstance(value, np.dtype):
             scalars[path] = value.name
         elif is_array(value) and value.shape != ():
-            array = np.asarray(value.get() if hasattr(value, "get") else value)
+            array = to_host(value)
             # A file of arrays has no bfloat16: the plan's type tells what the bits are.
             arrays[path] = array.view(np.uint16) if array.dtype == _dtypes.BFLOAT16 else array
-        elif isinstance(value, IntEnum):
-            scalars[path] = int(value)
         else:
             scalars[path] = value.item() if isinstance(value, np.generic) else value
-
-
-def array_names() -> set[str]:
-    """Return the field paths of all arrays that a plan of any format may have."""
-    known = map(formats.find, formats.names())
-    found = [(*_fields_of(each.pattern, "pattern."), *_fields_of(each.values, "values.")) for each in known]
-    return {"order"} | {path for each in found for path, hint in each if _is_array(hint)}
-
-
-def _fields_of(kind: type, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Give the path and the type of every field of a dataclass, and of those inside it."""
-    for name, hint in get_type_hints(kind).items():
-        if _is_part(hint):
-            yield from _fields_of(hint, f"{prefix}{name}.")
-        else:
-            yield prefix + name, hint
-
-
-def _is_part(hint: Any) -> bool:
-    """Return True if a field is a part with fields of its own, by the type that its dataclass says."""
-    return is_dataclass(hint) and hint is not CostModel
-
-
-def _is_array(hint: Any) -> bool:
-    """Return True if a field holds an array, likewise."""
-    return hint is Any or get_origin(hint) is np.ndarray
 
 
 def unpack_plan(arrays: dict[str, np.ndarray]) -> Plan:
@@ -214,7 +182,7 @@ def unpack_plan(arrays: dict[str, np.ndarray]) -> Plan:
         values = with_arrays(values, halves)
     order = _read_field("order", Any, left.pop("order")) if "order" in left else None
     if left:
-        raise ValueError(f"it has the unknown field {min(left)}")
+        raise ValueError(f"it has the unknown field {min(left):.60}")
     m, n = shape or (0, 0)
     return Plan(kind.name, (m, n), dtype, pattern, values, order)
 
@@ -223,7 +191,7 @@ def _unpack(kind: type, prefix: str, left: dict[str, Any]) -> Any:
     values = {}
     for name, hint in get_type_hints(kind).items():
         path = prefix + name
-        if _is_part(hint):
+        if isinstance(hint, type) and is_dataclass(hint) and hint is not CostModel:
             values[name] = _unpack(hint, path + ".", left)
             continue
         if path not in left:
@@ -234,7 +202,7 @@ def _unpack(kind: type, prefix: str, left: dict[str, Any]) -> Any:
 
 def _read_field(path: str, hint: Any, value: Any) -> Any:
     """Check that a field is what the dataclass says it is, and give it that type."""
-    if _is_array(hint):
+    if hint is Any or get_origin(hint) is np.ndarray:
         if not isinstance(value, np.ndarray) or not value.ndim or value.dtype.kind not in "iufc":
             raise ValueError(f"its field {path} is no array of numbers")
         value = np.ascontiguousarray(value)
