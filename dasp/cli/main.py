@@ -39,6 +39,9 @@ A MATRIX is a file (.mtx, .mtx.gz, or .npz of scipy.sparse.save_npz), a name fou
 environment variable DASP_MATRICES names, or a model:
 
 {models}
+
+Exit status: 0; 1 if the work was done and its result is bad (no convergence, a wrong product);
+2 for an error.
 """
 
 

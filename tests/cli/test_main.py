@@ -152,13 +152,7 @@ def test_a_mistake_is_one_line(
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("empty.mtx", b""),
-        ("page.mtx", b"<!DOCTYPE html><html></html>"),
         ("cut.mtx", b"%%MatrixMarket matrix coordinate real general\n3 3 3\n1 1 1\n"),
-        ("nan.mtx", b"%%MatrixMarket matrix coordinate real general\nnan 3 3\n1 1 1\n"),
-        ("header.mtx", b"%%MatrixMarkt matrix\n"),
-        ("zeros.mtx", b"%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 1\0\n"),
-        ("a.mtx.gz", b"not gzip"),
         ("a.npz", b"PK not zip"),
     ],
 )

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -20,11 +19,6 @@ from dasp.io import suitesparse
 from dasp.io.matrices import load_matrix
 
 TEXT = b"%%MatrixMarket matrix coordinate real general\n3 4 1\n2 2 7\n"
-
-
-@pytest.fixture
-def fetch() -> ModuleType:
-    return suitesparse
 
 
 def archive(**members: bytes) -> bytes:
@@ -84,23 +78,23 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def suite(fetch: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "suite.csv"
     path.write_text("name,group,rows,cols,entries,kind\none,G,3,4,1,test\n")
-    monkeypatch.setattr(fetch, "SUITE", path)
-    monkeypatch.setattr(fetch.read_suite, "__defaults__", (path,))
+    monkeypatch.setattr(suitesparse, "SUITE", path)
+    monkeypatch.setattr(suitesparse.read_suite, "__defaults__", (path,))
     return path
 
 
-def call(fetch: ModuleType, capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+def call(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
     status = cli.main(["fetch", *[str(word) for word in words]])
     output = capsys.readouterr()
     assert "Traceback" not in output.err
     return status, output.out, output.err
 
 
-def failed(fetch: ModuleType, capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    status, _, err = call(fetch, capsys, *words)
+def failed(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    status, _, err = call(capsys, *words)
     lines = [line for line in err.splitlines() if line.startswith("dasp: error: ")]
     assert status == 2
     assert len(lines) == 1
@@ -113,10 +107,10 @@ def leftovers(folder: Path) -> list[str]:
     return sorted(names - {"suite.csv"})
 
 
-def test_the_list_is_sound(fetch: ModuleType) -> None:
-    with open(fetch.SUITE, newline="") as file:
+def test_the_list_is_sound() -> None:
+    with open(suitesparse.SUITE, newline="") as file:
         names = [line["name"] for line in csv.DictReader(file)]
-    suite = fetch.read_suite()
+    suite = suitesparse.read_suite()
     assert len(names) == len(set(names)) == len(suite)
     for matrix in suite.values():
         assert 0 < matrix.entries <= matrix.rows * matrix.cols
@@ -124,9 +118,9 @@ def test_the_list_is_sound(fetch: ModuleType) -> None:
         assert matrix.kind
 
 
-def test_the_list_agrees_with_the_matrices_that_are_here(fetch: ModuleType, matrices: Path) -> None:
+def test_the_list_agrees_with_the_matrices_that_are_here(matrices: Path) -> None:
     checked = 0
-    for known in fetch.read_suite().values():
+    for known in suitesparse.read_suite().values():
         if (matrices / f"{known.name}.npz").exists() and known.entries < 1_000_000:
             matrix = load_matrix(matrices / f"{known.name}.npz")
             assert (*matrix.shape, matrix.nnz) == (known.rows, known.cols, known.entries), known.name
@@ -136,12 +130,12 @@ def test_the_list_agrees_with_the_matrices_that_are_here(fetch: ModuleType, matr
 
 
 def test_a_matrix_is_fetched(
-    fetch: ModuleType, suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "new" / "folder"
     content = archive(one__one_mtx=TEXT, one__one_b_mtx=b"not wanted")
     server.files["/MM/G/one.tar.gz"] = content
-    status, out, _ = call(fetch, capsys, "one", "--folder", folder, "--url", server.url)
+    status, out, _ = call(capsys, "one", "--folder", folder, "--url", server.url)
     assert status == 0
     assert str(folder / "one.mtx") in out
     assert sorted(path.name for path in folder.iterdir()) == ["one.mtx"]
@@ -149,25 +143,25 @@ def test_a_matrix_is_fetched(
     umask = os.umask(0)
     os.umask(umask)
     assert (folder / "one.mtx").stat().st_mode & 0o777 == 0o666 & ~umask
-    assert "there already" in call(fetch, capsys, "one", "--folder", folder, "--url", server.url)[1]
+    assert "there already" in call(capsys, "one", "--folder", folder, "--url", server.url)[1]
 
 
 def test_a_broken_download_leaves_nothing_and_says_where_it_broke(
-    fetch: ModuleType, suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     noise = np.random.default_rng(1).bytes(300_000)
     server.files["/MM/G/one.tar.gz"] = archive(one__one_mtx=TEXT, one__one_b_mtx=noise)
     server.cut = 200_000
-    assert "cannot be unpacked" in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
+    assert "cannot be unpacked" in failed(capsys, "one", "--folder", tmp_path, "--url", server.url)
     assert leftovers(tmp_path) == []
 
 
 def test_a_redirection_is_followed(
-    fetch: ModuleType, suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.files["/elsewhere"] = archive(one__one_mtx=TEXT)
     server.redirects["/MM/G/one.tar.gz"] = "/elsewhere"
-    assert call(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)[0] == 0
+    assert call(capsys, "one", "--folder", tmp_path, "--url", server.url)[0] == 0
     assert (tmp_path / "one.mtx").read_bytes() == TEXT
 
 
@@ -183,7 +177,6 @@ def test_a_redirection_is_followed(
     ids=["another name", "no checksum", "a wrong checksum", "cut short", "a web page"],
 )
 def test_a_bad_archive_leaves_nothing(
-    fetch: ModuleType,
     suite: Path,
     server: Server,
     tmp_path: Path,
@@ -192,21 +185,21 @@ def test_a_bad_archive_leaves_nothing(
     words: str,
 ) -> None:
     server.files["/MM/G/one.tar.gz"] = content
-    assert words in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
+    assert words in failed(capsys, "one", "--folder", tmp_path, "--url", server.url)
     assert leftovers(tmp_path) == []
 
 
 def test_only_the_matrix_leaves_the_archive(
-    fetch: ModuleType, suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "folder"
     server.files["/MM/G/one.tar.gz"] = archive(**{"../evil": b"x", "one__one_mtx": TEXT, "one__evil": b"x"})
-    assert call(fetch, capsys, "one", "--folder", folder, "--url", server.url)[0] == 0
+    assert call(capsys, "one", "--folder", folder, "--url", server.url)[0] == 0
     assert not list(tmp_path.rglob("evil"))
 
 
 def test_a_link_in_place_of_the_matrix_is_refused(
-    fetch: ModuleType, suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as pack:
@@ -214,12 +207,11 @@ def test_a_link_in_place_of_the_matrix_is_refused(
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
         pack.addfile(link)
     server.files["/MM/G/one.tar.gz"] = buffer.getvalue()
-    failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
+    failed(capsys, "one", "--folder", tmp_path, "--url", server.url)
     assert leftovers(tmp_path) == []
 
 
 def test_mistakes_are_one_line(
-    fetch: ModuleType,
     suite: Path,
     server: Server,
     tmp_path: Path,
@@ -227,20 +219,19 @@ def test_mistakes_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("DASP_MATRICES", raising=False)
-    assert "DASP_MATRICES is not set" in failed(fetch, capsys, "one")
-    assert "did you mean one?" in failed(fetch, capsys, "onee", "--folder", tmp_path)
-    assert "--list" in failed(fetch, capsys, "--folder", tmp_path)
-    assert "404" in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
-    assert "no network" not in call(fetch, capsys, "--list")[1]
+    assert "DASP_MATRICES is not set" in failed(capsys, "one")
+    assert "did you mean one?" in failed(capsys, "onee", "--folder", tmp_path)
+    assert "--list" in failed(capsys, "--folder", tmp_path)
+    assert "404" in failed(capsys, "one", "--folder", tmp_path, "--url", server.url)
     unused = "http://127.0.0.1:9/MM"  # the discard port: nobody listens
-    assert "cannot be fetched" in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", unused)
+    assert "cannot be fetched" in failed(capsys, "one", "--folder", tmp_path, "--url", unused)
     (tmp_path / "file").write_text("")
-    failed(fetch, capsys, "one", "--folder", tmp_path / "file")
-    failed(fetch, capsys, "one", "--folder", tmp_path, "--url", "nonsense")
+    failed(capsys, "one", "--folder", tmp_path / "file")
+    failed(capsys, "one", "--folder", tmp_path, "--url", "nonsense")
 
 
-def test_the_list_is_printed(fetch: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = call(fetch, capsys, "--list", "--max-entries", "1000000")
+def test_the_list_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, "--list", "--max-entries", "1000000")
     assert status == 0
     assert "memplus" in out
     assert "audikw_1" not in out
