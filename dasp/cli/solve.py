@@ -10,7 +10,6 @@ import argparse
 import bisect
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -142,7 +141,7 @@ def _run_alone(arguments: argparse.Namespace) -> int:
     with limit:
         began = time.perf_counter()
         options = {"rtol": rtol, "maxiter": arguments.maxiter}
-        title, x, stats = _solve(arguments, matrix, planned, b, **options, progress=show)
+        title, x, stats = _solve(arguments, planned, b, **options, progress=show)
         setup = time.perf_counter() - began - stats.seconds
         outcomes = [_judge_ours(title, stats, setup, true_residual(matrix, x, b), rtol)]
         if arguments.compare:
@@ -172,41 +171,29 @@ def leading_rows(matrix: csr_array) -> csr_array:
 def _compile(arguments: argparse.Namespace, matrix: csr_array, b: NDArray[np.inexact]) -> None:
     """Plan and solve with some of the rows, so that no time below holds what a process compiles first."""
     rows = leading_rows(matrix)
-    square = rows[:, : rows.shape[0]]
-    small = SpMatrix(square, arguments.device, policy=Policy(format=arguments.format))
+    small = SpMatrix(rows[:, : rows.shape[0]], arguments.device, policy=Policy(format=arguments.format))
     # A fault of some of the rows need not be one of all; if it is, the full solve reports it.
     with suppress(ValueError):
-        _solve(arguments, square, small, as_solved(np.ones(small.shape[0], b.dtype), small.dtype), maxiter=1)
+        _solve(arguments, small, as_solved(np.ones(small.shape[0], b.dtype), small.dtype), maxiter=1)
 
 
 def _solve(
-    arguments: argparse.Namespace,
-    matrix: csr_array,
-    planned: SpMatrix,
-    b: NDArray[np.inexact],
-    **options: Any,
+    arguments: argparse.Namespace, A: SpMatrix, b: NDArray[np.inexact], **options: Any
 ) -> tuple[str, NDArray[np.inexact], Stats]:
     """Solve as `dasp.solve` does; return the method with its preconditioner in words, x and statistics."""
     kind = arguments.precond
-    M = preconditioner(kind, matrix, planned, arguments.block)
-    x, stats = solve(planned, b, method=arguments.method, M=M, **options)
+    M = preconditioner(kind, A, arguments.block)
+    x, stats = solve(A, b, method=arguments.method, M=M, **options)
     return stats.choice.partition(":")[0].replace(type(M).__name__, kind).lower(), x, stats
 
 
-def preconditioner(kind: str, matrix: csr_array, planned: SpMatrix, block: int | None) -> Any:
+def preconditioner(kind: str, A: SpMatrix, block: int | None) -> Any:
     """Return the preconditioner that is asked for, None, or "auto", which `dasp.solve` takes."""
-    device = planned.device
-    make: dict[str, Callable[[], Any]] = {
-        "auto": lambda: "auto",
-        "none": lambda: None,
-        "jacobi": lambda: preconditioners.jacobi(matrix, device=device),
-        "block-jacobi": lambda: preconditioners.block_jacobi(matrix, block=block, device=device),
-        "ic0": lambda: preconditioners.ic0(matrix, device=device),
-        "ilu0": lambda: preconditioners.ilu0(matrix, device=device),
-        "chebyshev": lambda: preconditioners.chebyshev(planned),
-        "multigrid": lambda: preconditioners.multigrid(matrix, device=device),
-    }
-    return make[kind]()
+    if kind in ("auto", "none"):
+        return "auto" if kind == "auto" else None
+    if kind == "block-jacobi":
+        return preconditioners.block_jacobi(A, block=block)
+    return getattr(preconditioners, kind)(A)
 
 
 def _solve_plainly(
@@ -305,13 +292,11 @@ def _take_right_hand_side(given: str, seed: int, D: distributed.SpMatrix, comm: 
 def _preconditioner_of_ranks(arguments: argparse.Namespace, D: distributed.SpMatrix) -> Any:
     """Return the preconditioner that is asked for, None if that is none or left open; all but two are of each
     rank's own block."""
-    ours = distributed.preconditioners
-    make: dict[str, Callable[[], Any]] = {
-        "jacobi": lambda: ours.jacobi(D),
-        "block-jacobi": lambda: ours.block_jacobi(D, block=arguments.block),
-        "ic0": lambda: ours.of_blocks(D, preconditioners.ic0),
-        "ilu0": lambda: ours.of_blocks(D, preconditioners.ilu0),
-        "chebyshev": lambda: ours.chebyshev(D),
-        "multigrid": lambda: ours.of_blocks(D, preconditioners.multigrid),
-    }
-    return make.get(arguments.precond, lambda: None)()
+    kind, ours = arguments.precond, distributed.preconditioners
+    if kind in ("auto", "none"):
+        return None
+    if kind == "block-jacobi":
+        return ours.block_jacobi(D, block=arguments.block)
+    if kind in ("jacobi", "chebyshev"):
+        return getattr(ours, kind)(D)
+    return ours.of_blocks(D, getattr(preconditioners, kind))
