@@ -333,7 +333,7 @@ def cupy_candidate(device: Device) -> Candidate:
     matrix = csr_matrix((device.data, device.indices, device.indptr), shape=device.shape)
     if device.operation == TRANSPOSE:
         matrix = matrix.T
-    return Candidate("cupy", lambda: matrix @ device.x, capturable=False)
+    return Candidate("cupy", lambda: matrix @ device.x)
 
 
 def _make(name: str, library: CuSparse, device: Device, csr: Any) -> Candidate:

@@ -161,7 +161,7 @@ class _Host:
             samples.append(1e6 * (time.perf_counter() - start))
             if samples[-1] > 3e7:
                 break
-        return summarize(samples, 1, "wall clock")
+        return summarize(samples, "wall clock")
 
 
 class _Cuda:
@@ -201,4 +201,4 @@ class _Cuda:
         with on_stream(stream):
             products = products_in(1e6 * seconds / SAMPLES, run, stream, most=50)
             samples, method = replays(run, stream, SAMPLES, products)
-        return summarize(samples, products, method)
+        return summarize(samples, method)

@@ -56,7 +56,7 @@ class IsaL:
         def run() -> None:
             self._library.ec_encode_data(n, k, m, _pointer(tables), sources, targets)
 
-        return Candidate(ISA_L, run, owned=(tables, b, out))
+        return Candidate(ISA_L, run, out, owned=(tables, b))
 
 
 def _pointer(array: Bytes) -> ctypes.c_void_p:
@@ -155,7 +155,7 @@ class Gf256:
         def candidate(name: str) -> Candidate:
             left = a if name in reads else there
 
-            return Candidate(name, lambda: gf256.matmul(left, right, out=out, kernel=name, **how))
+            return Candidate(name, lambda: gf256.matmul(left, right, out=out, kernel=name, **how), out)
 
         made = [candidate(name) for name in self._names]
         return made + ([self._isal.encoder(a, b, out)] if self._isal else [])

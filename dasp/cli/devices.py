@@ -37,7 +37,7 @@ def _refuse_halves(dtype: np.dtype[Any], name: str) -> None:
 def scipy_candidate(csr: csr_array, x: Array) -> Candidate:
     """Return SciPy's `csr @ x`: one thread, a new y at every product; RuntimeError for halves."""
     _refuse_halves(x.dtype, "SciPy")
-    return Candidate("scipy", lambda: csr @ x, capturable=False)
+    return Candidate("scipy", lambda: csr @ x)
 
 
 def cupy_candidate(csr: csr_array, x: Array) -> Candidate:
@@ -46,7 +46,7 @@ def cupy_candidate(csr: csr_array, x: Array) -> Candidate:
 
     _refuse_halves(x.dtype, "CuPy")
     matrix = csr_matrix(csr)
-    return Candidate("cupy", lambda: matrix @ x, capturable=False)
+    return Candidate("cupy", lambda: matrix @ x)
 
 
 @cache

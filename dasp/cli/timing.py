@@ -50,7 +50,8 @@ class Candidate:
     run : callable
         Computes the product once. On a GPU it enqueues the product on the current stream and returns.
     out : array of shape (m,), optional
-        The vector that every run writes; without it each run makes a new one and returns it.
+        The vector that every run writes. Without it each run makes a new one and returns it, and no CUDA
+        graph captures the run.
     spoil : float
         What stands in `out` before a check, so that a row that a run leaves unwritten is seen.
     setup_ms : float
@@ -58,8 +59,6 @@ class Candidate:
     cooldown_seconds : float
         How long the threads of this library may go on spinning after a run; the timer waits that long
         before it times somebody else.
-    capturable : bool
-        True if a run may be captured in a CUDA graph.
     close : callable, optional
         Releases descriptors and handles.
     owned : object
@@ -72,7 +71,6 @@ class Candidate:
     spoil: float = math.nan
     setup_ms: float = 0.0
     cooldown_seconds: float = 0.0
-    capturable: bool = True
     close: Callable[[], object] | None = None
     owned: object = None
 
@@ -98,8 +96,6 @@ class Timing:
         Microseconds a product: the median and the smallest of the samples.
     spread : float
         Distance between the quartiles over the median; 0.02 means that half of the samples lie within 2%.
-    samples, products : int
-        How many samples, and how many products each of them is the mean of.
     method : str
         `wall clock`, `graph` or `events`.
     """
@@ -107,22 +103,13 @@ class Timing:
     median_us: float
     best_us: float
     spread: float
-    samples: int
-    products: int
     method: str
 
 
-def summarize(samples_us: Sequence[float], products: int, method: str) -> Timing:
+def summarize(samples_us: Sequence[float], method: str) -> Timing:
     """Make a `Timing` of samples in microseconds a product."""
     low, median, high = np.percentile(np.asarray(samples_us, dtype=np.float64), [25.0, 50.0, 75.0])
-    return Timing(
-        float(median),
-        float(min(samples_us)),
-        float((high - low) / median),
-        len(samples_us),
-        products,
-        method,
-    )
+    return Timing(float(median), float(min(samples_us)), float((high - low) / median), method)
 
 
 def elapsed(run: Callable[[], object], products: int = 1) -> float:
@@ -168,7 +155,7 @@ def time_host(
     finally:
         if collecting:
             gc.enable()
-    return {name: summarize(values, plans[name][0], "wall clock") for name, values in taken.items()}
+    return {name: summarize(values, "wall clock") for name, values in taken.items()}
 
 
 def _plan_samples(candidate: Candidate, seconds: float, samples: int | None) -> tuple[int, int]:
@@ -210,9 +197,9 @@ def time_cuda(candidates: Sequence[Candidate], *, samples: int | None = None) ->
         times = {}
         for candidate in candidates:
             taken, method = replays(
-                candidate.run, stream, samples or REPEATS, capturable=candidate.capturable
+                candidate.run, stream, samples or REPEATS, capturable=candidate.out is not None
             )
-            times[candidate.name] = summarize(taken, PRODUCTS, method)
+            times[candidate.name] = summarize(taken, method)
         stream.synchronize()
     return times
 
