@@ -99,7 +99,7 @@ def _run(arguments: argparse.Namespace) -> int:
         rows.append(measure_matrix(spec, csr, plan, device, seed=arguments.seed))
     if arguments.json:
         shown = [{name: _as_json(value) for name, value in row.items()} for row in rows]
-        print(json.dumps({"subject": "sparse", "rows": shown}, indent=1, allow_nan=False))
+        print(json.dumps({"rows": shown}, indent=1, allow_nan=False))
     else:
         print(report(rows))
     return int(not all(row["verified"] for row in rows))

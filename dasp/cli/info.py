@@ -215,21 +215,24 @@ def write_page(
         summary="<br>".join(escape(line) for line in summary.removeprefix(f"{name}: ").split("\n")),
         pictures=draw_matrix(matrix, formats.shares(planned.plan)),
         plan=planned._repr_html_(),
-        times=escape(_measure(name, matrix, planned.device, format)),
+        times=escape(_measure(name, matrix, planned, format)),
     )
     path.write_text(text, encoding="utf-8")
 
 
-def _measure(name: str, matrix: csr_array, device: str, format: str) -> str:
-    """Verify and time a matrix; return the report of `dasp bench`."""
+def _measure(name: str, matrix: csr_array, planned: SpMatrix, format: str) -> str:
+    """Verify and time a matrix; return the report of `dasp bench`, or why there is none."""
     from dasp.cli.bench import measure_matrix, planner, report
     from dasp.cli.devices import open_device
     from dasp.cli.measure import as_float
 
-    if not matrix.nnz or matrix.dtype.name not in ("float32", "float64"):
-        return "Not measured: there are no entries, or they are neither float32 nor float64."
-    csr = as_float(matrix, matrix.dtype)
-    return report([measure_matrix(name, csr, planner(device, format), open_device(device))])
+    if not matrix.nnz:
+        return "Not measured: there are no entries."
+    csr, device = as_float(matrix, planned.dtype), planned.device
+    try:
+        return report([measure_matrix(name, csr, planner(device, format), open_device(device))])
+    except ValueError as error:
+        return f"Not measured: {error}"
 
 
 # ---- the pictures of the page ----------------------------------------------------------------------------

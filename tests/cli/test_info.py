@@ -117,6 +117,18 @@ def test_info_of_a_matrix_with_nothing_in_it(
     assert "there are no entries" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("value", "words"), [(np.nan, "Not measured: "), (1j, "best baseline"), (np.int64(2), "best baseline")]
+)
+def test_products_of_any_type_are_measured_for_the_page_if_they_are_finite(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, value: complex, words: str
+) -> None:
+    scipy.sparse.save_npz(tmp_path / "a.npz", csr_array(np.full((3, 3), value)))
+    page = tmp_path / "page.html"
+    assert run(capsys, "info", str(tmp_path / "a.npz"), *CPU, "--html", str(page))[0] == 0
+    assert words in page.read_text(encoding="utf-8")
+
+
 @given(st.lists(st.integers(0, 5000), max_size=60))
 def test_length_classes_count_every_row_and_entry(lengths: list[int]) -> None:
     classes = info.length_classes(np.array(lengths, dtype=np.int64))
