@@ -274,29 +274,6 @@ def test_threads_launch_beside_each_other(monkeypatch):
     assert [taken["parameters"][2:6] for taken in driver.launches] == wanted
 
 
-def between(monkeypatch, driver):
-    """The launch of `prepared` with the vectors alone left to vary."""
-    stand_in(monkeypatch, lambda: driver)
-    signature = Signature("k.cu", "k", "const T* a\nunsigned seed\nconst T* x\nT* y\nT alpha\nT beta\nint i")
-    arguments = {"a": Array(np.zeros(2), 2**47), "i": -7, "seed": 2**32 - 1}
-    arguments |= {"alpha": np.float64(0.5), "beta": np.float64(0.25)}
-    kernel = SimpleNamespace(ptr=0x1234)
-    types = {"T": np.dtype(float)}
-    return Launch(kernel, signature, types, arguments, ["x", "y"], blocks=7, threads=128)
-
-
-def test_a_launch_between_two_vectors_is_the_same(monkeypatch):
-    driver = Driver(kinds(np.float64)[:-2])
-    launch = between(monkeypatch, driver)
-    launch(0, 0x10, 0x20)
-    launch(77, 2**46, 2**64 - 8)
-    one, two = driver.launches
-    assert one["parameters"] == [2**47, 2**32 - 1, 0x10, 0x20, 0.5, 0.25, -7]
-    assert two["parameters"] == [2**47, 2**32 - 1, 2**46, 2**64 - 8, 0.5, 0.25, -7]
-    assert (one["stream"], two["stream"]) == (None, 77)
-    assert (one["grid"], one["block"], one["attributes"]) == ([7, 1, 1], [128, 1, 1], 0)
-
-
 def test_a_complex_number_may_be_fixed(monkeypatch, recwarn):
     driver = Driver([ctypes.c_void_p, ctypes.c_void_p, ctypes.c_float, ctypes.c_float])
     stand_in(monkeypatch, lambda: driver)
@@ -306,12 +283,6 @@ def test_a_complex_number_may_be_fixed(monkeypatch, recwarn):
     Launch(kernel, signature, types, arguments, ["x", "y"], blocks=1, threads=32)(0, 8, 16)
     assert driver.launches[0]["parameters"] == [8, 16, 2.0, -3.0]
     assert not recwarn.list
-
-
-def test_a_driver_error_between_vectors_is_named(monkeypatch):
-    launch = between(monkeypatch, Driver(kinds(np.float64)[:-2], status=719))
-    with pytest.raises(RuntimeError, match="the kernel was not launched: CUDA_ERROR_719"):
-        launch(0, 1, 2)
 
 
 def test_a_driver_error_is_named(monkeypatch):

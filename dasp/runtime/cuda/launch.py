@@ -148,7 +148,15 @@ class Signature:
         """Return how the arguments lie in one block for types that the source names."""
         key = tuple(types.items())
         if key not in self._blocks:
-            self._blocks[key] = _block_of(self.parameters, types)
+            fields: list[_Field] = []
+            codes = "@"
+            for p in self.parameters:
+                name, parts = (types[p.element], 1) if p.element in types else C_TYPES[p.element]
+                dtype = np.dtype(name)
+                code = "Q" if p.is_array else _CODES[dtype.str[1:]]
+                fields.append(_Field(p, dtype, parts, code, struct.calcsize(f"{codes}0{code[0]}")))
+                codes += code
+            self._blocks[key] = _Block(tuple(fields), struct.calcsize(codes))
         return self._blocks[key]
 
     def extended(self, text: str) -> Signature:
@@ -399,30 +407,6 @@ def _size(text: str) -> tuple[int, str, int]:
     found = _SIZE.fullmatch(text)
     assert found
     return (int(found[1] or 1) if found[2] else 0), found[2] or "", int(found[3] or 0)
-
-
-def _element(p: KernelParameter, types: Mapping[str, np.dtype[Any]]) -> tuple[np.dtype[Any], int]:
-    """Return the NumPy type of an element, or of its parts, and how many parts it has."""
-    if p.element in types:
-        return types[p.element], 1
-    name, parts = C_TYPES[p.element]
-    return np.dtype(name), parts
-
-
-def _block_of(parameters: Sequence[KernelParameter], types: Mapping[str, np.dtype[Any]]) -> _Block:
-    fields: list[_Field] = []
-    codes = "@"
-    for p in parameters:
-        dtype, parts = _element(p, types)
-        code = _code(p, types)
-        fields.append(_Field(p, dtype, parts, code, struct.calcsize(f"{codes}0{code[0]}")))
-        codes += code
-    return _Block(tuple(fields), struct.calcsize(codes))
-
-
-def _code(p: KernelParameter, types: Mapping[str, np.dtype[Any]]) -> str:
-    """Return the letters of an argument's type for `struct`."""
-    return "Q" if p.is_array else _CODES[_element(p, types)[0].str[1:]]
 
 
 def _parts(number: np.number[Any]) -> list[complex]:
