@@ -179,10 +179,11 @@ GIVEN: dict[str, Any] = dict.fromkeys("bdefgh", 1) | {"a": np.arange(4.0), "c": 
 
 
 def test_a_job_does_what_its_function_says() -> None:
-    job = _job.Job(shared(), CUTS, **GIVEN)
-    x, y = np.full(4, 10.0), np.full(4, np.nan)
-    for parts in (1, job.parts):
-        _team.team().multiply(parts, job, 1.0, np.empty(0), x, y, 2.0, 0.0)
+    x = np.full(4, 10.0)
+    for cuts in (CUTS, np.arange(9) // 2):
+        y = np.full(4, np.nan)
+        job = _job.Job(shared(), cuts, 1.0, **GIVEN)
+        _team.team().multiply(job, np.empty(0), x, y, 2.0, 0.0)
         np.testing.assert_array_equal(y, [21, 22, 23, 24])
 
 
@@ -198,7 +199,7 @@ def test_a_job_does_what_its_function_says() -> None:
 )
 def test_a_slip_in_an_argument_is_an_exception(slip: dict[str, Any], words: str) -> None:
     with pytest.raises(TypeError, match=words):
-        _job.Job(shared(), CUTS, **{**GIVEN, **slip})
+        _job.Job(shared(), CUTS, 1.0, **{**GIVEN, **slip})
 
 
 def test_a_slip_in_a_declaration_is_an_exception() -> None:
@@ -206,10 +207,10 @@ def test_a_slip_in_a_declaration_is_an_exception() -> None:
     with pytest.raises(TypeError, match="first, last, b, a"):
         _job.SharedFunction(add_one, swapped, np.float64)
     with pytest.raises(TypeError, match="h given or not"):
-        _job.Job(shared(), CUTS, **{name: GIVEN[name] for name in "abcdefg"})
+        _job.Job(shared(), CUTS, 1.0, **{name: GIVEN[name] for name in "abcdefg"})
     for cuts in ([1, 2, 3, 4, 4], [0, 2, 1, 3, 4], [0, 1]):
         with pytest.raises(ValueError, match="rise from 0"):
-            _job.Job(shared(), np.array(cuts), **GIVEN)
+            _job.Job(shared(), np.array(cuts), 1.0, **GIVEN)
 
 
 # Processors

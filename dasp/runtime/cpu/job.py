@@ -135,6 +135,8 @@ class Job:
     function : SharedFunction
     cuts : int64, shape (CHUNKS * parts + 1,)
         Where chunks begin and end: rising from 0 to the end of the range.
+    seconds : float
+        About how long one thread needs.
     **arguments
         The function's, by name: arrays, which are kept alive, or ints.
 
@@ -146,13 +148,13 @@ class Job:
         If the cuts do not rise from 0.
     """
 
-    def __init__(self, function: SharedFunction, cuts: Vector, **arguments: Any) -> None:
+    def __init__(self, function: SharedFunction, cuts: Vector, seconds: float, **arguments: Any) -> None:
         if set(arguments) != set(function.arguments):
             wrong = ", ".join(sorted(set(arguments) ^ set(function.arguments)))
             raise TypeError(f"{wrong} given or not; {function.name} takes {', '.join(function.arguments)}")
         if cuts[0] != 0 or np.any(cuts[1:] < cuts[:-1]) or len(cuts) % CHUNKS != 1:
             raise ValueError(f"cuts are {cuts}; they must rise from 0, {CHUNKS} for each part and one more")
-        self.parts = len(cuts) // CHUNKS
+        self.parts, self.seconds = len(cuts) // CHUNKS, seconds
         memory = np.zeros(1, JOB)
         record = memory[0]
         record["function"], record["end"] = function.address, cuts[-1]

@@ -151,25 +151,22 @@ class Team:
         """Return in how many parts to do work that one thread needs so many seconds for."""
         return 1 if is_short(seconds) else min(_threads.get_num_threads(), self.most)
 
-    def multiply(self, parts: int, job: Job, seconds: float, *operands: Any) -> None:
-        """Do a job in its parts, or alone if the team is taken or cannot help.
+    def multiply(self, job: Job, *operands: Any) -> None:
+        """Do a job in its parts, or alone if it has one, or the team is taken or cannot help.
 
         Parameters
         ----------
-        parts : int
-            The job's, or 1 to do it alone.
         job : Job
-        seconds : float
-            About how long one thread needs.
         *operands : partials, x, y, alpha, beta
             Contiguous vectors of the job's types, as long as its function reads and writes them, and two
             numbers. Nothing compares them with the job.
         """
+        parts = job.parts
         if parts == 1:
             multiply_alone(job, *operands)
             return
         if self._awake[0] < parts - 1:
-            parts = self._wake(parts, seconds)
+            parts = self._wake(parts, job.seconds)
         _execute(self._state, parts, job.address, *operands)
         now = self._last = time.perf_counter()
         if now > self._look_at:

@@ -80,7 +80,7 @@ class CpuFused:
             shared = team()
             parts = shared.parts(self._seconds)
             job = self._jobs.get(parts) or self._prepare(parts)
-            shared.multiply(parts, job, self._seconds, self._flat, self._readable, self._flat, 0.0, 0.0)
+            shared.multiply(job, self._flat, self._readable, self._flat, 0.0, 0.0)
         if not self._dots:
             return ()
         return tuple(self._sums.sum(axis=1)) if self._blocks != 1 else tuple(self._flat)
@@ -88,7 +88,7 @@ class CpuFused:
     def _prepare(self, parts: int) -> Job:
         """Keep the job of so many parts."""
         cuts = (self._blocks * np.arange(CHUNKS * parts + 1) // (CHUNKS * parts)).astype(np.int64)
-        job = self._jobs[parts] = Job(self._function, cuts, **self._arguments)
+        job = self._jobs[parts] = Job(self._function, cuts, self._seconds, **self._arguments)
         return job
 
 

@@ -84,7 +84,7 @@ class SellCpuProduct(product_cpu.CpuProduct):
         partials = np.empty(pattern.segments, y.dtype)
         parts = shared.parts(self._seconds)
         job = self._jobs.get((parts, x.dtype, y.dtype)) or self._prepare(parts, x.dtype, y.dtype)
-        shared.multiply(parts, job, self._seconds, partials, x, y, alpha, beta)
+        shared.multiply(job, partials, x, y, alpha, beta)
         if pattern.segments:
             self._store_long(partials[:, None], 0, y[:, None], alpha, beta)
 
@@ -109,9 +109,9 @@ class SellCpuProduct(product_cpu.CpuProduct):
         rest = y.shape[1] - block.begin - block.columns
         mine = [span[block.begin : len(span) - rest] for span in spans]
         key = parts, x.dtype, y.dtype, *block[1:], x.strides[0], y.strides[0]
-        job = self._jobs.get(key) or self._prepare_block(key)
+        job = self._jobs.get(key) or self._prepare_block(key, seconds)
         partials = np.empty((self._pattern.segments, block.columns), y.dtype)
-        shared.multiply(parts, job, seconds, partials.reshape(-1), *mine, alpha, beta)
+        shared.multiply(job, partials.reshape(-1), *mine, alpha, beta)
         if self._pattern.segments:
             columns = y[:, block.begin : block.begin + block.columns]
             self._store_long(partials, block.done, columns, alpha, beta)
@@ -127,19 +127,21 @@ class SellCpuProduct(product_cpu.CpuProduct):
         job = self._jobs[parts, x, total] = Job(
             compile_slices(*self._list_types(), x, total),
             self._cut_chunks(parts),
+            self._seconds,
             **self._list_arrays(),
             positions=pattern.positions,
             segments=pattern.segments,
         )
         return job
 
-    def _prepare_block(self, key: tuple[Any, ...]) -> Job:
+    def _prepare_block(self, key: tuple[Any, ...], seconds: float) -> Job:
         """Compile and keep the job for `parts` threads, a column block, two types, and strides of rows."""
         pattern, (parts, x, total, columns, done, *strides) = self._pattern, key
         apart = (stride // kind.itemsize for stride, kind in zip(strides, (x, total), strict=True))
         job = self._jobs[key] = Job(
             compile_columns(columns, *self._list_types(), x, total),
             self._cut_chunks(parts),
+            seconds,
             **self._list_arrays(),
             counts=np.array([pattern.positions, pattern.segments, *apart], np.int64),
             done=done,
