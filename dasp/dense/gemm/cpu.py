@@ -216,7 +216,7 @@ Loops = Callable[[Floats, Floats, Floats], None]
 
 
 def _finish(product: DenseProduct, sums: Floats) -> None:
-    """Set out = alpha sums + beta c, for rungs that compute the plain product only."""
+    """Set out = alpha sums + beta c, for rungs and a BLAS that compute the plain product only."""
     if product.alpha != 1:
         sums *= sums.dtype.type(product.alpha)
     if product.c is not None:
@@ -388,13 +388,6 @@ def _take_part(product: DenseProduct, rows: slice, columns: slice) -> DenseProdu
 SERIAL_WORK = 128**3
 
 
-def _run_wide(product: DenseProduct) -> None:
-    m, n, _ = product.sizes
-    sums = np.empty((m, n), product.a.dtype)
-    _run_packed(_choose_wide, DenseProduct(product.a, product.b, None, sums, 1.0, 0.0))
-    _finish(product, sums)
-
-
 def _run_goto(product: DenseProduct) -> None:
     m, n, k = product.sizes
     _run_packed(_choose_goto, product, _threads.get_num_threads() if m * n * k > SERIAL_WORK else 1)
@@ -428,7 +421,7 @@ LADDER: tuple[GemmKernel, ...] = (
     _make_rung("packed", "Blocks of A and B are copied to lie in a row; four rows of B for each pass over C.",
                _multiply_packed),
     GemmKernel("wide", "A 4 x 2-vector micro-kernel at the host's full vector width, sums in registers.",
-               REAL, _run_wide),
+               REAL, functools.partial(_run_packed, _choose_wide)),
     GemmKernel("aligned",
            "The largest micro-tile the registers hold, cache-line aligned panels, packing by vectors.", REAL,
            functools.partial(_run_packed, _choose_aligned)),
