@@ -120,7 +120,7 @@ class Compared(NamedTuple):
     pays_after: float
 
 
-def headline_text(_: str) -> str:
+def headline_text() -> str:
     """Return the front page's table of products, plans, and when they pay, a line a baseline."""
     counts = [f"`{name}.csv` ({len(timed(sparse_rows(name)))} matrices)" for name in COLLECTIONS]
     lines = []
@@ -175,41 +175,33 @@ def _baseline(against: str, called: str, names: list[str]) -> tuple[str, str, Ra
     return against, called, ratio, lambda row: pays_against_all(row, names)
 
 
-def dense_text(name: str) -> str:
+def dense_text(rows: Sequence[Row]) -> str:
     """Return the tables of a dense ladder."""
-    path = RESULTS / f"{name}.csv"
-    rows = results.latest(results.read(path))
     found = gemm_report.report(rows)
-    return Report(found.summary, [*found.notes, provenance(rows, path)]).markdown()
+    return Report(found.summary, found.notes).markdown()
 
 
-def columns_text(name: str) -> str:
+def columns_text(rows: Sequence[Row]) -> str:
     """Return the means of products by several columns, a line for each type and order, and the losses."""
-    path = RESULTS / f"{name}.csv"
-    rows = results.latest(results.read(path))
     found = columns.report(rows)
-    return Report(found.summary, [*found.notes, provenance(rows, path)]).markdown()
+    return Report(found.summary, found.notes).markdown()
 
 
-def transpose_text(name: str) -> str:
+def transpose_text(rows: Sequence[Row]) -> str:
     """Sum up the products with the transpose in a sentence."""
-    path = RESULTS / f"{name}.csv"
-    rows = sorted(results.latest(results.read(path)), key=lambda row: number(row, "speedup_best"))
+    rows = sorted(rows, key=lambda row: number(row, "speedup_best"))
     ratios = [number(row, "speedup_best") for row in rows]
     plans = [number(row, "plan_ms") for row in rows]
-    note = (
+    return (
         f"{len(rows)} matrices: {significant(geometric_mean(ratios))} x the speed of the fastest baseline in "
         f"the geometric mean, {significant(ratios[0])} x at least ({rows[0]['matrix']}), "
         f"{significant(ratios[-1])} x at most ({rows[-1]['matrix']}). The plan of the transpose took "
         f"{significant(min(plans))} to {significant(max(plans))} ms."
     )
-    return f"{note}\n\n{provenance(rows, path)}"
 
 
-def squares_text(name: str) -> str:
+def squares_text(rows: Sequence[Row]) -> str:
     """Sum up the plans of matrices times themselves, with columns as SciPy leaves them and sorted."""
-    path = RESULTS / f"{name}.csv"
-    rows = results.latest(results.read(path))
     parts = [[row for row in rows if row["matrix"].endswith(" sorted") == is_sorted] for is_sorted in (0, 1)]
     means = [
         significant(
@@ -217,11 +209,10 @@ def squares_text(name: str) -> str:
         )
         for part in parts
     ]
-    note = (
+    return (
         f"A plan takes as long as {means[0]} products of SciPy with unsorted columns, and {means[1]} with "
         f"sorted ones (geometric means of {len(parts[0])} matrices)."
     )
-    return f"{note} {provenance(rows, path)}"
 
 
 def busy_text(name: str) -> str:
@@ -249,10 +240,8 @@ def busy_text(name: str) -> str:
     return f"{table}\n\n{note} {provenance(rows, path)}"
 
 
-def dtypes_text(name: str) -> str:
+def dtypes_text(rows: Sequence[Row]) -> str:
     """Return the mean over the best baseline of each type."""
-    path = RESULTS / f"{name}.csv"
-    rows = results.latest(results.read(path))
     found = {
         kind: [row for row in rows if row["dtype"] == kind]
         for kind in dict.fromkeys(row["dtype"] for row in rows)
@@ -271,21 +260,16 @@ def dtypes_text(name: str) -> str:
         ),
         ("least", least),
     ]
-    return f"{Table.of('', told, sorted(found), words=['least']).markdown()}\n\n{provenance(rows, path)}"
+    return Table.of("", told, sorted(found), words=["least"]).markdown()
 
 
-def planning_text(name: str) -> str:
+def planning_text(rows: Sequence[Row]) -> str:
     """Return the tables of plans that are made on a GPU."""
-    path = RESULTS / f"{name}.csv"
-    rows = results.latest(results.read(path))
-    found = sparse_report.planning_report(rows)
-    return Report([], [*found.notes, provenance(rows, path)]).markdown()
+    return Report([], sparse_report.planning_report(rows).notes).markdown()
 
 
-def values_text(name: str) -> str:
+def values_text(rows: Sequence[Row]) -> str:
     """Return the cost of new values in products, by the way that values are stored."""
-    path = RESULTS / f"{name}.csv"
-    rows = results.latest(results.read(path))
 
     def mean(coding: str, column: str) -> str:
         found = [row for row in rows if row["coding"] == coding]
@@ -299,18 +283,15 @@ def values_text(name: str) -> str:
     ]
     table = Table.of("", told, list(dict.fromkeys(row["coding"] for row in rows))).markdown()
     most = max(number(row, "into_us") / number(row, "product_us") for row in rows)
-    note = f"Geometric means; at most {significant(most)} products in place."
-    return f"{table}\n\n{note} {provenance(rows, path)}"
+    return f"{table}\n\nGeometric means; at most {significant(most)} products in place."
 
 
 MESSAGES = ("sum of 1", "ring of 8", "ring of 4096", "ring of 262144", "ring of 134217728")
 """Messages between ranks that the page shows: sums of numbers, and bytes to the neighbours."""
 
 
-def scaling_text(name: str) -> str:
+def scaling_text(rows: Sequence[Row]) -> str:
     """Return two tables of ranks: products and iterations of cg, and messages; a column a number of ranks."""
-    path = RESULTS / f"{name}.csv"
-    rows = results.latest(results.read(path))
 
     def table(found: Sequence[Row], first: str, second: str, labels: tuple[str, str]) -> str:
         """Return a line for each pair of two columns of rows: microseconds on each number of ranks."""
@@ -329,13 +310,11 @@ def scaling_text(name: str) -> str:
     alone = {row["matrix"] for row in strong if row["ranks"] == "1"}
     systems = [row for row in strong if row["matrix"] in alone]
     messages = [row for row in rows if row["matrix"] in MESSAGES and row["ranks"] != "1"]
-    return "\n\n".join(
-        [
-            table(systems, "matrix", "kernel", ("system", "what")),
-            table(messages, "matrix", "links", ("message", "by")),
-            provenance(rows, path),
-        ]
-    )
+    parts = [
+        table(systems, "matrix", "kernel", ("system", "what")),
+        table(messages, "matrix", "links", ("message", "by")),
+    ]
+    return "\n\n".join(parts)
 
 
 def gains_text(name: str) -> str:
@@ -360,34 +339,43 @@ def gains_text(name: str) -> str:
     return f"{Table.of('', told, lines, words=['on GPUs']).markdown()}\n\n{provenance(used, path)}"
 
 
+WRITERS: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
+    "cg": ("solvers", solver_tables.cg_text),
+    "columns": ("columns", columns_text),
+    "dtypes": ("dtypes", dtypes_text),
+    "gemm": ("gemm", dense_text),
+    "helmholtz": ("helmholtz", solver_tables.helmholtz_text),
+    "multigrid": ("solvers", solver_tables.multigrid_text),
+    "planning": ("planning", planning_text),
+    "scaling": ("scaling", scaling_text),
+    "solvers": ("solvers", solver_tables.solvers_text),
+    "squares": ("squares", squares_text),
+    "transpose": ("transpose", transpose_text),
+    "values": ("values", values_text),
+}
+"""By the beginning of a name: that of the CSV file, and the writer of its rows."""
+
+
 def text(name: str) -> str:
     """Return the text between the markers of a name."""
-    if name == "headline":
-        return headline_text(name)
     if name == "front":
-        return headline_text(name).replace("[docs/benchmarks.md](docs/", "[Benchmarks](")
-    writers = {
-        "busy": busy_text,
-        "cg": solver_tables.cg_text,
-        "columns": columns_text,
-        "dtypes": dtypes_text,
-        "gains": gains_text,
-        "gemm": dense_text,
-        "helmholtz": solver_tables.helmholtz_text,
-        "multigrid": solver_tables.multigrid_text,
-        "planning": planning_text,
-        "scaling": scaling_text,
-        "solvers": solver_tables.solvers_text,
+        return headline_text().replace("[docs/benchmarks.md](docs/", "[Benchmarks](")
+    whole = {
+        "headline": headline_text,
         "solves": solver_tables.solves_text,
-        "squares": squares_text,
-        "transpose": transpose_text,
-        "values": values_text,
         "whole": solver_tables.whole_text,
     }
-    for prefix, write in writers.items():
-        if name.startswith(prefix):
-            return write(name)
-    return sparse_text(name)
+    if name in whole:
+        return whole[name]()
+    first, _, rest = name.partition("_")
+    if first in ("busy", "gains"):
+        return {"busy": busy_text, "gains": gains_text}[first](name)
+    if first not in WRITERS:
+        return sparse_text(name)
+    file, write = WRITERS[first]
+    path = RESULTS / (f"{file}_{rest}.csv" if rest else f"{file}.csv")
+    rows = results.latest(results.read(path))
+    return f"{write(rows)}\n\n{provenance(rows, path)}"
 
 
 def draw_headline(path: Path, *, narrow: bool) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.bench import results, solvers_report
-from benchmarks.bench.report import provenance
+from benchmarks.bench.report import Report
 from benchmarks.bench.rows import Row, number
 from dasp.cli.report import Table, geometric_mean, significant
 
@@ -51,7 +51,7 @@ def _all_ms(row: Row) -> float:
     return number(row, "total_ms")
 
 
-def solves_text(_: str) -> str:
+def solves_text() -> str:
     """Return the front page's table of systems solved by cg."""
     told = [
         ("on", lambda one: one.on),
@@ -74,7 +74,7 @@ def solves_text(_: str) -> str:
 RIGHT_HAND_SIDES = (1, 10, 100)
 
 
-def whole_text(_: str) -> str:
+def whole_text() -> str:
     """Return the seconds for several right-hand sides, set-up counted, where multigrid was measured."""
     lines: list[tuple[str, ...]] = []
     for name in SYSTEMS:
@@ -110,47 +110,48 @@ def _whole_seconds(rows: Sequence[Row], row: Row, count: int) -> float:
     return (setup + solves) / 1e3
 
 
-def solvers_text(name: str) -> str:
+def solvers_text(rows: Sequence[Row]) -> str:
     """Return the tables of linear systems."""
-    rows = results.latest(results.read(RESULTS / f"{name}.csv"))
     found = solvers_report.report(rows)
-    said = provenance(rows, RESULTS / f"{name}.csv")
     missed = [f"{row['kernel']} ({row['matrix']})" for row in rows if not results.right(row)]
     named = [f"Missed: {', '.join(missed)}."] if missed else []
-    return solvers_report.Report(found.summary, [*found.notes, *named, said]).markdown()
+    return Report(found.summary, [*found.notes, *named]).markdown()
 
 
-def cg_text(name: str) -> str:
+Columns = list[tuple[str, Callable[[Row], str]]]
+
+
+def _beside(rows: Sequence[Row], figures: dict[str, str]) -> Columns:
+    """Return columns of some figures by their headings, ours and CuPy's."""
+
+    def ours(column: str) -> Callable[[Row], str]:
+        return lambda row: significant(number(row, column))
+
+    def theirs(column: str) -> Callable[[Row], str]:
+        return lambda row: significant(number(solvers_report.rival(rows, row) or {}, column))
+
+    pairs = [
+        ((heading, ours(name)), (f"CuPy's {heading}", theirs(name))) for heading, name in figures.items()
+    ]
+    return [column for pair in pairs for column in pair]
+
+
+def cg_text(rows: Sequence[Row]) -> str:
     """Conjugate gradients without a preconditioner, ours and CuPy's, and the means of the other methods."""
-    path = RESULTS / f"{name.replace('cg', 'solvers')}.csv"
-    rows = results.latest(results.read(path))
     mine = [row for row in rows if row["kernel"] == "dasp cg"]
-    told: list[tuple[str, Callable[[Row], str]]] = [
+    told: Columns = [
         ("system", lambda row: row["matrix"]),
         ("rows", lambda row: f"{int(row['rows']):,}"),
         ("iterations", lambda row: f"{int(row['iterations']):,}"),
     ]
-    figures_of = {
-        "us each": "us_per_iteration",
-        "solve ms": "solve_ms",
-        "all ms": "total_ms",
-    }
-    for heading, column in figures_of.items():
-        told.append((heading, lambda row, column=column: significant(number(row, column))))  # type: ignore[misc]
-        told.append((f"CuPy's {heading}", lambda row, column=column: _of_rival(rows, row, column)))  # type: ignore[misc]
+    told += _beside(rows, {"us each": "us_per_iteration", "solve ms": "solve_ms", "all ms": "total_ms"})
     table = Table.of("", told, sorted(mine, key=lambda row: int(row["rows"]))).markdown()
     means = [
         f"`{method}` {significant(mean, 2)}"
         for method in ("cg", "minres", "bicgstab", "gmres")
         if not math.isnan(mean := _mean_of(rows, method))
     ]
-    note = f"CuPy's time of an iteration over ours, geometric means: {', '.join(means)}."
-    return f"{table}\n\n{note} {provenance(rows, path)}"
-
-
-def _of_rival(rows: Sequence[Row], row: Row, column: str) -> str:
-    other = solvers_report.rival(rows, row)
-    return "" if other is None else significant(number(other, column))
+    return f"{table}\n\nCuPy's time of an iteration over ours, geometric means: {', '.join(means)}."
 
 
 def _mean_of(rows: Sequence[Row], method: str) -> float:
@@ -158,13 +159,11 @@ def _mean_of(rows: Sequence[Row], method: str) -> float:
     return geometric_mean(solvers_report.ratio(rows, row, "us_per_iteration") for row in mine)
 
 
-def multigrid_text(name: str) -> str:
+def multigrid_text(rows: Sequence[Row]) -> str:
     """Return the systems that were solved with multigrid, and each without."""
-    path = RESULTS / f"{name.replace('multigrid', 'solvers')}.csv"
-    rows = results.latest(results.read(path))
     systems = {row["matrix"] for row in rows if "multigrid" in row["kernel"]}
     wanted = [row for row in rows if "multigrid" in row["kernel"] or row["kernel"] == "dasp cg"]
-    told = [
+    told: Columns = [
         ("system", lambda row: row["matrix"]),
         ("rows", lambda row: f"{int(row['rows']):,}"),
         ("solver", lambda row: row["kernel"]),
@@ -173,23 +172,12 @@ def multigrid_text(name: str) -> str:
     ]
     chosen = [row for row in wanted if row["matrix"] in systems]
     lines = sorted(chosen, key=lambda row: (int(row["rows"]), -number(row, "solve_ms")))
-    return f"{Table.of('', told, lines, words=['solver']).markdown()}\n\n{provenance(rows, path)}"
+    return Table.of("", told, lines, words=["solver"]).markdown()
 
 
-def helmholtz_text(name: str) -> str:
+def helmholtz_text(rows: Sequence[Row]) -> str:
     """Complex systems, ours and the library's."""
-    path = RESULTS / f"{name}.csv"
-    rows = results.latest(results.read(path))
     mine = [row for row in solvers_report.ours(rows) if results.right(row)]
-    told: list[tuple[str, Callable[[Row], str]]] = [
-        ("system", lambda row: row["matrix"]),
-        ("method", solvers_report.method_of),
-    ]
-    for heading, column in {
-        "iterations": "iterations",
-        "us each": "us_per_iteration",
-        "solve ms": "solve_ms",
-    }.items():
-        told.append((heading, lambda row, column=column: significant(number(row, column))))  # type: ignore[misc]
-        told.append((f"CuPy's {heading}", lambda row, column=column: _of_rival(rows, row, column)))  # type: ignore[misc]
-    return f"{Table.of('', told, mine, words=['method']).markdown()}\n\n{provenance(rows, path)}"
+    told: Columns = [("system", lambda row: row["matrix"]), ("method", solvers_report.method_of)]
+    told += _beside(rows, {"iterations": "iterations", "us each": "us_per_iteration", "solve ms": "solve_ms"})
+    return Table.of("", told, mine, words=["method"]).markdown()
