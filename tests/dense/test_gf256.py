@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dasp
 from dasp.dense import gf256
 from dasp.dense.gf256 import cpu, field
 from tests.support.bytes_field import find_field, product, products, random_bytes
@@ -108,16 +109,21 @@ def test_every_product_of_two_bytes(name):
 @pytest.mark.parametrize("name", AVAILABLE)
 def test_the_number_of_threads_changes_nothing(name):
     a, b = random_bytes(1, 3, 10), random_bytes(2, 10, 70_001)
-    one = gf256.matmul(a, b, kernel=name, threads=1)
-    for threads in (2, 16):
-        np.testing.assert_array_equal(gf256.matmul(a, b, kernel=name, threads=threads), one)
+    try:
+        dasp.set_num_threads(1)
+        one = gf256.matmul(a, b, kernel=name)
+        for threads in (2, 16):
+            dasp.set_num_threads(threads)
+            np.testing.assert_array_equal(gf256.matmul(a, b, kernel=name), one)
+    finally:
+        dasp.set_num_threads(None)
 
 
 def test_several_python_threads_may_multiply():
     a, b = random_bytes(3, 4, 10), random_bytes(4, 10, 300_000)
     expected = gf256.matmul(a, b)
     with ThreadPoolExecutor(8) as pool:
-        for got in pool.map(lambda _: gf256.matmul(a, b, threads=2), range(24)):
+        for got in pool.map(lambda _: gf256.matmul(a, b), range(24)):
             np.testing.assert_array_equal(got, expected)
 
 
@@ -269,7 +275,6 @@ READ_ONLY.setflags(write=False)
             "kernel is 'best'; on this device it must be",
             lambda: gf256.matmul(ONE, ONE, kernel="best"),
         ),
-        (ValueError, "threads is 0; at least 1", lambda: gf256.matmul(ONE, ONE, threads=0)),
         (ValueError, "device is 'tpu'; it must be", lambda: gf256.kernels("tpu")),
     ],
 )
@@ -280,13 +285,14 @@ def test_a_wrong_argument_is_one_clear_error(error, message, call):
 
 def test_a_fork_may_multiply_too():
     program = """
-import os, numpy as np
+import os, dasp, numpy as np
 from dasp.dense import gf256
+dasp.set_num_threads(2)
 a, b = np.full((2, 9), 3, np.uint8), np.full((9, 400_000), 7, np.uint8)
-want = gf256.matmul(a, b, threads=2)
+want = gf256.matmul(a, b)
 child = os.fork()
 if child == 0:
-    os._exit(0 if (gf256.matmul(a, b, threads=2) == want).all() else 1)
+    os._exit(0 if (gf256.matmul(a, b) == want).all() else 1)
 raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     if not hasattr(os, "fork"):

@@ -44,7 +44,7 @@ from dasp.dense.gf256.field import (
 from dasp.runtime.arrays import address
 from dasp.runtime.cpu.compile import find_features, jit
 from dasp.runtime.cpu.emitter import I32, I64, splat
-from dasp.runtime.cpu.threads import run
+from dasp.runtime.cpu.threads import get_num_threads, run
 
 # ---- instructions, and the inner step that is made of one -------------------------------------------------
 
@@ -414,7 +414,7 @@ def _prepare_task(kernel: CpuKernel, shape: tuple[int, int], coefficients: bytes
     return kernel.prepare(np.frombuffer(coefficients, np.uint8).reshape(shape))
 
 
-def product(kernel: CpuKernel, a: Bytes, b: Bytes, out: Bytes, threads: int) -> None:
+def product(kernel: CpuKernel, a: Bytes, b: Bytes, out: Bytes) -> None:
     """Compute `out = a b`.
 
     Parameters
@@ -423,8 +423,6 @@ def product(kernel: CpuKernel, a: Bytes, b: Bytes, out: Bytes, threads: int) -> 
     a : uint8, shape (m, k)
     b : uint8, shape (k, n), columns adjacent
     out : uint8, shape (m, n), columns adjacent, sharing no memory with b
-    threads : int
-        The most threads to use, at least 1.
     """
     (m, k), n = a.shape, b.shape[1]
     if m == 0 or n == 0:
@@ -433,7 +431,7 @@ def product(kernel: CpuKernel, a: Bytes, b: Bytes, out: Bytes, threads: int) -> 
         out[...] = 0
         return
     task = _prepare_task(kernel, a.shape, a.tobytes())
-    parts = max(1, min(threads, k * n // CHUNK_BYTES))
+    parts = max(1, min(get_num_threads(), k * n // CHUNK_BYTES))
     if parts == 1:
         task(b, out)
         return

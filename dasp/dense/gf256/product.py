@@ -10,7 +10,6 @@ from dasp.dense.gf256 import cpu
 from dasp.dense.gf256.field import Kernel
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
-from dasp.runtime.cpu.threads import get_num_threads
 from dasp.runtime.types import Array
 
 _BYTE = np.dtype(np.uint8)
@@ -103,9 +102,7 @@ def find_kernel(device: str, name: str) -> Any:
     raise ValueError(f"kernel is {name!r}; on this device it must be 'auto' or one of {names}")
 
 
-def matmul(
-    a: Array, b: Array, *, out: Array | None = None, kernel: str = "auto", threads: int | None = None
-) -> Array:
+def matmul(a: Array, b: Array, *, out: Array | None = None, kernel: str = "auto") -> Array:
     """Return the matrix product of two matrices over GF(2^8), meant for a small `a` and a wide `b`.
 
     Parameters
@@ -118,8 +115,6 @@ def matmul(
         Where the product goes; any strides. It may overlap `a` or `b`.
     kernel : str, default "auto"
         A rung of `kernels(device)`, or "auto" for the best that needs no preparation.
-    threads : int, optional
-        The most CPU threads to use, by default as many as other products. Ignored on the GPU.
 
     Returns
     -------
@@ -150,8 +145,6 @@ def matmul(
     a, b = _read_matrix("a", a), _read_matrix("b", b)
     on_gpu = type(b) is not np.ndarray
     _check_operands(a, b, out, on_gpu)
-    if threads is not None and threads < 1:
-        raise ValueError(f"threads is {threads}; at least 1 is needed")
     if on_gpu:
         from dasp.dense.gf256 import cuda
 
@@ -163,7 +156,7 @@ def matmul(
     strided = target is not None and target.shape[1] > 1 and target.strides[1] != 1
     if target is None or strided or np.may_share_memory(target, b) or np.may_share_memory(target, a):
         target = np.empty((a.shape[0], b.shape[1]), np.uint8)
-    cpu.product(chosen, a, b, target, threads or get_num_threads())
+    cpu.product(chosen, a, b, target)
     if out is None or target is out:
         return target
     out[...] = target
