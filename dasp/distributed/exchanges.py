@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dasp.distributed.communicator import Communicator, agree
-from dasp.distributed.halo import ExchangeKind, HaloExchange, HaloPattern, HostHalo
+from dasp.distributed.halo import HaloExchange, HaloPattern, HostHalo
 from dasp.distributed.transport import find_transport
 from dasp.formats import devices
 from dasp.runtime import check as _check
@@ -23,8 +23,6 @@ class HaloExchanges:
     comm : Communicator
     device : str
     pattern : HaloPattern
-    rows : Array of int64
-        The rows that have entries in the halo.
     shape : tuple of int
         The elements of y that this rank has, and those of x.
     dtype : numpy.dtype
@@ -36,12 +34,11 @@ class HaloExchanges:
         comm: Communicator,
         device: str,
         pattern: HaloPattern,
-        rows: Array,
         shape: tuple[int, int],
         dtype: np.dtype[Any],
     ) -> None:
         self._comm, self._device, self._backend = comm, device, devices.find(device)
-        self._pattern, self._rows, self._shape, self._dtype = pattern, rows, shape, dtype
+        self._pattern, self._shape, self._dtype = pattern, shape, dtype
         self._exchanges: dict[tuple[object, ...], HaloExchange] = {}
 
     def find(self, x: ArrayLike, out: Array | None, beta: Number) -> tuple[HaloExchange, Array]:
@@ -56,14 +53,14 @@ class HaloExchanges:
         x, y_type = agree(self._comm, lambda: self._check_vectors(x, out, beta), _compare)
         key = _key(x)
         if key not in self._exchanges:
-            kind = ExchangeKind(self._pattern, self._rows, x.shape[1:], x.dtype, y_type)
+            kind = self._pattern, x.shape[1:], x.dtype, y_type
             if self._device == "cpu":
-                self._exchanges[key] = HostHalo(self._comm, kind)
+                self._exchanges[key] = HostHalo(self._comm, *kind)
             else:
                 from dasp.distributed.halo_cuda import DeviceHalo
 
                 transport = find_transport(self._comm, self._device)
-                self._exchanges[key] = DeviceHalo(transport, kind, self._device)
+                self._exchanges[key] = DeviceHalo(transport, self._device, *kind)
         return self._exchanges[key], x
 
     def _check_operand(self, x: ArrayLike) -> Array:

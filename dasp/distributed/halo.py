@@ -24,6 +24,8 @@ class HaloPattern(NamedTuple):
 
     Attributes
     ----------
+    rows : Array of int64, on the device
+        Its rows that have entries in the halo.
     places : numpy.ndarray of int64
         The elements of its part of x that it sends, neighbour by neighbour.
     sends, receives : list of Span
@@ -32,6 +34,7 @@ class HaloPattern(NamedTuple):
         The same on all ranks, and of no other pattern of theirs.
     """
 
+    rows: Array
     places: Vector
     sends: list[Span]
     receives: list[Span]
@@ -48,31 +51,10 @@ class HaloPattern(NamedTuple):
         return not (self.sends or self.receives)
 
 
-def find_pattern(comm: Communicator, columns: Parts, needed: Vector) -> HaloPattern:
+def find_pattern(comm: Communicator, columns: Parts, rows: Array, needed: Vector) -> HaloPattern:
     """Tell the owners which columns this rank lacks, and learn which others lack; all ranks call this."""
     (places,), receives, sends = send_to_owners(comm, columns, needed, [needed])
-    return HaloPattern(places - columns.first, sends, receives, comm.locate_call())
-
-
-class ExchangeKind(NamedTuple):
-    """The products that an exchange is prepared for.
-
-    Attributes
-    ----------
-    pattern : HaloPattern
-    rows : Array of int64
-        The rows that have entries in the halo.
-    shape : tuple of int
-        () for one column of x, (k,) for k.
-    x, y : numpy.dtype
-        The types of an operand, and of the product.
-    """
-
-    pattern: HaloPattern
-    rows: Array
-    shape: tuple[int, ...]
-    x: np.dtype[np.generic]
-    y: np.dtype[np.generic]
+    return HaloPattern(rows, places - columns.first, sends, receives, comm.locate_call())
 
 
 class HaloExchange(Protocol):
@@ -102,12 +84,19 @@ class HaloExchange(Protocol):
 class HostHalo:
     """The exchange of a product in the memory of the host; see `HaloExchange`."""
 
-    def __init__(self, comm: Communicator, kind: ExchangeKind) -> None:
-        pattern, rows, shape, x, y = kind
-        self._places, self._rows = pattern.places, rows
+    def __init__(
+        self,
+        comm: Communicator,
+        pattern: HaloPattern,
+        shape: tuple[int, ...],
+        x: np.dtype[np.generic],
+        y: np.dtype[np.generic],
+    ) -> None:
+        """Prepare for operands of type x, products of type y, and k columns if `shape` is (k,)."""
+        self._places, self._rows = pattern.places, pattern.rows
         self._packed = np.zeros((len(pattern.places), *shape), x)
         self.received = np.zeros((pattern.columns, *shape), x)
-        self._product = np.zeros((len(rows), *shape), y)
+        self._product = np.zeros((len(pattern.rows), *shape), y)
         self._exchange = comm.exchange(
             [(rank, self._packed[first:end]) for rank, first, end in pattern.sends],
             [(rank, self.received[first:end]) for rank, first, end in pattern.receives],

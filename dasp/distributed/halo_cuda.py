@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dasp.distributed.halo import ExchangeKind
+from dasp.distributed.halo import HaloPattern
 from dasp.distributed.protocols import ExchangeRows, Transport
 from dasp.runtime.cuda import gpus
 from dasp.runtime.cuda.launch import Launch, Signature
@@ -134,17 +134,25 @@ class DeviceHalo:
     Messages, and the halo's product, go on a stream beside that of the interior's product.
     """
 
-    def __init__(self, transport: Transport, kind: ExchangeKind, device: str) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        device: str,
+        pattern: HaloPattern,
+        shape: tuple[int, ...],
+        x: np.dtype[np.generic],
+        y: np.dtype[np.generic],
+    ) -> None:
+        """Prepare for operands of type x, products of type y, and k columns if `shape` is (k,)."""
         import cupy
 
-        pattern, rows, shape, x, y = kind
         self._cupy, self._current = cupy, cupy.cuda.get_current_stream
         self._is_idle, self._device = pattern.is_idle, find_cupy_device(device)
         with self._device:
             self._branch = Branch()
-            places, self._rows = cupy.asarray(pattern.places), cupy.asarray(rows)
+            places, self._rows = cupy.asarray(pattern.places), cupy.asarray(pattern.rows)
             self.received = cupy.zeros((pattern.columns, *shape), x)
-            self._product = cupy.zeros((len(rows), *shape), y, order="F")
+            self._product = cupy.zeros((len(pattern.rows), *shape), y, order="F")
             self._send = transport.rows(ExchangeRows(pattern.sends, places, pattern.receives, self.received))
             self._add = prepare_addition(y, self._rows, self._product)
             self._current().synchronize()

@@ -105,8 +105,8 @@ class SpMatrix:
         if device != "cpu":
             gpus.use(device)
         self.rows, self.columns = parts
-        self._own, self._halo_rows, self.halo_columns = pieces.own, pieces.rows, pieces.columns
-        self._pattern = find_pattern(comm, self.columns, self.halo_columns)
+        self._own, self.halo_columns = pieces.own, pieces.columns
+        self._pattern = find_pattern(comm, self.columns, pieces.rows, self.halo_columns)
 
         def plan() -> tuple[LocalMatrix, LocalMatrix]:
             return _plan(pieces.interior, policy, device), _plan(pieces.halo, policy, device)
@@ -122,9 +122,7 @@ class SpMatrix:
         self._transposes: dict[str, Self] = {}
 
     def _make_exchanges(self) -> HaloExchanges:
-        return HaloExchanges(
-            self.comm, self.device, self._pattern, self._halo_rows, self.local_shape, self.dtype
-        )
+        return HaloExchanges(self.comm, self.device, self._pattern, self.local_shape, self.dtype)
 
     def _warn_if_small(self) -> None:
         """Say on rank 0 that one GPU would be faster, as for all systems so small that sums are hidden."""
@@ -496,7 +494,7 @@ class SpMatrix:
 
         def read() -> tuple[LocalMatrix, tuple[Vector, Vector, Vector]]:
             halo = self.halo.to_scipy().tocoo()  # halves as float32
-            rows = _arrays.to_host(self._halo_rows)[halo.coords[0]] + self.rows.first
+            rows = _arrays.to_host(self._pattern.rows)[halo.coords[0]] + self.rows.first
             data = halo.data.astype(self.dtype)
             values = data.conj() if way == "H" else data
             return getattr(self.interior, way), (self.halo_columns[halo.coords[1]], rows, values)
@@ -523,7 +521,7 @@ class SpMatrix:
         The order inside a row may differ from that in which entries came.
         """
         own, halo = self.interior.to_scipy().tocoo(), self.halo.to_scipy().tocoo()
-        rows = np.concatenate([own.coords[0], _arrays.to_host(self._halo_rows)[halo.coords[0]]])
+        rows = np.concatenate([own.coords[0], _arrays.to_host(self._pattern.rows)[halo.coords[0]]])
         columns = np.concatenate(
             [own.coords[1].astype(np.int64) + self.columns.first, self.halo_columns[halo.coords[1]]]
         )
