@@ -4,8 +4,9 @@ A format is a folder with its pattern and values, its choices, how it is packed,
 each kind of device what multiplies it. Nothing else names it but its row at the end of this file.
 
 `format` says what a format owes, `plan` what it makes, and `cost` by which numbers it chooses. `devices` says
-what a device owes; `device_cpu` and `device_cuda` are the two. `product_cpu` and `product_cuda` hold what the
-products of all formats share there, and `kernel_cuda` how their kernels are described and compiled.
+what a device owes; `device_cpu` and `device_cuda` are the two. `product` says what multiplies a plan;
+`product_cpu` and `product_cuda` hold what all formats share there, and `kernel_cuda` how their kernels are
+described and compiled.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dasp import formats
 from dasp.formats.cost import CostModel, apply_own_numbers
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import Plan, arrays_of, narrowest
+from dasp.formats.plan import Plan, narrowest
 from dasp.formats.product_cpu import CpuProduct
 from dasp.formats.sell.cpu import primitives
 from dasp.formats.sell.primitives import Primitives
@@ -33,11 +33,6 @@ __all__ = ["primitives"]
 def find_cost_model(device: str) -> CostModel:
     """Return the model by which choices are made for the CPU, with the user's own numbers."""
     return apply_own_numbers(CostModel.for_cpu(), name_processor())
-
-
-def packs(name: str) -> bool:
-    """Return True: the primitives here are enough for any format."""
-    return True
 
 
 @contextmanager
@@ -62,16 +57,6 @@ def filling(device: str, *, ends: bool = False) -> Iterator[Primitives]:
 def as_values(data: ArrayLike, device: str) -> Vector:
     """Return values of a matrix as a NumPy array."""
     return _arrays.values("data", data)
-
-
-def to_device(array: Vector, device: str) -> Vector:
-    """Return the array."""
-    return array
-
-
-def may_write(plan: Plan) -> bool:
-    """Return True if the values of a plan lie in memory that can be written."""
-    return all(map(_arrays.may_be_writable, arrays_of(plan.values)))
 
 
 def product(plan: Plan, device: str, like: CpuProduct | None = None) -> CpuProduct:
@@ -118,7 +103,7 @@ def add_scaled(y: Vector, factor: complex, x: Vector) -> None:
     y += sum_type(y.dtype).type(factor) * x
 
 
-def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike) -> Vector:
+def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike | None = None) -> Vector:
     """Return an array of any library and device as one of NumPy."""
     if _foreign.is_foreign(x):
         x = _foreign.to_host(x)
@@ -136,25 +121,11 @@ def linear_operator(matrix: Any) -> Any:
     """Return a SciPy LinearOperator that multiplies by `matrix`."""
     from scipy.sparse.linalg import LinearOperator
 
-    class PlannedOperator(LinearOperator):  # type: ignore[misc]  # SciPy has no types
-        """A planned matrix as SciPy's solvers take it."""
-
-        def __init__(self) -> None:
-            super().__init__(matrix.dtype, matrix.shape)
-
-        def _matvec(self, x: Vector) -> Vector:
-            return np.asarray(matrix.matvec(x))
-
-        def _rmatvec(self, x: Vector) -> Vector:
-            return np.asarray(matrix.rmatvec(x))
-
-        def _matmat(self, X: Vector) -> Vector:
-            return np.asarray(matrix.matvec(X))
-
-        def _rmatmat(self, X: Vector) -> Vector:
-            return np.asarray(matrix.rmatvec(X))
-
-        def __reduce__(self) -> tuple[Any, ...]:
-            return linear_operator, (matrix,)
-
-    return PlannedOperator()
+    return LinearOperator(
+        matrix.shape,
+        matrix.matvec,
+        rmatvec=matrix.rmatvec,
+        matmat=matrix.matvec,
+        rmatmat=matrix.rmatvec,
+        dtype=matrix.dtype,
+    )

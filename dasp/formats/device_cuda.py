@@ -52,11 +52,6 @@ def describe_gpu(device: str) -> Gpu:
     )
 
 
-def packs(name: str) -> bool:
-    """Return True if the primitives here can pack a format; they also check that they get a valid matrix."""
-    return formats.find(name).packs_on_gpu
-
-
 @contextmanager
 def filling(device: str, *, ends: bool = False) -> Iterator[Primitives]:
     """Give the primitives of a GPU, for work on its current stream; `ends` has it done at the end.
@@ -109,14 +104,6 @@ def as_values(data: object, device: str) -> DeviceArray:
     return values.view(_dtypes.real_type(values.dtype)).copy().view(values.dtype)
 
 
-def to_device(array: Array, device: str) -> DeviceArray:
-    """Return a NumPy array on the GPU."""
-    import cupy
-
-    with cupy.cuda.Device(number(device)):
-        return cupy.asarray(array)
-
-
 def as_csr(matrix: Any) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
     """Return indptr, indices and data of a CSR matrix of CuPy, in types that a plan takes; not checked.
 
@@ -129,11 +116,6 @@ def as_csr(matrix: Any) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
 
     data = cupy.ascontiguousarray(matrix.data, _dtypes.stored(matrix.data.dtype))
     return cupy.ascontiguousarray(matrix.indptr), cupy.ascontiguousarray(matrix.indices), data
-
-
-def may_write(plan: Plan) -> bool:
-    """Return True: the memory of a GPU can be written."""
-    return True
 
 
 def product(plan: Plan, device: str, like: CudaProduct | None = None) -> CudaProduct:
@@ -229,7 +211,7 @@ def _adder(total: str) -> Any:
     return cupy.ElementwiseKernel(f"X x, {total} factor", "Y y", work, "dasp_add_scaled")
 
 
-def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike) -> DeviceArray:
+def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike | None = None) -> DeviceArray:
     """Return an array of any library and device as one of CuPy on the GPU."""
     import cupy
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.plan import Plan
+from dasp.formats.product import Product
 from dasp.runtime.arrays import address
 from dasp.runtime.cpu.emitter import LINE
 from dasp.runtime.cpu.operands import store_rounded, transpose, widened
@@ -19,8 +20,8 @@ TRANSPOSED_BYTES = 128
 """Most bytes of a row of the columns that are transposed at a time: two lines of the cache."""
 
 
-class CpuProduct:
-    """A plan, ready to be multiplied on the CPU; see `dasp.formats.devices.Product`.
+class CpuProduct(Product):
+    """A plan, ready to be multiplied on the CPU.
 
     A format adds `multiply_vector` and, where it multiplies `several` columns at once, `multiply_rows`.
 
@@ -51,15 +52,8 @@ class CpuProduct:
         """
         raise NotImplementedError
 
-    def diagonal(self, k: int) -> Vector | None:
-        """Return the k-th diagonal in the type of sums; None if the matrix must be unpacked for it."""
-        return None
-
-    nbytes = 0
-    """Products make nothing that stays."""
-
     def follow(self) -> None:
-        """Take over values that were written into the plan."""
+        """Do nothing: products read the plan each time."""
 
     def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Vector | None:
         """Return A x if x and out are the plainest of arrays, else None; for the sake of small matrices."""
@@ -81,10 +75,6 @@ class CpuProduct:
         multiply(read_only(x), out, alpha, beta)
         result: Vector = out
         return result
-
-    def take_values(self, data: Any, slots: Any) -> bool:
-        """Return False: leave values to the slower way, which checks that their coding holds them."""
-        return False
 
     def multiply(self, x: Vector, y: Vector, alpha: complex, beta: complex) -> None:
         """Set y = alpha A x + beta y; y is not read if beta is 0."""

@@ -27,6 +27,7 @@ from dasp.formats.kernel_cuda import (
     types,
 )
 from dasp.formats.plan import Plan, arrays_of, with_arrays
+from dasp.formats.product import Product
 from dasp.runtime.arrays import is_cupy
 from dasp.runtime.cuda.driver import captured_in, in_pool, keep
 from dasp.runtime.cuda.gpus import number
@@ -51,8 +52,8 @@ ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
 
 
-class CudaProduct:
-    """A plan, ready to be multiplied on one GPU; see `dasp.formats.devices.Product`.
+class CudaProduct(Product):
+    """A plan, ready to be multiplied on one GPU.
 
     A format says which `kernel` multiplies by a vector; what else it can do, it adds.
 
@@ -318,19 +319,6 @@ class CudaProduct:
             and not self._is_capturing(stream)
             and bool(held[stream].done)
         )
-
-    def take_values(self, data: Any, slots: Any) -> bool:
-        """Return False: leave values to the slower way, which checks that their coding holds them."""
-        return False
-
-    def diagonal(self, k: int) -> DeviceArray | None:
-        """Return None: the matrix must be unpacked for a diagonal, unless the format knows better."""
-        return None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that products have stored beside the plan."""
-        return 0
 
     def follow(self) -> None:
         """Take over values that were written into the plan, on CuPy's current stream."""

@@ -81,8 +81,7 @@ class Request:
 
     def packing_device(self, shape: tuple[int, int]) -> str:
         """Return the device that packs a matrix of a shape: the matrix's own, or the CPU."""
-        name = self.policy.format_for(shape).name
-        return self.device if devices.find(self.device).packs(name) else "cpu"
+        return self.device if self.policy.format_for(shape).packs_on_gpu else "cpu"
 
 
 def pack(csr: Csr, order: Array | None, request: Request) -> Plan:
@@ -101,7 +100,7 @@ def pack(csr: Csr, order: Array | None, request: Request) -> Plan:
     backend = devices.find(where)
     with backend.packing(csr, where) as (there, primitives):
         if order is not None:
-            order = backend.to_device(order, where)
+            order = backend.asarray(order, where)
         return make_plan(there, request.policy, model, primitives, order)
 
 
@@ -157,7 +156,7 @@ def make_plan(
 @contextmanager
 def read_where_packed(plan: Plan, device: str) -> Iterator[tuple[Plan, str, Any]]:
     """Give a plan where its format is packed, that device, and its primitives; wait for their work."""
-    where = device if devices.find(device).packs(plan.format) else "cpu"
+    where = device if formats.find(plan.format).packs_on_gpu else "cpu"
     there = plan if where == device else devices.find(device).to_host(plan)
     with devices.find(where).filling(where, ends=True) as primitives:
         yield there, where, primitives
@@ -184,7 +183,7 @@ def unpack(plan: Plan, device: str) -> tuple[Array, Array, Array]:
         indptr, indices, data = formats.find(plan.format).unpack(there, primitives)
     if where == device:
         return indptr, indices, data
-    put = devices.find(device).to_device
+    put = devices.find(device).asarray
     return put(indptr, device), put(indices, device), put(data, device)
 
 
@@ -205,4 +204,4 @@ def find_slots(plan: Plan, device: str) -> Any:
     """
     with read_where_packed(plan, device) as (there, where, primitives):
         slots = formats.find(plan.format).slots(there, primitives)
-    return slots if where == device else devices.find(device).to_device(slots, device)
+    return slots if where == device else devices.find(device).asarray(slots, device)

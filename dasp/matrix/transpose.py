@@ -16,6 +16,7 @@ from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.matrix import planning
 from dasp.matrix.linear_map import PlannedMatrix
 from dasp.matrix.policy import Policy
+from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.dtypes import bits_type
@@ -165,7 +166,7 @@ class TransposableMatrix(PlannedMatrix):
     def _write(self, values: Array) -> None:
         """Overwrite the values in place; ValueError, and no change, if the coding cannot hold others."""
         slots = self._slots()
-        if not self._backend.may_write(self.plan):  # as those in the memory of a pickle
+        if not all(map(_arrays.may_be_writable, arrays_of(self.plan.values))):
             self._product = self._backend.product(self.copy().plan, self.device)
         with self._backend.filling(self.device) as primitives:
             formats.find(self.plan.format).values_into(self.plan, values, slots, primitives)

@@ -254,11 +254,13 @@ def overlaps_itself(array: Array) -> bool:
     return False
 
 
-def may_be_writable(array: Vector) -> bool:
-    """Return True if a NumPy array, perhaps read-only, lies in memory that can be written.
+def may_be_writable(array: Array) -> bool:
+    """Return True if an array, perhaps read-only, lies in memory that can be written.
 
     That of an array in a pickle, or in a file that is mapped for reading, cannot.
     """
+    if not isinstance(array, np.ndarray):
+        return True
     before = array.flags.writeable
     try:
         array.flags.writeable = True

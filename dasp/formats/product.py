@@ -1,0 +1,63 @@
+"""A plan that is ready to be multiplied: `product_cpu` and `product_cuda` have the two kinds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from dasp.formats.plan import Array, Plan
+
+
+class Product(ABC):
+    """A plan, ready to be multiplied on one device. Several threads may use one at once.
+
+    Attributes
+    ----------
+    plan : Plan
+        With arrays on the device.
+    """
+
+    plan: Plan
+
+    @abstractmethod
+    def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Array | None:
+        """Return A x if x, and out if given, are the plainest of vectors here, else None.
+
+        With alpha and beta as `scale`, alpha A x + beta out; out is given if beta is not 0.
+        """
+
+    @abstractmethod
+    def multiply(self, x: Array, y: Array, alpha: complex, beta: complex) -> None:
+        """Set y = alpha A x + beta y; y is not read if beta is 0.
+
+        Parameters
+        ----------
+        x : Array, shape (n,) or (n, k), of any type that y's type holds
+        y : Array, shape (m,) or (m, k), not overlapping x
+            Any strides. All rows are written, those without entries too.
+        alpha, beta : float, or complex for a complex y
+        """
+
+    @abstractmethod
+    def follow(self) -> None:
+        """Take over values that were written into the plan in place, on the current stream of a GPU."""
+
+    def take_values(self, data: Any, slots: Any) -> bool:
+        """Overwrite the plan's values if data is the plainest of arrays and the coding holds it, else False.
+
+        Parameters
+        ----------
+        data : object
+        slots : object or None
+            What the primitives said of the pattern, once somebody asked.
+        """
+        return False
+
+    def diagonal(self, k: int) -> Array | None:
+        """Return the k-th diagonal in the type of sums; None if the matrix must be unpacked for it."""
+        return None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what products have made beside the plan."""
+        return 0
