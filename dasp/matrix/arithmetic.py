@@ -13,8 +13,8 @@ import scipy.sparse
 
 from dasp import formats
 from dasp.matrix import planning
-from dasp.matrix.linear_map import Shifted
-from dasp.matrix.transpose import TransposableMatrix
+from dasp.matrix.planned import PlannedMatrix
+from dasp.matrix.shifted import Shifted
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
@@ -38,10 +38,25 @@ def _refuse_assignment(name: str) -> property:
     return property(fset=refuse)
 
 
-class ArithmeticMatrix(TransposableMatrix):
+class ArithmeticMatrix(PlannedMatrix):
     """A matrix with SciPy's conversions, scalings, sums and names, and refusals in words."""
 
     # ---- to other forms ------------------------------------------------------------------------------
+
+    def to_scipy(self) -> scipy.sparse.csr_array:
+        """Return the matrix as a new CSR array on the CPU.
+
+        Returns
+        -------
+        scipy.sparse.csr_array, shape (m, n)
+            The entries that came in, bit for bit, duplicates and explicit zeros too, in the caller's
+            rows; the order inside a row may differ, and types are those of the plan, but float32 where that
+            has a half precision, of which SciPy has none.
+        """
+        plan = self._backend.to_host(self.plan)
+        indptr, indices, data = planning.unpack(plan, "cpu")
+        data = data.astype(_dtypes.sum_type(self.dtype), copy=False)
+        return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)
 
     def tocsr(self) -> Any:
         """Return the matrix as CSR on its device: `scipy.sparse.csr_array` or CuPy's `csr_matrix`.
@@ -231,7 +246,7 @@ class ArithmeticMatrix(TransposableMatrix):
 
         Returns
         -------
-        dasp.matrix.linear_map.Shifted
+        dasp.matrix.shifted.Shifted
             With `@`, `matvec`, `rmatvec`, `T`, `H` and `as_linear_operator`; `dasp.solvers` take it.
 
         Raises
@@ -322,21 +337,25 @@ class ArithmeticMatrix(TransposableMatrix):
             return out
 
     def _sum(self, axis: int | None) -> Any:
-        total = _dtypes.sum_type(self.dtype)
-        if axis is None and self.shape[1] > self.nnz:
-            return self._values().astype(total, copy=False).sum()
         if axis is None:
-            return (self @ self._ones(1, total)).sum()
-        return self @ self._ones(1, self.dtype) if axis in (1, -1) else self._ones(0, self.dtype) @ self
+            return self._values().astype(_dtypes.sum_type(self.dtype), copy=False).sum()
+        return self @ self._ones(1) if axis in (1, -1) else self._ones(0) @ self
 
-    def _ones(self, axis: int, dtype: np.dtype[Any]) -> Array:
+    def _ones(self, axis: int) -> Array:
         """Return a vector of ones, as long as an axis, made where the matrix is."""
-        ones = self._backend.empty((self.shape[axis],), dtype, self.device, "C")
-        bits = _dtypes.bits_type(dtype)  # CuPy fills no bfloat16
-        ones.view(bits).fill(np.ones(1, dtype).view(bits)[0])
+        ones = self._backend.empty((self.shape[axis],), self.dtype, self.device, "C")
+        bits = _dtypes.bits_type(self.dtype)  # CuPy fills no bfloat16
+        ones.view(bits).fill(np.ones(1, self.dtype).view(bits)[0])
         return ones
 
     # ---- refused -------------------------------------------------------------------------------------
+
+    def __array__(self, *_: object, **__: object) -> NoReturn:
+        """Refuse to be an array, which NumPy would make of one element: the matrix itself."""
+        raise TypeError(
+            "A is an SpMatrix and no array; functions of SciPy and others that need the entries take "
+            "A.to_scipy(); A @ x is the product"
+        )
 
     if not TYPE_CHECKING:  # or mypy would take every name for an attribute
 
@@ -344,23 +363,12 @@ class ArithmeticMatrix(TransposableMatrix):
             remedy = ""
             if name in ("data", "indices", "indptr") or hasattr(scipy.sparse.csr_array, name):
                 remedy = f"; A.to_scipy().{name} is SciPy's"
-            elif hasattr(scipy.sparse.csr_matrix, name):
-                remedy = f"; scipy.sparse.csr_matrix(A.to_scipy()).{name} is SciPy's"
-            elif hasattr(np.ndarray, name):
-                remedy = f"; A.toarray().{name} is NumPy's, and A.to_scipy() has the entries"
-            remedy = "" if name.startswith("_") else remedy
             raise AttributeError(f"an SpMatrix has no attribute {name!r}{remedy}", name=name, obj=self)
 
         data, indices, indptr = map(_refuse_assignment, ("data", "indices", "indptr"))
 
-    def __len__(self) -> NoReturn:
-        raise TypeError("len(A) was asked, which may be rows or entries; use A.shape[0] or A.nnz")
-
     def __bool__(self) -> NoReturn:
         raise ValueError("bool(A) was asked, and a matrix has no truth value; use A.nnz or `A is None`")
-
-    def __iter__(self) -> NoReturn:
-        raise TypeError("iter(A) was asked; a plan has no rows to hand out; iterate over A.to_scipy()")
 
     def __getitem__(self, key: object) -> NoReturn:
         raise TypeError(
@@ -393,12 +401,6 @@ class ArithmeticMatrix(TransposableMatrix):
         )
 
     __radd__ = __sub__ = __rsub__ = __add__
-
-    def __pow__(self, other: object) -> NoReturn:
-        raise TypeError(
-            f"A ** {other!r} was asked; a plan has one pattern; A @ (A @ x) multiplies twice, and "
-            "A.to_scipy() has the entries"
-        )
 
     # ---- how it shows itself -------------------------------------------------------------------------
 

@@ -202,14 +202,11 @@ def take_sparse(matrix: sparray | spmatrix, checks: bool = True) -> Compressed |
     """
     if matrix.ndim != 2:
         raise ValueError(f"A has shape {matrix.shape}; a matrix with 2 dimensions is needed")
-    reader = _READERS.get(matrix.format)
-    if reader is None:
-        raise TypeError(f"A has the format {matrix.format!r}; one of {', '.join(_READERS)} is needed")
-    return _take_csr(matrix, checks) if reader is _take_csr else reader(matrix)
-
-
-def _take_csr(matrix: sparray | spmatrix, checks: bool = True) -> Compressed:
-    return _take_compressed("CSR", matrix, matrix.shape, values("A.data", matrix.data), checks)
+    if matrix.format == "csr":
+        return _take_compressed("CSR", matrix, matrix.shape, values("A.data", matrix.data), checks)
+    if matrix.format not in _READERS:
+        raise TypeError(f"A has the format {matrix.format!r}; one of csr, {', '.join(_READERS)} is needed")
+    return _READERS[matrix.format](matrix)
 
 
 def _take_compressed(
@@ -299,7 +296,6 @@ def _take_lil(matrix: sparray | spmatrix) -> Compressed:
 
 
 _READERS: dict[str, Callable[[sparray | spmatrix], Compressed | Coordinates]] = {
-    "csr": _take_csr,
     "csc": _take_csc,
     "bsr": _take_bsr,
     "dia": _take_dia,

@@ -11,9 +11,9 @@ from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array, Plan
 from dasp.matrix import convert, planning
 from dasp.matrix.arithmetic import ArithmeticMatrix
+from dasp.matrix.planned import Shared
 from dasp.matrix.planning import Request, find_device
 from dasp.matrix.policy import Policy
-from dasp.matrix.transpose import Shared
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.types import ArrayLike
 

@@ -120,8 +120,6 @@ def test_scipys_least_squares_of_functions(b):
         lambda A: sp.eye_array(144) @ A,
         lambda A: sp.eye_array(144, format="csr") + A,
         lambda A: A + sp.eye_array(144),
-        lambda A: A**2,
-        lambda A: A.getrow(0),
         lambda A: sla.spsolve(A, np.ones(144)),
         sla.splu,
         sla.expm,

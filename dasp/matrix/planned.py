@@ -1,27 +1,29 @@
-"""Matrices that are derived from one plan: with other values, and the transpose, which is never stale."""
+"""A matrix by its plan: its product, other values for its pattern, and its transpose, never a stale one."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, overload
 
 import numpy as np
 
 from dasp import formats
 from dasp.formats import devices
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.devices import Product
+from dasp.formats.devices import Device
 from dasp.formats.plan import Plan, arrays_of, with_arrays
+from dasp.formats.product import Product
 from dasp.matrix import planning
-from dasp.matrix.linear_map import PlannedMatrix
+from dasp.matrix.linear_map import LinearMap
 from dasp.matrix.policy import Policy
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
+from dasp.runtime import dtypes as _dtypes
 from dasp.runtime import foreign as _foreign
-from dasp.runtime.dtypes import bits_type
 from dasp.runtime.process import ProcessLock
-from dasp.runtime.types import Array, ArrayLike
+from dasp.runtime.types import Array, ArrayLike, DenseArray, DTypeLike, Number
 
 
 class Shared:
@@ -42,14 +44,18 @@ class Shared:
         self.transpose: Any = None
 
 
-class TransposableMatrix(PlannedMatrix):
-    """A planned matrix whose values change in place, and its transpose, for `dasp.SpMatrix`.
+class PlannedMatrix(LinearMap):
+    """A matrix that multiplies by its plan, its values, which change in place, and its transpose.
 
-    A matrix keeps the transpose that it made; the transpose knows its maker and does not keep it, so that
-    memory is given back as soon as nobody holds either. They share a lock, which is held while one is
-    made and while values are written in place: a transpose has all values of before, or takes the new.
+    `dasp.SpMatrix` is one. A matrix keeps the transpose that it made; the transpose knows its maker and does
+    not keep it, so that memory is given back as soon as nobody holds either. They share a lock, which is held
+    while one is made and while values are written in place: a transpose has all values of before, or takes
+    the new.
     """
 
+    _device: str
+    _backend: Device
+    _product: Product
     _shared: Shared
     _writes: int
     _derived: dict[str, Callable[[], Self | None]]
@@ -68,6 +74,170 @@ class TransposableMatrix(PlannedMatrix):
         other._begin(self.device, plan, self._shared, self._product)
         return other
 
+    # ---- the product ----------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda:N`."""
+        return self._device
+
+    @property
+    def plan(self) -> Plan:
+        """The packed arrays, NumPy on the CPU and CuPy on a GPU."""
+        plan: Plan = self._product.plan
+        return plan
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(m, n)."""
+        return self.plan.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float64, float32, float16, bfloat16, complex64 or complex128."""
+        return self.plan.dtype
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries, explicit zeros and duplicates counted."""
+        return self.plan.nnz
+
+    @overload
+    def matvec(
+        self, x: Array, *, out: Array | None = None, alpha: Number = 1.0, beta: Number = 0.0
+    ) -> Array: ...
+
+    @overload
+    def matvec(
+        self, x: ArrayLike, *, out: DenseArray | None = None, alpha: Number = 1.0, beta: Number = 0.0
+    ) -> Any: ...
+
+    def matvec(
+        self, x: ArrayLike, *, out: DenseArray | None = None, alpha: Number = 1.0, beta: Number = 0.0
+    ) -> Any:
+        """Return alpha A x + beta out.
+
+        Parameters
+        ----------
+        x : array_like, shape (n,), (n, 1) or (n, k)
+            NumPy (or a list) for a matrix on the CPU; CuPy, on the same GPU, for a matrix on a GPU. Arrays
+            of other libraries on the same device (PyTorch, JAX, DLPack) are read, and as `out` written,
+            without a copy. A product by a PyTorch tensor runs on PyTorch's current stream, all others on
+            CuPy's. Any strides; C order costs least. The product has NumPy's result type; docs/dtypes.md has
+            a table.
+        out : array, optional
+            Of the product's shape and type, not overlapping `x`; the result is written there. May hold
+            anything, NaN too, if `beta` is 0: it is not read then.
+        alpha, beta : float, or complex for a complex product
+            With `beta` other than 0, `out` is needed.
+
+        Returns
+        -------
+        array, shape (m,), (m, 1) or (m, k)
+            `out`, or a new array of the library of x, C-ordered if x is and else F-ordered. Every row is
+            written, empty rows too.
+
+        Raises
+        ------
+        TypeError
+            For the wrong kind of array or number.
+        ValueError
+            For a wrong shape, or an `out` that is read-only or overlaps `x`.
+
+        Notes
+        -----
+        For each row of n entries, |error| <= gamma(n + 2) sum_j |alpha a_ij x_j| + 2 u |beta out_i| up to
+        order u^2, with gamma(n) = n u / (1 - n u) and u the unit roundoff of the type in which products are
+        summed: the product's, or float32 for half precisions, which are rounded once more, at the end. Of a
+        complex product of complex numbers that is the bound of each part, with 2 n and |re| + |im|.
+        """
+        if type(alpha) is float and type(beta) is float and (out is not None or beta == 0.0):
+            y = self._product.quick(x, out, None if alpha == 1.0 and beta == 0.0 else (alpha, beta))
+            if y is not None:
+                return y
+        return self._multiply(x, out, alpha, beta)
+
+    def _multiply(
+        self, x: ArrayLike, out: DenseArray | None = None, alpha: Number = 1.0, beta: Number = 0.0
+    ) -> Any:
+        """Return alpha A x + beta out for operands of any kind; see `matvec`."""
+        if hasattr(x, "tocsr"):
+            raise TypeError(
+                f"x is a sparse {type(x).__name__}; dense vectors are needed; multiply A.tocsr() by "
+                "x.tocsr(), and plan the product if it is to be multiplied"
+            )
+        if _foreign.is_foreign(x) or _foreign.is_foreign(out):
+            if _foreign.wants_gradients(x):
+                return self._with_gradients(x, out, alpha, beta)
+            return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)
+        operand = self._backend.as_operand(x, self.device)
+        _check.operand(self.shape, operand)
+        dtype = _dtypes.arithmetic(self.dtype, operand.dtype).y
+        formats.refuse_type(self.plan.format, dtype, "the product")
+        alpha, beta = _check.scale("alpha", alpha, dtype), _check.scale("beta", beta, dtype)
+        shape = (self.shape[0], *operand.shape[1:])
+        if out is None:
+            if beta != 0:
+                raise ValueError(
+                    f"beta is {beta} and out is None; pass the array that beta multiplies as out"
+                )
+            out = self._backend.empty(shape, dtype, self.device, _arrays.order(operand))
+        else:
+            out = self._backend.check_out(out, operand, shape, dtype, self.device)
+        self._product.multiply(operand, out, alpha, beta)
+        return out
+
+    @overload
+    def __matmul__(self, x: Array) -> Array: ...
+
+    @overload
+    def __matmul__(self, x: ArrayLike) -> Any: ...
+
+    def __matmul__(self, x: ArrayLike) -> Any:
+        """Return A x; see `matvec`."""
+        y = self._product.quick(x)
+        return self._multiply(x) if y is None else y
+
+    def __rmatmul__(self, x: ArrayLike) -> Any:
+        """Return x A for x of shape (m,) or (k, m)."""
+        if getattr(x, "ndim", 0) == 1:  # several vectors are rows here, and columns there
+            y = self.T._product.quick(x)
+            if y is not None:
+                return y
+        return super().__rmatmul__(x)
+
+    def _with_gradients(self, x: ArrayLike, out: DenseArray | None, alpha: Number, beta: Number) -> Any:
+        """Return A x by an operator of PyTorch: with gradients for x, or in a graph that is traced."""
+        from dasp.interop import torch
+
+        return _foreign.by_operators(partial(torch.matmul, self), x, out, alpha, beta)
+
+    @property
+    def __dasp_product__(self) -> Product:
+        """The product of the plan, for solvers, which capture it in graphs: it stays right while A lives.
+
+        On a GPU it may also have `prepare_with_dot`.
+        """
+        return self._product
+
+    def asarray(self, x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
+        """Return an array where the matrix is, copied there only if it must be.
+
+        Parameters
+        ----------
+        x : array_like
+            On the host or on a GPU, of any library.
+        dtype : dtype, optional
+            By default that of x.
+
+        Returns
+        -------
+        numpy.ndarray or cupy.ndarray
+        """
+        return self._backend.asarray(x, self.device, dtype)
+
+    # ---- other values ---------------------------------------------------------------------------------
+
     @property
     def nbytes(self) -> int:
         """Bytes of the plan's arrays, and of what is kept beside them for `with_values` and `T`."""
@@ -80,11 +250,13 @@ class TransposableMatrix(PlannedMatrix):
 
     def _list_kept(self) -> list[tuple[str, int]]:
         """Return the names and the bytes of the arrays that are kept beside the format's own."""
-        kept = {"order": self.plan.order, "slots": self._shared.slots}
-        kept |= {"transpose": self._find_derived("T"), "adjoint": self._find_derived("H")}
-        found = [(name, int(array.nbytes)) for name, array in kept.items() if array is not None]
-        made = int(self._product.nbytes)
-        return [*found, ("row blocks", made)] if made else found
+        kept: dict[str, Any] = {"order": self.plan.order, "slots": self._shared.slots}
+        for name, find in list(self._derived.items()):
+            if not isinstance(find, weakref.ref):
+                kept["transpose" if name == "T" else "adjoint"] = find()
+        sizes = {name: int(array.nbytes) for name, array in kept.items() if array is not None}
+        sizes |= {"row blocks": int(self._product.nbytes)}
+        return [(name, size) for name, size in sizes.items() if size]
 
     def copy(self) -> Self:
         """Return the matrix with the same pattern and values of its own, to be overwritten in place."""
@@ -137,7 +309,7 @@ class TransposableMatrix(PlannedMatrix):
         >>> A.with_values([1.0, 2.0, 3.0]) @ numpy.ones(3)
         array([1., 2., 3.])
         """
-        if isinstance(out, TransposableMatrix) and out._shared is self._shared:
+        if isinstance(out, PlannedMatrix) and out._shared is self._shared:
             with out._lock.get():
                 if not out._derived and out._product.take_values(data, self._shared.slots):
                     out._writes += 1
@@ -175,7 +347,7 @@ class TransposableMatrix(PlannedMatrix):
 
     def _check_out(self, out: object, dtype: np.dtype[Any]) -> None:
         """Check that `out` has this pattern and the type `dtype`; TypeError or ValueError if not."""
-        if not isinstance(out, TransposableMatrix):
+        if not isinstance(out, PlannedMatrix):
             raise TypeError(f"out is {_check.kind_of(out)}; an SpMatrix is needed")
         if out._shared is not self._shared:
             raise ValueError(
@@ -191,28 +363,29 @@ class TransposableMatrix(PlannedMatrix):
                 self._shared.slots = planning.find_slots(self.plan, self.device)
         return self._shared.slots
 
+    # ---- the transpose --------------------------------------------------------------------------------
+
     def _find_derived(self, name: str) -> Self | None:
-        """Return the transpose (T) or its conjugate (H) if this matrix made one and keeps it."""
-        kept = self._derived.get(name)
-        return None if kept is None or isinstance(kept, weakref.ref) else kept()
+        """Return the transpose (T) or its conjugate (H) if there is one."""
+        find = self._derived.get(name)
+        return None if find is None else find()
 
     def _derive(self, name: str, make: Callable[[], Self]) -> Self:
         """Return the transpose (T) or its conjugate (H), made once while somebody holds it."""
-        kept = self._derived.get(name)
-        found = None if kept is None else kept()
+        found = self._find_derived(name)
         if found is not None:
             return found
         with self._lock.get():
-            kept = self._derived.get(name)
-            found = None if kept is None else kept()
-            if found is None:
-                made = make()
-                if made is not self:
-                    made._derived[name] = weakref.ref(self)
-                    made._lock = self._lock
-                self._derived[name] = weakref.ref(self) if made is self else lambda: made
-                found = made
-        return found
+            found = self._find_derived(name)
+            if found is not None:
+                return found
+            made = make()
+            if made is self:
+                self._derived[name] = weakref.ref(self)
+            else:
+                made._derived[name], made._lock = weakref.ref(self), self._lock
+                self._derived[name] = lambda: made
+            return made
 
     @property
     def T(self) -> Self:
@@ -283,7 +456,7 @@ class TransposableMatrix(PlannedMatrix):
         if order is None:
             return packed
         with self._backend.filling(self.device):
-            came, bits = packed.copy(), bits_type(packed.dtype)
+            came, bits = packed.copy(), _dtypes.bits_type(packed.dtype)
             came.view(bits)[order] = packed.view(bits)
         return came
 
