@@ -258,8 +258,8 @@ def gemm() -> Iterator[tuple[str, Defines]]:
 
 
 def passes() -> Iterator[Defines]:
-    """The passes of some methods: the longest, one of float32, one with a preconditioner and turns of two,
-    and complex ones."""
+    """The two longest passes of some methods: with the most vectors, in float32, with a preconditioner, and
+    complex ones."""
     seen: list[Defines] = []
 
     class Recorder(EmulatedDevice):
@@ -279,7 +279,8 @@ def passes() -> Iterator[Defines]:
         with pytest.MonkeyPatch.context() as patch:
             emulate(patch, Recorder())
             System(np.eye(2), preconditioner, np.dtype(dtype), "cpu", method, names)
-    yield from seen
+        yield from sorted(seen, key=lambda defines: len(str(defines)))[-2:]
+        seen.clear()
 
 
 def persistent() -> Iterator[Defines]:
@@ -529,10 +530,9 @@ def test_a_source_compiles_to_registers_alone(name, defines, arch):
             assert "FMUL" not in families, "to widen a float by way of a product by 1 flushes subnormals"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_x_is_not_read_through_the_read_only_cache(dtype):
+def test_x_is_not_read_through_the_read_only_cache():
     """The kernel before, whose end a product may overlap, may write it. A header is 16 bytes, too."""
-    kinds = arithmetic(np.dtype(dtype), np.dtype(dtype))
+    kinds = arithmetic(np.dtype(float), np.dtype(float))
     at = column_blocks.Strides(32, 1, column_blocks.WIDEST_LOAD // kinds.x.itemsize)
     name, usual = "spmv/slices_columns.cu", {"DASP_INDEX": "int", "DASP_OFFSET": "int"}
     (one,) = choose_column_blocks(BLOCKS, 32, kinds, at, at, Gathering(), H200)

@@ -34,6 +34,8 @@ from dasp.runtime.dtypes import TABLE, Arithmetic, real_type
 from tests.support.gallery import GALLERY
 from tests.support.reference import assert_close, assert_same_entries, entries_of
 
+SHAPES = "lengths around every threshold", "all rows empty", "duplicates"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -166,11 +168,9 @@ def dense_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     formats.register(record)
 
 
-@pytest.mark.parametrize("name", GALLERY)
+@pytest.mark.parametrize("name", SHAPES)
 def test_a_third_format_needs_no_other_change(name: str, dense_rows: None, tmp_path: Any) -> None:
     matrix = entries_of(GALLERY[name])
-    if matrix.shape[1] == 0:
-        return
     A = dasp.SpMatrix.from_scipy(matrix, policy=dasp.Policy(format="dense rows"), device="cpu")
     x = np.random.default_rng(0).standard_normal(matrix.shape[1])
     assert_close(A @ x, matrix, x)
@@ -199,12 +199,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.mark.simt
-@pytest.mark.parametrize("name", GALLERY)
+@pytest.mark.parametrize("name", SHAPES)
 def test_on_a_gpu_too(name: str, dense_rows: None, gpu: Any, tmp_path: Any) -> None:
     """Its kernel runs in the emulator; the plan is packed on the CPU, and comes by a file."""
     matrix = entries_of(GALLERY[name])
-    if 0 in matrix.shape:
-        return
     packed = dasp.SpMatrix.from_scipy(matrix, policy=dasp.Policy(format="dense rows"), device="cpu")
     packed.save(tmp_path / "plan")
     A = dasp.SpMatrix.load(tmp_path / "plan", "cuda:0")
@@ -219,13 +217,11 @@ def test_on_a_gpu_too(name: str, dense_rows: None, gpu: Any, tmp_path: Any) -> N
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("name", GALLERY)
+@pytest.mark.parametrize("name", SHAPES)
 def test_on_a_real_gpu(name: str, dense_rows: None) -> None:
     import cupy
 
     matrix = entries_of(GALLERY[name])
-    if matrix.shape[1] == 0:
-        return
     A = dasp.SpMatrix.from_scipy(matrix, policy=dasp.Policy(format="dense rows"), device="cuda")
     x = np.random.default_rng(0).standard_normal(matrix.shape[1])
     assert_close((A @ cupy.asarray(x)).get(), matrix, x)

@@ -104,7 +104,7 @@ def test_a_new_vector_and_a_given_one_come_the_short_way(gpu, matrix, policy, co
     np.testing.assert_array_equal(gpu.get(z).view(np.uint64), gpu.get(y).view(np.uint64))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ["sell", "split sell"])
 @pytest.mark.parametrize("name", GALLERY)
 def test_diagonals(gpu, policy, name):
     """Duplicates sum; of a row that is cut, two segments with an entry leave it to who unpacks the plan."""
@@ -117,7 +117,7 @@ def test_diagonals(gpu, policy, name):
         kept = matrix.indices == rows + k
         times = np.bincount(rows[kept], minlength=m)
         if found is None:
-            assert policy == "dasp" or (times > 1).any()
+            assert (times > 1).any()
             assert policy != "sell"
             continue
         first, count = diagonal_rows((m, n), k)
@@ -434,8 +434,8 @@ def test_columns_that_are_turned_have_the_same_bits(gpu, dtype, k, beta, monkeyp
     np.testing.assert_array_equal(*results)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("k", [3, 5, 11])
+@pytest.mark.parametrize("policy", ["sell", "split sell"])
+@pytest.mark.parametrize("k", [3, 11])
 @pytest.mark.parametrize(("x_order", "y_order"), ["CC", "CF", "FC", "FF"])
 def test_no_column_that_is_added_to_even_rows_is_read_or_written_where_there_is_none(
     gpu, matrix, policy, k, x_order, y_order, monkeypatch

@@ -39,13 +39,11 @@ pytestmark = pytest.mark.simt
 TYPES = tuple(TABLE)
 NEW = tuple(name for name in TYPES if name not in ("float64", "float32"))
 
-# Each new type by itself, and mixes that take every way through the kernels.
+# Each new type by itself, and mixes that take every way through the kernels. Two half precisions meet in
+# float32, for which x is converted.
 MIXES = [
     *((name, name) for name in NEW),
-    ("float16", "float32"),
     ("float16", "bfloat16"),
-    ("float32", "bfloat16"),
-    ("float32", "complex128"),
     ("bfloat16", "complex64"),
     ("complex64", "complex128"),
     ("complex128", "float64"),
@@ -124,7 +122,7 @@ def test_every_mix_is_within_its_bound(executor, value, x):
 
 
 @every_executor
-@pytest.mark.parametrize("value", NEW)
+@pytest.mark.parametrize("value", ["bfloat16", "complex128"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_gallery(executor, value, name):
     matrix = typed(GALLERY[name], value)
@@ -133,7 +131,7 @@ def test_gallery(executor, value, name):
 
 
 @pytest.mark.parametrize("executor", ["cpu", EXECUTORS[-1]])
-@pytest.mark.parametrize("value", NEW)
+@pytest.mark.parametrize("value", ["float16", "complex64"])
 def test_a_row_of_a_million(executor, value):
     matrix = typed(MILLION, value)
     x = numbers(value, matrix.shape[1])
@@ -165,6 +163,9 @@ CODINGS = {
 }
 """The coding of values of each kind, by the type of the matrix."""
 
+MULTIPLIED = ("bfloat16", "few"), ("complex128", "few"), ("complex128", "singles")
+"""Of which a product is made, too."""
+
 
 @pytest.mark.parametrize("kind", CODINGS)
 @pytest.mark.parametrize("value", NEW)
@@ -178,7 +179,7 @@ def test_values_are_stored_in_the_fewest_bits_that_hold_them(value, kind):
     indptr, indices, values = formats.find(A.plan.format).unpack(A.plan, cpu)
     assert_same_entries(sp.csr_array((values, indices, indptr)), matrix)
     x = numbers(value, 200)
-    for executor in ("cpu", "simt") if value == "complex128" or (value, kind) == ("bfloat16", "few") else ():
+    for executor in ("cpu", "simt") if (value, kind) in MULTIPLIED else ():
         assert_close(multiply(executor, matrix, x), matrix, x)
 
 
@@ -223,7 +224,7 @@ def test_both_devices_make_the_same_plan(matrix, name, kind, seed, spoilt):
 
 
 @settings(max_examples=15, deadline=None)
-@given(matrix=matrices(30), mix=st.sampled_from(MIXES[:8]), seed=st.integers(0, 2**32 - 1), data=st.data())
+@given(matrix=matrices(30), mix=st.sampled_from(MIXES[::3]), seed=st.integers(0, 2**32 - 1), data=st.data())
 def test_any_matrix_of_any_mix(matrix, mix, seed, data):
     matrix = typed(matrix, mix[0], seed)
     x = numbers(mix[1], matrix.shape[1], seed + 1)
@@ -252,11 +253,11 @@ def test_a_nan_in_a_part_of_x_reaches_the_rows_that_use_it_alone(executor):
 
 
 @every_executor
-@pytest.mark.parametrize("kind", ["few", "whole", "equal", "single"])
+@pytest.mark.parametrize("kind", ["few", "equal", "single"])
 def test_real_values_of_a_complex_matrix_times_a_real_x(executor, kind):
     matrix, rng = from_lengths([0, 1, 5, 33, 40, 2], 50), np.random.default_rng(0)
     n = matrix.nnz
-    numbers = {"few": np.arange(n) % 3 / 3, "whole": np.arange(n) % 100, "equal": np.full(n, 0.1)}
+    numbers = {"few": np.arange(n) % 3 / 3, "equal": np.full(n, 0.1)}
     data = numbers.get(kind, rng.standard_normal(n).astype(np.float32))
     whole = sp.csr_array((data.astype(complex), matrix.indices, matrix.indptr), shape=matrix.shape)
     x = rng.standard_normal(50)

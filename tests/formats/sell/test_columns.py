@@ -46,7 +46,7 @@ pytestmark = pytest.mark.simt
 SPLIT = Tuned("sell", steps=2)
 """Gives long rows to several warps."""
 
-COUNTS = (0, 1, 2, 3, 5, 8, 17, 33)
+COUNTS = (0, 1, 3, 8, 33)
 
 every_executor = pytest.mark.parametrize("executor", EXECUTORS)
 
@@ -183,8 +183,7 @@ def test_every_row_is_within_its_bound(executor, matrix, k, split, orders, alpha
 
 
 @every_executor
-@pytest.mark.parametrize("types", ["ff", "fd", "df"])
-@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize(("types", "order"), [("ff", "C"), ("ff", "F"), ("fd", "C"), ("df", "F")])
 def test_results_by_columns_have_numpys_types(executor, types, order):
     matrix = from_lengths([100, 3, 12] + [5] * 40 + [0, 0], 30).astype(np.dtype(types[0]))
     x = columns(30, 8, dtype=np.dtype(types[1]), order=order)
@@ -226,11 +225,9 @@ def test_other_types_have_the_bits_of_the_product_by_a_vector(value, other):
     [
         ("complex128", "complex128", 11, "C"),
         ("complex128", "complex128", 11, "F"),
-        ("complex64", "complex128", 3, "F"),
         ("float64", "complex128", 3, "C"),
         ("real complex128", "float64", 3, "C"),
         ("float16", "float16", 3, "F"),
-        ("bfloat16", "float32", 3, "C"),
     ],
 )
 def test_other_types_on_a_cpu_have_the_bits_of_the_product_by_a_vector(value, other, k, order):
@@ -287,10 +284,8 @@ def test_column_blocks_on_a_cpu_cover_every_column_once(item):
             assert one.columns <= k
 
 
-@pytest.mark.parametrize(
-    "shape", [(0, 5), (1, 700), (16, 700), (5, 9001), (700, 9), (8, 8), (17, 4096), (2, 5000)]
-)
-@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize("shape", [(0, 5), (1, 700), (16, 700), (5, 9001), (700, 9), (17, 4096)])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_matrices_are_turned(monkeypatch, shape, dtype, count):
     monkeypatch.setattr(threads, "SERIAL_ENTRIES", 100)
