@@ -18,7 +18,7 @@ from benchmarks.bench.device import BenchDevice
 from benchmarks.bench.gemm_report import VENDOR, report
 from benchmarks.bench.report import Report
 from benchmarks.bench.rows import Row
-from dasp.cli.timing import Timing, summarize
+from dasp.cli.timing import WALL_CLOCK, Timing, summarize
 from dasp.dense import kernels
 from dasp.dense.gemm.ladder import HALF, error_bound, error_factor
 from dasp.dense.gemm.product import gemm
@@ -161,7 +161,7 @@ class _Host:
             samples.append(1e6 * (time.perf_counter() - start))
             if samples[-1] > 3e7:
                 break
-        return summarize(samples, "wall clock")
+        return summarize(samples, WALL_CLOCK)
 
 
 class _Cuda:

@@ -92,8 +92,6 @@ class TimedHost:
     """
 
     kind = "cpu"
-    statistic = "median"
-    """The figure of a timing that is compared."""
 
     def __init__(self, threads: int | None = None, *, seconds: float = 0.6) -> None:
         import numba
@@ -131,7 +129,6 @@ class TimedGpu:
     """The current GPU."""
 
     kind = "cuda"
-    statistic = "best"
 
     @cached_property
     def bandwidth(self) -> float:

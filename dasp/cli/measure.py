@@ -50,8 +50,6 @@ class Comparison:
     ----------
     verified : Verification
         The check of our product; where it failed, nothing was timed.
-    statistic : str
-        `median` or `best`: the figure that is compared.
     timings : dict of str to Timing
         By name: ours, then the baselines.
     setup_ms : dict of str to float
@@ -61,17 +59,13 @@ class Comparison:
     """
 
     verified: Verification
-    statistic: str
     timings: dict[str, Timing] = field(default_factory=dict)
     setup_ms: dict[str, float] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
     def us(self, name: str) -> float:
         """Return the microseconds that are compared for a timing; NaN where it is missing."""
-        if name not in self.timings:
-            return math.nan
-        timing = self.timings[name]
-        return timing.median_us if self.statistic == "median" else timing.best_us
+        return self.timings[name].us if name in self.timings else math.nan
 
     @property
     def baselines(self) -> list[str]:
@@ -128,7 +122,7 @@ def compare(
     checks = [check_rows(to_host(candidate.product()), reference) for candidate in ours]
     verified = max(checks, key=lambda check: (check.rows_failed, check.worst))
     if not verified.passed:
-        return Comparison(verified=verified, statistic=device.statistic)
+        return Comparison(verified=verified)
     others, missing = _make_right(make(x), reference)
     timings = device.time([*ours, *others], samples)
     for other in others:
@@ -137,7 +131,6 @@ def compare(
                 other.close()
     return Comparison(
         verified=verified,
-        statistic=device.statistic,
         timings=timings,
         setup_ms={each.name: each.setup_ms for each in others},
         missing=missing,
