@@ -41,10 +41,8 @@ def add_plan(subparsers: Subparsers) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from dasp.io import save_plan
-
     _, planned, seconds = load_and_plan(arguments)
-    save_plan(arguments.file, planned.to_device("cpu").plan)
+    planned.save(arguments.file)
     print(planned)
     print(f"planned in {seconds:.3g} s; {arguments.file}: {arguments.file.stat().st_size:,} bytes")
     return 0

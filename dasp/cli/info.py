@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import json
 from collections.abc import Mapping
@@ -18,9 +19,10 @@ from dasp.cli.options import (
     add_json_option,
     add_matrix_option,
     add_parser,
+    check_file,
     load_and_plan,
 )
-from dasp.cli.report import BLUE, COLOURS, check_file, new_figure, styled
+from dasp.cli.report import BLUE, COLOURS, new_figure, styled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,6 +51,7 @@ def add_info(subparsers: Subparsers) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         check_file("--html", arguments.html, (".html", ".htm"))
+        importlib.import_module("matplotlib")  # which is missed before any work
     name = arguments.matrix
     matrix, planned, seconds = load_and_plan(arguments)
     if arguments.json:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -92,6 +94,32 @@ def add_format_option(parser: argparse.ArgumentParser) -> None:
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     """Add --json."""
     parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
+
+
+def check_file(option: str, path: str, endings: Sequence[str]) -> None:
+    """Check that a file can be written, before the work that it will hold.
+
+    Parameters
+    ----------
+    option : str
+        The option that named it.
+    path : str
+    endings : sequence of str
+        That its name may have.
+
+    Raises
+    ------
+    ValueError
+        If the name has another ending or is that of a folder, or its own folder does not exist.
+    """
+    target = Path(path)
+    if target.suffix.lower() not in endings:
+        *most, last = endings
+        raise ValueError(f"{option} is {path!r}; its name must end in {', '.join(most)} or {last}")
+    if target.is_dir():
+        raise ValueError(f"{option} is {path!r}, which is a folder; it must be a file")
+    if not target.parent.is_dir():
+        raise ValueError(f"{option} is {path!r}; the folder {target.parent} must exist; make it first")
 
 
 def load_and_plan(arguments: argparse.Namespace) -> tuple[csr_array, SpMatrix, float]:

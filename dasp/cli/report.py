@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -156,35 +155,6 @@ STYLE: Any = {
     "svg.fonttype": "none",
     "savefig.dpi": 200,
 }
-
-
-def check_file(option: str, path: str, endings: Sequence[str]) -> None:
-    """Check that a file with figures can be drawn and written, before the work that it will show.
-
-    Parameters
-    ----------
-    option : str
-        The option that named it.
-    path : str
-    endings : sequence of str
-        That its name may have.
-
-    Raises
-    ------
-    ValueError
-        If the name has another ending, or its folder does not exist.
-    ModuleNotFoundError
-        If matplotlib is not installed.
-    """
-    target = Path(path)
-    if target.suffix.lower() not in endings:
-        *most, last = endings
-        raise ValueError(f"{option} is {path!r}; its name must end in {', '.join(most)} or {last}")
-    if target.is_dir():
-        raise ValueError(f"{option} is {path!r}, a folder; it must be a file")
-    if not target.parent.is_dir():
-        raise ValueError(f"{option} is {path!r}; the folder {target.parent} must exist; make it first")
-    importlib.import_module("matplotlib")
 
 
 def styled(draw: Callable[..., None]) -> Callable[..., None]:

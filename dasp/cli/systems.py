@@ -7,10 +7,11 @@ For `--compare` others solve the same system: methods of SciPy and CuPy, and PyA
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -20,11 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from dasp.cli.report import RED, Table, check_file, new_figure, save, styled
+from dasp.cli.options import check_file
+from dasp.cli.report import RED, Table, new_figure, save, styled
 from dasp.io.files import one_line_errors, open_regular, replacing
 from dasp.io.matrices import load_matrix
 from dasp.multigrid.hierarchy import make_hierarchy
 from dasp.preconditioners.automatic import RTOL, WITHOUT_M, choose_method
+from dasp.runtime.arrays import to_host
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import Array
@@ -44,20 +47,14 @@ def check(arguments: argparse.Namespace) -> None:
             f"--precond is {arguments.precond}, and {arguments.method} takes no preconditioner; leave it out "
             "or pass another --method"
         )
-    if arguments.out:
-        _check_out(arguments)
+    if arguments.out is not None:
+        check_file("--out", arguments.out, (".npy", ".mtx"))
+        out, matrix = Path(arguments.out), Path(arguments.matrix)
+        if out.exists() and matrix.exists() and out.samefile(matrix):
+            raise ValueError(f"--out is {out}, the file of the matrix; another name is needed")
     if arguments.plot is not None:
         check_file("--plot", arguments.plot, (".png", ".pdf", ".svg"))
-
-
-def _check_out(arguments: argparse.Namespace) -> None:
-    out = Path(arguments.out)
-    if out.suffix not in (".npy", ".mtx"):
-        raise ValueError(f"--out is {out}; a name that ends in .npy or .mtx is needed")
-    if not out.parent.is_dir():
-        raise ValueError(f"--out is {out}; the folder {out.parent} must exist; make it first")
-    if out.exists() and Path(arguments.matrix).exists() and out.samefile(arguments.matrix):
-        raise ValueError(f"--out is {out}, the file of the matrix; another name is needed")
+        importlib.import_module("matplotlib")  # which is missed before any work
 
 
 def check_shape(name: str, shape: tuple[int, int]) -> None:
@@ -107,7 +104,7 @@ def read_vector(path: str) -> NDArray[Any]:
     ValueError
         If the file is none of these, or cannot be read, or a .mtx holds a matrix.
     """
-    suffix = Path(path).suffix
+    suffix = Path(path).suffix.lower()
     if suffix == ".npy":
         with one_line_errors(Path(path)), open_regular(Path(path)) as file:
             return np.asarray(np.load(file, allow_pickle=False))
@@ -122,7 +119,7 @@ def read_vector(path: str) -> NDArray[Any]:
 def write_vector(path: str, x: NDArray[Any]) -> None:
     """Write x as .npy, or as a Matrix Market array of one column; a file that is there is replaced whole."""
     with replacing(Path(path)) as file:
-        if Path(path).suffix == ".npy":
+        if Path(path).suffix.lower() == ".npy":
             np.save(file, x)
             return
         import scipy.io
@@ -199,7 +196,8 @@ def solve_by_others(
             for kind in (("cpu",) if device == "cpu" else ("cpu", "cuda"))
         ]
     if choose_method(matrix)[0] == "cg" and b.dtype.kind == matrix.dtype.kind:  # as PyAMG needs it
-        outcomes.extend(_solve_by_pyamg(matrix, b, rtol, maxiter))
+        with suppress(RuntimeError):  # it is not installed, or makes no hierarchy
+            outcomes.append(_solve_by_pyamg(matrix, b, rtol, maxiter))
     return outcomes
 
 
@@ -208,38 +206,29 @@ def _solve_by_library(
 ) -> Outcome:
     """Solve by one of SciPy's solvers, or of CuPy's; the second of two solves is timed, without counting."""
     name, _ = library_of(kind)
-    operator, there = (matrix, b) if kind == "cpu" else _upload(matrix, b)
+    operator, there = matrix, b
+    if kind == "cuda":
+        import cupy
+        from cupyx.scipy.sparse import csr_matrix
+
+        operator, there = csr_matrix(matrix.astype(b.dtype, copy=False)), cupy.asarray(b)
     solve_again, iterations = by_library(kind, method, operator, there, rtol, maxiter)
     began = time.perf_counter()
-    x = solve_again()
-    x = x if kind == "cpu" else x.get()
+    x = to_host(solve_again())
     seconds = time.perf_counter() - began
     return judge(f"{name} {method}", iterations, 0.0, seconds, true_residual(matrix, x, b), rtol)
 
 
-def _upload(matrix: csr_array, b: NDArray[np.inexact]) -> tuple[Any, Any]:
-    """Return CuPy's matrix and vector, of one type."""
-    import cupy
-    import cupyx.scipy.sparse
-    from scipy.sparse import csr_matrix
-
-    on_device = cupyx.scipy.sparse.csr_matrix(csr_matrix(matrix.astype(b.dtype, copy=False)))
-    return on_device, cupy.asarray(b)
-
-
-def _solve_by_pyamg(matrix: csr_array, b: NDArray[np.inexact], rtol: float, maxiter: int) -> list[Outcome]:
-    try:
-        began = time.perf_counter()
-        ml = make_hierarchy(matrix)
-        setup = time.perf_counter() - began
-    except RuntimeError:
-        return []
+def _solve_by_pyamg(matrix: csr_array, b: NDArray[np.inexact], rtol: float, maxiter: int) -> Outcome:
+    began = time.perf_counter()
+    ml = make_hierarchy(matrix)
+    setup = time.perf_counter() - began
     residuals: list[float] = []
     began = time.perf_counter()
     x = ml.solve(b, tol=rtol, maxiter=maxiter, accel="cg", residuals=residuals)
     seconds = time.perf_counter() - began
     made = max(0, len(residuals) - 1)
-    return [judge("PyAMG cg with its cycle", made, setup, seconds, true_residual(matrix, x, b), rtol)]
+    return judge("PyAMG cg with its cycle", made, setup, seconds, true_residual(matrix, x, b), rtol)
 
 
 Solve = Callable[[], Any]
@@ -260,18 +249,16 @@ def by_library(kind: str, method: str, A: Any, b: Array, rtol: float, maxiter: i
     options["tol" if (name, method) == ("CuPy", "minres") else "rtol"] = rtol
     count, each = [0], 1
     if method == "gmres":
-        options["restart"] = RESTART
+        options |= {"restart": RESTART, "callback_type": "pr_norm"}
         if name == "SciPy":
-            options |= {"callback_type": "pr_norm", "maxiter": ceil_div(maxiter, RESTART)}
+            options["maxiter"] = ceil_div(maxiter, RESTART)
         else:
             each = RESTART  # CuPy calls back after each cycle
-            options["callback_type"] = "pr_norm"
 
     def add(_: object) -> None:
         count[0] += each
 
     solver(A, b, **options, callback=add)
-    options.pop("callback_type", None)
     return lambda: solver(A, b, **options)[0], count[0]
 
 
