@@ -53,7 +53,7 @@ class Arithmetic(NamedTuple):
     @property
     def defines(self) -> dict[str, str]:
         """The compile-time constants that tell them to CUDA kernels."""
-        return dict(_defines(self))
+        return {f"DASP_{name.upper()}": C_NAMES[dtype] for name, dtype in self.types.items()}
 
 
 TABLE = {
@@ -72,18 +72,9 @@ C_NAMES = {row.dtype: row.c for row in TABLE.values()} | {
 }
 """Names in the CUDA sources of the types of values and of positions."""
 
-_OWN = {row.dtype: row.dtype for row in TABLE.values()}
-"""Each type by itself: NumPy takes microseconds for its name."""
-
 BFLOAT16 = TABLE["bfloat16"].dtype
 
 _FLOAT16 = TABLE["float16"].dtype
-
-
-@functools.cache
-def _defines(kinds: Arithmetic) -> dict[str, str]:
-    """Return the constants of `Arithmetic`, once for each."""
-    return {f"DASP_{name.upper()}": C_NAMES[dtype] for name, dtype in kinds.types.items()}
 
 
 @functools.cache  # because NumPy takes microseconds for the name of a type
@@ -117,10 +108,7 @@ def named(given: npt.DTypeLike) -> np.dtype[Any]:
     TypeError
     """
     try:
-        dtype = np.dtype(given)
-        if dtype in _OWN:
-            return _OWN[dtype]
-        name = dtype.name
+        name = np.dtype(given).name
     except TypeError:
         name = str(given)
     if name not in TABLE:
