@@ -98,9 +98,9 @@ class CudaDevice(devices.TimedGpu):
 
     def peak_gigaflops(self, dtype: str) -> float:
         """Return the peak by the data sheet's rates, at the highest clock."""
-        from benchmarks.bench.peak import cuda_peak
+        from benchmarks.bench.peak import gpu_gigaflops
 
-        return cuda_peak(dtype)
+        return gpu_gigaflops(dtype)
 
     def resident(self, csr: Any) -> Any:
         """Return a CSR matrix of CuPy, copied to the GPU; None of halves, which it cannot hold."""

@@ -33,39 +33,10 @@ def cpu_name() -> str:
     return names[0] if names else platform.machine()
 
 
-def last_level_cache_bytes(folder: Path = CACHE_FOLDER) -> int:
-    """Return the bytes of the last-level cache of the first core; 32 MiB where the system does not say.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        The sysfs folder with one `index*` folder per cache.
-    """
-    found: dict[int, int] = {}
-    for index in sorted(folder.glob("index*")):
-        try:
-            level = int((index / "level").read_text())
-            size = (index / "size").read_text().strip()
-            kind = (index / "type").read_text().strip()
-        except (OSError, ValueError):
-            continue
-        if kind != "Instruction":
-            found[level] = parse_size(size)
-    return found[max(found)] if found else 32 << 20
-
-
-def parse_size(text: str) -> int:
-    """Return the bytes of a size as sysfs writes it: `36608K`, `32M`, `512`.
-
-    Examples
-    --------
-    >>> parse_size("36608K")
-    37486592
-    """
-    factors = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    if text[-1:] in factors:
-        return int(text[:-1]) * factors[text[-1]]
-    return int(text)
+def last_level_cache_bytes() -> int:
+    """Return the bytes of the largest cache of the first core; 32 MiB where the system does not say."""
+    sizes = [path.read_text().strip() for path in CACHE_FOLDER.glob("index*/size")]  # such as 36608K
+    return max((int(size.removesuffix("K")) << 10 for size in sizes), default=32 << 20)
 
 
 def commit() -> str:

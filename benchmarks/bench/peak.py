@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -95,19 +96,11 @@ def cpu_gigaflops(dtype: str, threads: int = 1, samples: int = 5) -> float:
     return 2.0 * count * chains * tile.lanes * threads / best / 1e9
 
 
-def gpu_gigaflops(dtype: str, capability: tuple[int, int], multiprocessors: int, clock_hertz: float) -> float:
-    """Return a GPU's peak in 10^9 operations a second at a clock; NaN where its rates are unknown."""
-    rate = MULTIPLY_ADDS.get(capability, {}).get(dtype)
-    return float("nan") if rate is None else 2.0 * rate * multiprocessors * clock_hertz / 1e9
-
-
-def cuda_peak(dtype: str) -> float:
+def gpu_gigaflops(dtype: str) -> float:
     """Return the current GPU's peak in GFLOP/s at its highest clock; NaN where its rates are unknown."""
     import cupy
 
     device = cupy.cuda.Device()
-    digits = str(device.compute_capability)
-    facts = device.attributes
-    capability = int(digits[:-1]), int(digits[-1])
-    clock = 1e3 * float(facts["ClockRate"])
-    return gpu_gigaflops(dtype, capability, int(facts["MultiProcessorCount"]), clock)
+    digits, facts = str(device.compute_capability), device.attributes
+    rate = MULTIPLY_ADDS.get((int(digits[:-1]), int(digits[-1])), {}).get(dtype, math.nan)
+    return 2e-6 * rate * float(facts["MultiProcessorCount"]) * float(facts["ClockRate"])  # kHz

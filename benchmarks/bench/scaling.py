@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -51,29 +51,6 @@ UNIT = 2.0**-53
 
 FORMS = "cg", "cg pipelined"
 """Forms of cg over ranks: the second hides its sums behind products, on GPUs."""
-
-
-class Case(NamedTuple):
-    """A grid, and the share of its rows.
-
-    Attributes
-    ----------
-    name : str
-        Such as `poisson3d:252`.
-    n : int
-        Points along an edge.
-    study : str
-        `weak`, `strong` or `small`.
-    """
-
-    name: str
-    n: int
-    study: str
-
-
-def case(n: int, study: str) -> Case:
-    """Return the case of a grid."""
-    return Case(f"poisson3d:{n}", n, study)
 
 
 def weak_edge(edge: int, ranks: int) -> int:
@@ -236,7 +213,7 @@ class Scaling:
         row = {"matrix": name, "dtype": "float64", "device": self.device.partition(":")[0], "kernel": kernel}
         study = "".join(f", {figures[name]}" for name in ("study", "links") if name in figures)
         row["policy"] = f"{self.comm.size} ranks{study}"
-        row |= {"engine": "mpi4py" if kind == "mpi4py" else "torch", "ranks": str(self.comm.size)}
+        row |= {"engine": kind, "ranks": str(self.comm.size)}
         row |= {
             key: f"{value:.6g}" if isinstance(value, float) else str(value) for key, value in figures.items()
         }
@@ -295,11 +272,11 @@ class Scaling:
     def _processors(self) -> int:
         return int(self.xp.cuda.Device().attributes["MultiProcessorCount"])
 
-    def build(self, one: Case) -> tuple[SpMatrix, Array, float]:
-        """Return the matrix, this rank's part of x, and the seconds that planning took."""
-        total, size, rank = one.n**3, self.comm.size, self.comm.rank
+    def build(self, n: int) -> tuple[SpMatrix, Array, float]:
+        """Return the matrix of a grid, this rank's part of x, and the seconds that planning took."""
+        total, size, rank = n**3, self.comm.size, self.comm.rank
         first, end = total * rank // size, total * (rank + 1) // size
-        local = local_rows(one.n, first, end, self.device)
+        local = local_rows(n, first, end, self.device)
         self.clock.settle()
         self.comm.gather(None)
         began = time.perf_counter()
@@ -308,25 +285,29 @@ class Scaling:
         seconds = max(self.comm.gather(time.perf_counter() - began))
         return D, wave(self.xp.arange(first, end, dtype=np.int64), self.xp), float(seconds)
 
-    def measure(self, one: Case) -> bool:
-        """Verify and time a case; return whether its product is right."""
-        D, x, plan = self.build(one)
+    def measure(self, n: int, study: str) -> bool:
+        """Verify and time a grid of `n` points along an edge; return whether its product is right.
+
+        `study` is "weak" if the grid grows with the ranks, "strong" if it does not.
+        """
+        D, x, plan = self.build(n)
+        system = f"poisson3d:{n}"
         out = self.xp.full(D.local_shape[0], np.nan)
         D.matvec(x, out=out)
-        wrong = sum(self.comm.gather(wrong_rows(out, one.n, D.rows.first, self.xp)))
-        sent = max(self.comm.gather(sum(one[0] for one in D.neighbours.values())))
+        wrong = sum(self.comm.gather(wrong_rows(out, n, D.rows.first, self.xp)))
+        sent = max(self.comm.gather(sum(rows for rows, _ in D.neighbours.values())))
         shared = {
-            "study": one.study, "n": one.n, "rows": one.n**3, "halo": sent,
+            "study": study, "n": n, "rows": n**3, "halo": sent,
             "neighbours": max(self.comm.gather(len(D.neighbours))), "verified": "no" if wrong else "yes",
         }  # fmt: skip
         if wrong:
-            self.keep("product", one.name, **shared)
+            self.keep("product", system, **shared)
             return False
         inside = self.clock.best(lambda: D.interior.matvec(x, out=out))
         whole = self.clock.best(lambda: D.matvec(x, out=out))
         halo = self.clock.best(lambda: D.halo_values(x))
         self.keep(
-            "product", one.name, **shared, us=whole, interior_us=inside, halo_us=halo, plan_s=plan,
+            "product", system, **shared, us=whole, interior_us=inside, halo_us=halo, plan_s=plan,
             called_us=self.clock.called(lambda: D.matvec(x, out=out)),
         )  # fmt: skip
         forms: dict[str, tuple[Any, bool]] = {FORMS[0]: (D, False)}
@@ -337,7 +318,7 @@ class Scaling:
         for name, (A, hidden) in forms.items():
             D.hidden_sums = hidden
             us, residual = self._iteration(A, D.local_shape[0])
-            self.keep(name, one.name, **shared, us=us, residual=residual)
+            self.keep(name, system, **shared, us=us, residual=residual)
         return True
 
     def _iteration(self, A: Any, rows: int) -> tuple[float, float]:
@@ -407,9 +388,9 @@ def run(
             bench = Scaling(find_communicator(part), device, path)
             bench.measure_links()
             for edge in weak:
-                bench.measure(case(weak_edge(edge, count), "weak"))
+                bench.measure(weak_edge(edge, count), "weak")
             for edge in strong:
-                bench.measure(case(edge, "strong"))
+                bench.measure(edge, "strong")
             rows += bench.rows
         whole.gather(None)
     return rows

@@ -41,7 +41,7 @@ def test_rows_of_all_kinds_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_pat
     def work(comm: Any) -> list[Any]:
         bench = scaling.Scaling(comm, "cpu", tmp_path / "rows.csv")
         bench.measure_links((8, 64))
-        assert bench.measure(scaling.case(6, "weak"))
+        assert bench.measure(6, "weak")
         return bench.rows
 
     rows, others = run_ranks(2, work)
