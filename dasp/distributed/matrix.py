@@ -428,7 +428,8 @@ class SpMatrix:
         Parameters
         ----------
         data : array_like, shape (entries of this rank,)
-            A value for each entry of this rank's rows, in the order in which they came.
+            A value for each entry of this rank's rows, row by row, and in a row in the order in which they
+            came.
 
         Returns
         -------
@@ -518,7 +519,7 @@ class SpMatrix:
     def local_rows(self) -> scipy.sparse.csr_array:
         """Return this rank's rows as a new CSR array on the host, columns numbered globally.
 
-        The order inside a row may differ from that in which entries came.
+        Columns are sorted in each row. That is the order of `with_values` too, if they came so.
         """
         own, halo = self.interior.to_scipy().tocoo(), self.halo.to_scipy().tocoo()
         rows = np.concatenate([own.coords[0], _arrays.to_host(self._pattern.rows)[halo.coords[0]]])
@@ -526,7 +527,7 @@ class SpMatrix:
             [own.coords[1].astype(np.int64) + self.columns.first, self.halo_columns[halo.coords[1]]]
         )
         data = np.concatenate([own.data, halo.data])
-        order = np.argsort(rows, kind="stable")
+        order = np.lexsort((columns, rows))
         indptr = np.searchsorted(rows[order], np.arange(self.rows.count + 1))
         shape = (self.rows.count, self.shape[1])
         return scipy.sparse.csr_array((data[order], columns[order], indptr), shape=shape)

@@ -112,7 +112,9 @@ def solve(
     if isinstance(M, str) and M != "auto":
         raise ValueError(f"M is {M!r}; 'auto', None or a preconditioner is needed, such as one of jacobi(A)")
     if method is None and hasattr(A, "local_shape"):
-        raise TypeError(f"A is {_check.kind_of(A)}, on several ranks; pass the method that fits")
+        raise TypeError(
+            f"A is {_check.kind_of(A)}, on several ranks; a method is needed, such as method='cg'"
+        )
     if not isinstance(A, SpMatrix) and (hasattr(A, "tocsr") or isinstance(A, np.ndarray) or is_cupy(A)):
         A = SpMatrix(A, device)
     diagonal = cache(lambda: _find_diagonal(A))  # read once, if at all

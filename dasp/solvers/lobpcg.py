@@ -61,7 +61,7 @@ def lobpcg(
         largest Ritz value so far, at most norm(A), stands for it: an eigenvalue of 0, such as that of a
         graph's Laplacian, needs no `atol`.
     maxiter : int, optional
-        Iterations at most, of k products each; 200 by default.
+        Iterations at most, of 3 k products each; 200 by default.
     M : matrix or linear operator, shape (n, n), optional
         Approximates the inverse of A, for the least eigenvalues.
     Y : array, shape (n, m), optional

@@ -156,6 +156,18 @@ def test_small_systems_on_several_gpus_are_warned_of(size: int, hidden: bool, to
     assert all("36 rows on 2 GPUs; one alone is faster" in str(one.message) for one in said)
 
 
+def test_rows_come_back_in_the_order_that_new_values_take() -> None:
+    matrix = generate("poisson2d:6")  # columns are sorted; rows of the second rank begin with their halo
+
+    def work(comm: Any) -> None:
+        local = rows_of(matrix, [0, 18, 36], comm.rank)
+        rows = SpMatrix.from_local_rows(local, comm, device="cpu").local_rows()
+        for name in ("indptr", "indices", "data"):
+            np.testing.assert_array_equal(getattr(rows, name), getattr(local, name))
+
+    run_ranks(2, work)
+
+
 def test_rows_come_back_and_take_other_values() -> None:
     matrix = gallery.from_lengths(np.tile([0, 3, 40, 1], 8), 32, seed=6)
     starts = [0, 5, 5, 32]
