@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -14,7 +13,6 @@ from dasp.cli.options import (
     Subparsers,
     add_device_option,
     add_format_option,
-    add_json_option,
     add_matrix_option,
     add_parser,
     load_and_plan,
@@ -115,7 +113,6 @@ def add_partition(subparsers: Subparsers) -> None:
         "--ranks", type=positive, required=True, metavar="N", help="how many ranks there will be"
     )
     parser.add_argument("--out", required=True, metavar="FOLDER", help="a new folder for the parts")
-    add_json_option(parser)
     parser.set_defaults(run=_partition)
 
 
@@ -130,11 +127,6 @@ def _partition(arguments: argparse.Namespace) -> int:
         parts = distributed.write_parts(matrix, arguments.ranks, arguments.out)
     finally:
         signal.signal(signal.SIGTERM, before)
-    if arguments.json:
-        names = "rows", "entries", "columns_of_others"
-        ranks = [dict(zip(names, part, strict=True)) for part in parts]
-        print(json.dumps({"matrix": arguments.matrix, "folder": arguments.out, "ranks": ranks}))
-        return 0
     lines = [(str(rank), *(f"{count:,}" for count in part)) for rank, part in enumerate(parts)]
     headings = "rank", "rows", "entries", "columns of others"
     print(Table(f"{arguments.matrix} in {arguments.out}", headings, lines).text())

@@ -34,7 +34,7 @@ def add_config(subparsers: Subparsers) -> None:
 
 def _config(arguments: argparse.Namespace) -> int:
     if arguments.json:
-        print(json.dumps(dict(describe()), indent=1))
+        print(json.dumps(describe(), indent=1))
     else:
         show_config()
     return 0
@@ -42,23 +42,24 @@ def _config(arguments: argparse.Namespace) -> int:
 
 def show_config() -> None:
     """Print versions, the devices that work, and why the others do not."""
-    print("\n".join(f"{name:<13} {value}" for name, value in describe()))
+    print("\n".join(f"{name:<13} {value}" for name, value in describe().items()))
 
 
-def describe() -> list[tuple[str, str]]:
-    """Return the lines of `show_config` as (name, value)."""
+def describe() -> dict[str, str]:
+    """Return the lines of `show_config`, each value by its name."""
     works, reason = gpus.available()
     device = "cuda:0" if works else "cpu"
-    return [
-        ("dasp", __version__),
-        ("python", platform.python_version()),
-        *((name, _find_version(name)) for name in ("numpy", "scipy", "numba", "matplotlib", "threadpoolctl")),
-        ("kernels", f"{_source.find()} ({_source.digest(_source.find())})"),
-        ("cpu", f"works: {_threads.get_num_threads()} threads, {platform.machine()}"),
-        ("cuda", f"{'works' if works else 'does not work'}: {reason}"),
-        ("auto", f"takes {'cuda' if works else 'cpu'}"),
-        ("cost model", f"{_name_model(device)}; own numbers: {cost.find_file()}"),
-    ]
+    libraries = "numpy", "scipy", "numba", "matplotlib", "threadpoolctl"
+    return {
+        "dasp": __version__,
+        "python": platform.python_version(),
+        **{name: _find_version(name) for name in libraries},
+        "kernels": f"{_source.find()} ({_source.digest(_source.find())})",
+        "cpu": f"works: {_threads.get_num_threads()} threads, {platform.machine()}",
+        "cuda": f"{'works' if works else 'does not work'}: {reason}",
+        "auto": f"takes {'cuda' if works else 'cpu'}",
+        "cost model": f"{_name_model(device)}; own numbers: {cost.find_file()}",
+    }
 
 
 def _name_model(device: str) -> str:
