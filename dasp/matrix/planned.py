@@ -338,7 +338,7 @@ class PlannedMatrix(LinearMap):
     def _write(self, values: Array) -> None:
         """Overwrite the values in place; ValueError, and no change, if the coding cannot hold others."""
         slots = self._slots()
-        if not all(map(_arrays.may_be_writable, arrays_of(self.plan.values))):
+        if not all(map(_arrays.may_be_writable, arrays_of(self.plan.values))):  # in the memory of a pickle
             self._product = self._backend.product(self.copy().plan, self.device)
         with self._backend.filling(self.device) as primitives:
             formats.find(self.plan.format).values_into(self.plan, values, slots, primitives)

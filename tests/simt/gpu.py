@@ -202,18 +202,18 @@ class Gpu:
 
     def cuLaunchKernelEx(self, config: Any, kernel: Any, parameters: Any, extra: Any) -> int:
         config, (module, signature, types) = config._obj, self._kernels[kernel.value]
-        codes = [_launch._code(p, types) for p in signature.parameters]
+        laid = signature.block(types).fields
         kinds = {"Q": ctypes.c_uint64, "q": ctypes.c_int64, "i": ctypes.c_int32, "I": ctypes.c_uint32}
         kinds |= {"d": ctypes.c_double, "f": ctypes.c_float}
         kinds |= {"dd": 2 * ctypes.c_double, "ff": 2 * ctypes.c_float}
-        fields = [(p.name, kinds[code]) for p, code in zip(signature.parameters, codes, strict=True)]
+        fields = [(f.parameter.name, kinds[f.code]) for f in laid]
         assert (extra is None) == (not fields)
         address = extra._obj.parameters if fields else 0
         block = type("Block", (ctypes.Structure,), {"_fields_": fields}).from_address(address)
         numbers = {p.name: getattr(block, p.name) for p in signature.parameters if not p.is_array}
         arguments = []
-        for p in signature.parameters:
-            value, (dtype, parts) = getattr(block, p.name), _launch._element(p, types)
+        for p, dtype, parts, *_ in laid:
+            value = getattr(block, p.name)
             number = complex(*value) if dtype.kind == "c" and not p.is_array else value
             arguments.append(
                 _declared(p, self._array(value, dtype), parts, numbers) if p.is_array else dtype.type(number)
