@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
@@ -203,14 +204,10 @@ def _read_scalar(name: str, value: Any, dtype: np.dtype[Any]) -> float:
     if type(value) is not float and not isinstance(value, Real):
         raise TypeError(f"{name} is {_check.kind_of(value)}; it must be a real number")
     most = LARGEST_SINGLE if dtype.itemsize < 8 else LARGEST_DOUBLE
-    try:
+    number = None
+    with suppress(OverflowError):  # of an int
         number = float(value)
-    except OverflowError:
-        number = math.nan
-        held = False
-    else:
-        held = abs(number) <= most or not math.isfinite(number)
-    if not held:
+    if number is None or most < abs(number) < math.inf:
         raise ValueError(f"{name} is beyond {most:.2g}; a number that the sums of {dtype} hold is needed")
     return number
 

@@ -48,7 +48,7 @@ def kernels(device: str = "cuda") -> tuple[Kernel, ...]:
 
 def _read_matrix(name: str, given: Array) -> Array:
     """Return a matrix of bytes as a plain array, or refuse what is none."""
-    array = given if type(given) is np.ndarray else _arrays.operand(name, given)
+    array = _arrays.operand(name, given)
     if array.dtype != _BYTE:
         raise TypeError(f"{name} has dtype {array.dtype}; elements of GF(2^8) are uint8")
     if array.ndim != 2:
@@ -60,15 +60,14 @@ def _check_operands(a: Array, b: Array, out: Array | None, on_gpu: bool) -> None
     """Check that matrices of bytes can be multiplied, and `out` be written."""
     if a.shape[1] != b.shape[0]:
         raise ValueError(f"a has shape {a.shape} and b has shape {b.shape}; a must have {b.shape[0]} columns")
-    if not on_gpu and type(a) is not np.ndarray:
+    if not on_gpu and _arrays.is_cupy(a):
         raise TypeError(
             "a is on the GPU and b on the CPU; the result lives where b lives, so a must be a NumPy array"
         )
     if out is None:
         return
     shape = a.shape[0], b.shape[1]
-    elsewhere = on_gpu if type(out) is np.ndarray else _arrays.is_cupy(out) != on_gpu
-    if elsewhere:
+    if _arrays.is_cupy(out) != on_gpu:
         raise TypeError(
             f"out is {_check.kind_of(out)}; an array of the library and the device of b is needed"
         )
@@ -80,7 +79,7 @@ def _check_operands(a: Array, b: Array, out: Array | None, on_gpu: bool) -> None
         _arrays.check_result("out", out, shape, _BYTE)
 
 
-def find_kernel(device: str, name: str) -> Any:
+def _find_kernel(device: str, name: str) -> Any:
     """Return the rung of that name.
 
     Raises
@@ -143,13 +142,13 @@ def matmul(a: Array, b: Array, *, out: Array | None = None, kernel: str = "auto"
     array([[30]], dtype=uint8)
     """
     a, b = _read_matrix("a", a), _read_matrix("b", b)
-    on_gpu = type(b) is not np.ndarray
+    on_gpu = _arrays.is_cupy(b)
     _check_operands(a, b, out, on_gpu)
     if on_gpu:
         from dasp.dense.gf256 import cuda
 
-        return cuda.matmul(a, b, out, cuda.BEST if kernel == "auto" else find_kernel("cuda", kernel))
-    chosen = cpu.BEST if kernel == "auto" else find_kernel("cpu", kernel)
+        return cuda.matmul(a, b, out, cuda.BEST if kernel == "auto" else _find_kernel("cuda", kernel))
+    chosen = cpu.BEST if kernel == "auto" else _find_kernel("cpu", kernel)
     if b.shape[1] > 1 and b.strides[1] != 1:
         b = np.ascontiguousarray(b)
     target = out
