@@ -113,7 +113,7 @@ def _tune_machine(arguments: argparse.Namespace) -> int:
     else:
         gpu = device_cuda.describe_gpu(device)
         name, model, planner = gpu.name, CostModel.for_gpu(gpu), gpu_planner(device)
-    measured = measure(model, collection(model.kind), planner)
+    measured = measure(model, [models.generate(name) for name in COLLECTION[model.kind]], planner)
     cost.write_own_numbers(path, name, measured)
     if arguments.json:
         print(json.dumps(measured, indent=1, allow_nan=False))
@@ -228,11 +228,6 @@ def measure(model: CostModel, matrices: Sequence[Matrix], planner: Planner[Matri
 
 
 # ---- this machine ----------------------------------------------------------------------------------------
-
-
-def collection(kind: str) -> list[Any]:
-    """Return the matrices on which a CPU or a GPU is measured, as SciPy's CSR of float64."""
-    return [models.generate(name).tocsr().astype(np.float64) for name in COLLECTION[kind]]
 
 
 def plan(matrix: Any, model: CostModel, device: str) -> tuple[SpMatrix, Hashable]:
