@@ -273,6 +273,7 @@ class _Share:
             self.task()
         except BaseException as error:
             self.failure = error
+        self.ended.release()
 
 
 def _wake_helpers(count: int) -> None:
@@ -289,20 +290,9 @@ def _wake_helpers(count: int) -> None:
 
 
 def _help() -> None:
-    share = _next()
-    while share is not None:
-        share.work()
-        # The end is told last of all: the caller, once awake, needs the GIL, which this thread keeps until it
-        # sleeps.
-        ended, share = share.ended, _next()
-        ended.release()
-
-
-def _next() -> _Share | None:
-    try:
-        return None if _ending else _offered.popleft()
-    except IndexError:
-        return None
+    with contextlib.suppress(IndexError):  # no share is left
+        while not _ending:
+            _offered.popleft().work()
 
 
 # ---- threads, until the process ends or forks --------------------------------------------------------
