@@ -153,6 +153,21 @@ def test_any_vector_a_scipy_user_passes(planned, matrix, x):
     assert_close(planned @ shifted, matrix, x)
 
 
+@pytest.mark.parametrize("policy", [Policy(), Policy.dasp()], ids=["sell", "dasp"])
+@pytest.mark.parametrize("name", ["lengths shuffled", "17 rows of 5", "one dense row"])
+def test_a_matrix_of_read_only_arrays(name, policy):
+    """Such as joblib and memory-mapped files give."""
+    matrix = GALLERY[name]
+    kept = matrix.copy()
+    for array in (kept.data, kept.indices, kept.indptr):
+        array.flags.writeable = False
+    one, other = (SpMatrix(each, device="cpu", policy=policy) for each in (kept, matrix))
+    x, y = np.ones(matrix.shape[1]), np.ones(matrix.shape[0])
+    np.testing.assert_array_equal(one @ x, other @ x)
+    np.testing.assert_array_equal(one.T @ y, other.T @ y)
+    np.testing.assert_array_equal(one.with_values(kept.data) @ x, other @ x)
+
+
 def test_out_alpha_beta(planned, matrix, x):
     y = np.full(50, np.nan)
     assert planned.matvec(x, out=y) is y

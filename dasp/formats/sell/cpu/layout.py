@@ -257,7 +257,7 @@ class WindowSorter:
         if not self._window:
             return self._runs.lengths
         lengths = np.empty(self._begins[-1], np.int32)
-        self._sort(_ALL, self._rows, self._runs.starts[:0], lengths)
+        self._sort(_ALL, self._rows, np.empty(0, self._runs.starts.dtype), lengths)
         return lengths
 
     def list_rows_and_runs(self) -> tuple[Vector, Runs]:
