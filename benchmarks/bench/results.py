@@ -28,7 +28,7 @@ def read(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file, restval="", restkey=None)
         if "matrix" not in (reader.fieldnames or []):
-            raise ValueError(f"{path} has no column `matrix`; a file written by dasp bench is needed")
+            raise ValueError(f"{path} has no column `matrix`; a file that benchmarks.bench wrote is needed")
         # A last line cut short by an interruption has no key; it is measured again.
         return [{k: v for k, v in row.items() if k} for row in reader if row["matrix"] and row.get("commit")]
 
