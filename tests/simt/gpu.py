@@ -27,8 +27,8 @@ from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.runtime.cuda import driver as _driver
 from dasp.runtime.cuda import gpus
 from dasp.runtime.cuda import launch as _launch
-from dasp.runtime.dtypes import bits_type
 from tests.simt import compile_kernels
+from tests.support.pack_device import PackingDevice
 
 ALIGNMENT = 256
 """Bytes to which CUDA aligns memory, at the least."""
@@ -280,41 +280,25 @@ def _declared(p: Any, array: Any, parts: int, told: Any) -> Any:
     return array[:count]
 
 
-class _Packing:
-    """Stands for `dasp.runtime.cuda.device.CudaDevice` where row blocks are made."""
+class _Packing(PackingDevice):
+    """Stands for `dasp.runtime.cuda.device.CudaDevice` where row blocks are made, of arrays of CuPy."""
 
     def __init__(self, gpu: Gpu) -> None:
+        super().__init__()
         self._gpu = gpu
 
     def empty(self, shape: Any, dtype: Any) -> Any:
         return self._gpu.put(np.empty(shape, dtype))
 
-    def zeros(self, size: int, dtype: Any) -> Any:
-        return self._gpu.put(np.zeros(size, dtype))
+    def zeros(self, shape: Any, dtype: Any) -> Any:
+        return self._gpu.put(np.zeros(shape, dtype))
 
     def read(self, numbers: Any) -> Any:
-        return self._gpu.get(numbers).tolist()
+        return super().read(self._gpu.get(numbers))
 
-    def kernel(self, signature: Any, constants: Any, types: Any) -> Any:
-        module = compile_kernels(signature.source, constants)
-
-        def launch(blocks: tuple[int, int], threads: int, arguments: Any) -> None:
-            declared = {p.name: self._array(arguments[p.name]) for p in signature.parameters}
-            ordered = [
-                value.view(bits_type(value.dtype))  # values and codes: kernels move bits
-                if isinstance(value, np.ndarray) and (value.dtype.kind not in "iu" or value.dtype == np.int8)
-                else value
-                for value in signature.ordered(types, declared)
-            ]
-            module.launch(signature.entry, blocks, threads, ordered)
-
-        return launch
-
-    def _array(self, value: Any) -> Any:
-        return self._gpu.get(value) if hasattr(value, "data") and hasattr(value.data, "ptr") else value
-
-    def begin_loading(self, wanted: Any) -> None:
-        pass
+    def _marked(self, value: Any) -> Any:
+        there = hasattr(value, "data") and hasattr(value.data, "ptr")
+        return super()._marked(self._gpu.get(value) if there else value)
 
 
 class _Stream:
