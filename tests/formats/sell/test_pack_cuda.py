@@ -112,7 +112,7 @@ def draw_values(kind, count, dtype, rng):
 TYPES = (
     (np.int32, np.int32, np.float64),
     (np.int64, np.int32, np.float64),
-    (np.int64, np.int64, np.float32),
+    (np.int64, np.int64, np.float64),
 )
 """Types of indptr, indices and data, each of which Numba compiles the CPU's planning for."""
 

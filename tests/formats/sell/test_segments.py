@@ -15,7 +15,7 @@ from tests.support.reference import assert_close
 pytestmark = pytest.mark.simt
 
 POLICIES = {"sell": Tuned("sell", steps=2), "dasp": Tuned("dasp", segment=64)}
-SEEDS = range(30)
+SEEDS = range(10)
 
 
 @pytest.fixture(params=POLICIES)
