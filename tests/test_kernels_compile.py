@@ -25,7 +25,7 @@ from dasp.solvers import persistent as one_launch
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cg import ConjugateGradients, HermitianConjugateGradients, PipelinedConjugateGradients
 from dasp.solvers.minres import MinimalResiduals
-from dasp.solvers.system import System
+from dasp.solvers.system import Method, System
 from tests.simt import sass
 from tests.support.nvrtc import compile_text
 from tests.support.simt_device import EmulatedDevice, emulate
@@ -269,16 +269,17 @@ def passes() -> Iterator[Defines]:
                 seen.append(dict(defines))
             return lambda *values: None
 
-    for method, names, dtype, preconditioner in (
-        (PipelinedConjugateGradients, PipelinedConjugateGradients.names, "f8", None),
-        (ConjugateGradients, ("p",), "f4", None),
-        (MinimalResiduals, ("v0", "v1", "w0", "w1", "z0", "z1"), "f8", np.eye(2)),
-        (HermitianConjugateGradients, ("p",), "c8", None),
-        (BiconjugateGradientsStabilized, ("w", "p", "v"), "c16", None),
-    ):
+    methods: tuple[tuple[type[Method], str, Any], ...] = (
+        (PipelinedConjugateGradients, "f8", None),
+        (ConjugateGradients, "f4", None),
+        (MinimalResiduals, "f8", np.eye(2)),
+        (HermitianConjugateGradients, "c8", None),
+        (BiconjugateGradientsStabilized, "c16", None),
+    )
+    for method, dtype, preconditioner in methods:
         with pytest.MonkeyPatch.context() as patch:
             emulate(patch, Recorder())
-            System(np.eye(2), preconditioner, np.dtype(dtype), "cpu", method, names)
+            System(np.eye(2), preconditioner, np.dtype(dtype), "cpu", method)
         yield from sorted(seen, key=lambda defines: len(str(defines)))[-2:]
         seen.clear()
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import make_limits, one_call
-from dasp.solvers.operator import Matrix
+from dasp.solvers.operator import DeviceOperator, Matrix
 from dasp.solvers.scalars import OWN, RUNNING, square, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats
@@ -34,6 +34,11 @@ class BiconjugateGradientsStabilized(Method):
         STEP: "A p is orthogonal to the first residual, and starting again does not help; try gmres",
         TURN: "A r is orthogonal to r (omega is 0), and starting again does not help; try gmres",
     }
+
+    @classmethod
+    def names(cls, M: DeviceOperator | None) -> tuple[str, ...]:
+        """Return the shadow, p and A p; and M p and M r where there is one."""
+        return ("w", "p", "v") if M is None else ("w", "p", "v", "ph", "sh")
 
     def __init__(self, system: System) -> None:
         self._system = system
@@ -116,5 +121,4 @@ def bicgstab(
     """
     n = int(getattr(A, "shape", (0,))[0])
     limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
-    names = ("w", "p", "v") if M is None else ("w", "p", "v", "ph", "sh")
-    return solve(A, b, x0, limits, M, workspace, BiconjugateGradientsStabilized, names)
+    return solve(A, b, x0, limits, M, workspace, BiconjugateGradientsStabilized)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +19,7 @@ import numpy as np
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import any_complex, make_limits, one_call, place_and_type
 from dasp.solvers.driver import BREAKDOWN, STAGNATION
-from dasp.solvers.operator import Matrix
+from dasp.solvers.operator import DeviceOperator, Matrix
 from dasp.solvers.scalars import OWN, RUNNING, Scalar, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats
@@ -105,42 +104,36 @@ def cg(
     """
     n = int(getattr(A, "shape", (0,))[0])
     limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
-    quick = _find_quick_solve(A, b, M, seen=callback is not None or progress)
-    plain = partial(solve, method=conjugate_gradients, names=names_with(M))
-    x, stats = (quick or plain)(A, b, x0, limits, M, workspace)
+    plain = HermitianConjugateGradients if any_complex(A, b, M) else ConjugateGradients
+    quick = _find_quick_form(A, b, M, seen=callback is not None or progress)
+    x, stats = solve(A, b, x0, limits, M, workspace, *(quick or (plain,)))
     rest = replace(limits, maxiter=limits.maxiter - stats.iterations)
     stuck = stats.info in (STAGNATION, BREAKDOWN) and math.isfinite(stats.residual)
     if quick and stuck and rest.maxiter > 0:
-        x, more = plain(A, b, x, rest, M, workspace)
+        x, more = solve(A, b, x, rest, M, workspace, plain)
         stats = more.after(stats)
     return x, stats
 
 
-def _find_quick_solve(
-    A: Matrix, b: ArrayLike, M: Matrix | None, *, seen: bool
-) -> Callable[..., tuple[Array, Stats]] | None:
-    """Return `solve` by a form of the method that is faster than the plain one here, or None.
+def _find_quick_form(A: Matrix, b: ArrayLike, M: Matrix | None, *, seen: bool) -> tuple[Any, ...] | None:
+    """Return a form of the method that is faster than the plain one here, with its options; or None.
 
     On several ranks it is the form whose sums no rank waits for, which pays without M and where x is not seen
     on the way; on a GPU the form in one launch.
     """
     if any_complex(A, b, M):
         return None  # the plain form alone looks whether A is Hermitian
-    method, names = PipelinedConjugateGradients, PipelinedConjugateGradients.names
     if hasattr(A, "solver_space"):
         pays = getattr(A, "hidden_sums", False) and M is None and not seen
-        return partial(solve, method=method, names=names) if pays else None
+        return (PipelinedConjugateGradients,) if pays else None
     device, dtype = place_and_type(A, b, M)
     if device == "cpu":
         return None
     # A GPU's modules are not for a CPU.
-    from dasp.solvers.persistent import PersistentLoop, find_recipe
+    from dasp.solvers.persistent import PersistentConjugateGradients, find_recipe
 
     recipe = find_recipe(A, M, dtype)
-    if recipe is None:
-        return None
-    more, loop = () if M is None else ("d",), partial(PersistentLoop, recipe=recipe)
-    return partial(solve, method=method, names=(*names, *more), key=("cg in one launch",), loop=loop)
+    return None if recipe is None else (PersistentConjugateGradients, recipe)
 
 
 INDEFINITE, BAD_M, NOT_HERMITIAN = OWN, OWN + 1, OWN + 2
@@ -160,6 +153,13 @@ class ConjugateGradients(Method):
         "reach); minres takes symmetric matrices that are not",
         BAD_M: "r' M r is not positive, so M is not positive definite",
     }
+
+    @classmethod
+    def names(cls, M: DeviceOperator | None) -> tuple[str, ...]:
+        """Return the vectors p and z = M r, and the diagonal of an M that is one."""
+        if M is None:
+            return ("p",)
+        return ("p", "z") if M.diagonal is None else ("p", "z", "d")
 
     def __init__(self, system: System) -> None:
         self._system = system
@@ -238,18 +238,6 @@ class HermitianConjugateGradients(ConjugateGradients):
         return {**new, "norm": norm, "code": where(skew, float(NOT_HERMITIAN), new["code"])}
 
 
-def conjugate_gradients(system: System) -> ConjugateGradients:
-    """Return the method for the numbers of a system."""
-    return HermitianConjugateGradients(system) if system.complex else ConjugateGradients(system)
-
-
-def names_with(M: Matrix | None) -> tuple[str, ...]:
-    """Return the vectors that conjugate gradients take with a preconditioner."""
-    if M is None:
-        return ("p",)
-    return ("p", "z") if getattr(M, "diagonal_of_inverse", None) is None else ("p", "z", "d")
-
-
 class PipelinedConjugateGradients(Method):
     """One product and one pass an iteration: both dot products are of vectors that are there at its start.
 
@@ -260,9 +248,13 @@ class PipelinedConjugateGradients(Method):
     leaving = ("rr", "delta")
     restarts = ConjugateGradients.restarts
     words = ConjugateGradients.words
-    names = ("w", "z", "s", "p")
 
-    def __init__(self, system: System) -> None:
+    @classmethod
+    def names(cls, M: DeviceOperator | None, *options: Any) -> tuple[str, ...]:
+        """Return the vectors of the recurrences, and the diagonal of M: no other M is taken."""
+        return ("w", "z", "s", "p") if M is None else ("w", "z", "s", "p", "d")
+
+    def __init__(self, system: System, *options: Any) -> None:
         self._system, fuse = system, system.vectors.fuse
         dots = ("r r", "w r")
         self._clear = fuse("z = 0", "s = 0", "p = 0", dots=dots)

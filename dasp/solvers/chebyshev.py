@@ -13,8 +13,8 @@ import numpy as np
 from dasp.runtime import check as _check
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import check_square, make_limits, one_call, place_and_type
-from dasp.solvers.cg import ConjugateGradients, names_with
-from dasp.solvers.operator import Matrix
+from dasp.solvers.cg import ConjugateGradients
+from dasp.solvers.operator import DeviceOperator, Matrix
 from dasp.solvers.scalars import OWN, RUNNING, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats
@@ -42,9 +42,13 @@ class ChebyshevIteration(Method):
         "symmetric; pass bounds"
     }
 
-    def __init__(self, system: System, bounds: tuple[float, float]) -> None:
+    @classmethod
+    def names(cls, M: DeviceOperator | None, *bounds: float) -> tuple[str, ...]:
+        """Return the step p, and M r where there is an M."""
+        return ("p",) if M is None else ("p", "z")
+
+    def __init__(self, system: System, low: float, high: float) -> None:
         self._system = system
-        low, high = bounds
         self._middle, self._half = (high + low) / 2, (high - low) / 2
         z = "r" if system.preconditioner is None else "z"
         fuse = system.vectors.fuse
@@ -106,7 +110,7 @@ def estimate_spectrum(A: Matrix, M: Matrix | None, dtype: np.dtype[Any], device:
         If A or M is not positive definite, as far as that is seen.
     """
     probe = Workspace()  # its memory is free as soon as this returns
-    system: System = probe.get((), (), lambda: System(A, M, dtype, device, _Probe, names_with(M)))
+    system: System = probe.get((), (), lambda: System(A, M, dtype, device, _Probe))
     rng = np.random.default_rng(0)
     noise = rng.standard_normal(system.n)
     if system.complex:
@@ -192,9 +196,5 @@ def chebyshev(
         low, high = estimate_spectrum(A, M, dtype, device) if n else (1.0, 2.0)
         bounds = LOWER * low, UPPER * high
     low, high = _check.interval(bounds, may_be_point=True)
-    inside = low, max(high, low * (1 + 1e-3))
-    names = ("p",) if M is None else ("p", "z")
-    return solve(
-        A, b, x0, limits, M, workspace, lambda system: ChebyshevIteration(system, inside), names,
-        key=("chebyshev", *inside),
-    )  # fmt: skip
+    high = max(high, low * (1 + 1e-3))
+    return solve(A, b, x0, limits, M, workspace, ChebyshevIteration, low, high)

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 from dasp.runtime import check as _check
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import make_limits, one_call
-from dasp.solvers.operator import Matrix
+from dasp.solvers.operator import DeviceOperator, Matrix
 from dasp.solvers.scalars import CLAIMED, LIMIT, OWN, RUNNING, Scalar, first_verdict
-from dasp.solvers.space import Report, State
+from dasp.solvers.space import Loop, Report, State
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import Method, System, solve
 from dasp.solvers.workspace import Workspace
@@ -28,12 +28,24 @@ STALL = 1 - 1e-8
 
 
 class GeneralizedMinimalResiduals(Method):
-    """The method's words; the iteration itself is in `Cycles`."""
+    """The method as a system sees it; the iteration itself is in `Cycles`."""
 
     words: ClassVar[dict[int, str]] = {
         STALLED: "a whole cycle did not lower the residual: A is singular, or the cycles are too short, or "
         "no more can be had in this type; try a larger restart or a preconditioner, or ask for less"
     }
+
+    @classmethod
+    def names(cls, M: DeviceOperator | None, restart: int) -> tuple[str, ...]:
+        """Return the basis, and a vector for M times one of it where there is an M."""
+        return (*(f"v{k}" for k in range(restart + 1)), *(() if M is None else ("z",)))
+
+    def __init__(self, system: System, restart: int) -> None:
+        self._restart = restart
+
+    def make_loop(self, system: System) -> Loop:
+        """Return a loop of cycles."""
+        return Cycles(system, self._restart)
 
 
 class Cycles:
@@ -192,8 +204,4 @@ def gmres(
     steps = min(_check.count("restart", restart), max(1, n))
     if callback is not None or progress:
         limits.check_every = steps
-    names = (*(f"v{k}" for k in range(steps + 1)), *(() if M is None else ("z",)))
-    return solve(
-        A, b, x0, limits, M, workspace, GeneralizedMinimalResiduals, names,
-        key=("gmres", steps), loop=lambda system: Cycles(system, steps),
-    )  # fmt: skip
+    return solve(A, b, x0, limits, M, workspace, GeneralizedMinimalResiduals, steps)

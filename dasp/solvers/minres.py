@@ -13,7 +13,7 @@ import numpy as np
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import make_limits, one_call
 from dasp.solvers.cg import SKEW
-from dasp.solvers.operator import Matrix
+from dasp.solvers.operator import DeviceOperator, Matrix
 from dasp.solvers.scalars import OWN, RUNNING, hypot, sqrt, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats
@@ -37,6 +37,11 @@ class MinimalResiduals(Method):
         BAD_M: "r' M r is negative, so M is not positive definite",
         NOT_HERMITIAN: "v' A v is not real, so A is not Hermitian; gmres and bicgstab take such matrices",
     }
+
+    @classmethod
+    def names(cls, M: DeviceOperator | None) -> tuple[str, ...]:
+        """Return two Lanczos vectors, two directions, and M times the first where there is one."""
+        return ("v0", "v1", "w0", "w1") if M is None else ("v0", "v1", "w0", "w1", "z0", "z1")
 
     def __init__(self, system: System) -> None:
         self._system, fuse = system, system.vectors.fuse
@@ -153,5 +158,4 @@ def minres(
     """
     n = int(getattr(A, "shape", (0,))[0])
     limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
-    names = ("v0", "v1", "w0", "w1") if M is None else ("v0", "v1", "w0", "w1", "z0", "z1")
-    return solve(A, b, x0, limits, M, workspace, MinimalResiduals, names)
+    return solve(A, b, x0, limits, M, workspace, MinimalResiduals)

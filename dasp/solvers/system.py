@@ -12,7 +12,7 @@ import numpy as np
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import Limits, check_square, place_and_type, space_of, together, vector
 from dasp.solvers.driver import BEYOND, HIDDEN, Solve, answer
-from dasp.solvers.operator import Matrix, as_operator
+from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
 from dasp.solvers.scalars import NOT_FINITE, NOTHING, RUNNING, Scalar, where
 from dasp.solvers.space import Loop, Space, State
 from dasp.solvers.stats import Stats
@@ -43,8 +43,19 @@ class Method:
     words: ClassVar[dict[int, str]] = {}
     restarts: ClassVar[frozenset[int]] = frozenset()
 
-    def __init__(self, system: System) -> None:
+    @classmethod
+    def names(cls, M: DeviceOperator | None, *options: Any) -> tuple[str, ...]:
+        """Return the vectors that it takes, besides b, x, r, and q, which is free between iterations."""
+        raise NotImplementedError
+
+    def __init__(self, system: System, *options: Any) -> None:
         """Prepare the passes of an iteration."""
+
+    def make_loop(self, system: System) -> Loop:
+        """Return what repeats the iteration: by default the loop of the system's space."""
+        return system.space.loop(
+            system.starts, self.iterate, system.find_true_residual, self.period, self.leaving
+        )
 
     def start(self, s: State) -> State:
         """Take r = b - A x and the square of its norm, `rr`; return the first scalars."""
@@ -64,12 +75,9 @@ class System(Solve):
     A, M : matrix or linear operator, shape (n, n); M may be None
     dtype : numpy.dtype
     device : str
-    method : callable
-        Takes the system and returns a `Method`.
-    names : tuple of str
-        The method's vectors, besides b, x, r and q, which is free between iterations.
-    loop : callable, optional
-        Takes the system and returns what iterates; by default the space's loop of the method's iterations.
+    method : type of Method
+    options
+        Of the method.
     """
 
     def __init__(
@@ -78,27 +86,22 @@ class System(Solve):
         M: Matrix | None,
         dtype: np.dtype[Any],
         device: str,
-        method: Callable[[System], Method],
-        names: tuple[str, ...],
-        loop: Callable[[System], Loop] | None = None,
+        method: type[Method],
+        *options: Any,
     ) -> None:
         self.space = space_of(A, device, dtype)
         self.operator = as_operator(A, device)
         self.preconditioner = None if M is None else as_operator(M, device, "M")
         self.n = self.operator.shape[0]
-        self.names = names
-        self.vectors = self.space.vectors(self.n, "b", "x", "r", "q", *names)
-        self.count, self.nbytes = 4 + len(names), self.vectors.nbytes
+        self.names = method.names(self.preconditioner, *options)
+        self.vectors = self.space.vectors(self.n, "b", "x", "r", "q", *self.names)
+        self.count, self.nbytes = 4 + len(self.names), self.vectors.nbytes
         self._begin = self.vectors.fuse("r = b", "x = 0", dots=("b b", "r r"))
         self._subtract = self.vectors.fuse("r = b - q", dots=("b b", "r r", "x x"))
-        self.method = method(self)
-        self.words, self.restarts = self.method.words, self.method.restarts
-        self.loop = self._make_loop() if loop is None else loop(self)
-
-    def _make_loop(self) -> Loop:
-        starts = {"zero": self._start_from_zero, "x": self._start_from_x}
-        method = self.method
-        return self.space.loop(starts, method.iterate, self._true, method.period, method.leaving)
+        self.starts = {"zero": self._start_from_zero, "x": self._start_from_x}
+        self.method = method(self, *options)
+        self.words, self.restarts = method.words, method.restarts
+        self.loop = self.method.make_loop(self)
 
     @property
     def complex(self) -> bool:
@@ -166,7 +169,8 @@ class System(Solve):
             "code": fits,
         }
 
-    def _true(self) -> State:
+    def find_true_residual(self) -> State:
+        """Compute the residual from x; return the squares of its norm and of that of x."""
         self.multiply("x", "q")
         _, rr, xx = self._subtract()
         return {"true": rr, "xx": xx}
@@ -224,23 +228,21 @@ def solve(
     limits: Limits,
     M: Matrix | None,
     workspace: Workspace | None,
-    method: Callable[[System], Method],
-    names: tuple[str, ...],
-    key: tuple[Any, ...] = (),
-    loop: Callable[[System], Loop] | None = None,
+    method: type[Method],
+    *options: Any,
 ) -> tuple[Array, Stats]:
-    """Solve A x = b by a method; the arguments are those of every solver here.
+    """Solve A x = b by a method and its options; the other arguments are those of every solver here.
 
     Raises
     ------
     TypeError, ValueError
         If an argument is of the wrong kind, shape or value.
     """
-    name = str(key[0]) if key else getattr(method, "__name__", "another method")
-    device, dtype, right, start = take_vectors(A, b, x0, M, name, partial(check_square, A, M))
-    kind = key or (method,), dtype, device
+    check = partial(check_square, A, M)
+    device, dtype, right, start = take_vectors(A, b, x0, M, method.__name__, check)
+    key = method, options, dtype, device
     with workspace_for(A, M, workspace) as (made, own), np.errstate(all="ignore"):
-        system = made.get(kind, own, lambda: System(*own, dtype, device, method, names, loop))
+        system = made.get(key, own, lambda: System(*own, dtype, device, method, *options))
         system.take(right, start)
         x, stats = answer(system, limits, b)
     return x.reshape(getattr(b, "shape", x.shape)), stats

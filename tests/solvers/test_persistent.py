@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,8 @@ from dasp import Policy, SpMatrix
 from dasp.preconditioners import jacobi
 from dasp.solvers import Workspace, cg, persistent
 from dasp.solvers.arguments import make_limits
-from dasp.solvers.cg import PipelinedConjugateGradients
 from dasp.solvers.driver import BREAKDOWN
-from dasp.solvers.persistent import Chip, PersistentLoop, find_recipe, make_recipe
+from dasp.solvers.persistent import Chip, PersistentConjugateGradients, find_recipe, make_recipe
 from dasp.solvers.system import solve
 from tests.support.simt_device import emulate
 from tests.support.systems import check, poisson
@@ -37,7 +35,7 @@ class Planned:
     def __init__(self, A: Any, policy: Policy | None = None, blocks: int = 3) -> None:
         self.chip = Chip(blocks, 227 * 1024)
         self.plan = SpMatrix.from_scipy(A, device="cpu", policy=policy)._product.plan
-        self.shape, self.dtype, self.A = A.shape, A.dtype, A
+        self.shape, self.dtype, self.A, self.recipes = A.shape, A.dtype, A, {}
 
     def __matmul__(self, x):
         return self.A @ x
@@ -46,15 +44,14 @@ class Planned:
         raise AssertionError("the kernel makes the products")
 
     def recipe(self, *, diagonal):
-        return make_recipe(self.plan, self.chip, diagonal=diagonal)
+        recipe = make_recipe(self.plan, self.chip, diagonal=diagonal)
+        return self.recipes.setdefault((self.chip, diagonal), recipe)
 
 
 def run(A, b, x0=None, M=None, workspace=None, rtol=1e-10, maxiter=None, check_every=None, callback=None):
     limits = make_limits(A.shape[0], rtol, 0.0, maxiter, check_every, callback, False)
-    form = PipelinedConjugateGradients
-    names = form.names if M is None else (*form.names, "d")
-    loop = partial(PersistentLoop, recipe=A.recipe(diagonal=M is not None))
-    return solve(A, b, x0, limits, M, workspace, form, names, loop=loop)
+    recipe = A.recipe(diagonal=M is not None)
+    return solve(A, b, x0, limits, M, workspace, PersistentConjugateGradients, recipe)
 
 
 def stretched(n: int) -> sp.csr_array:
