@@ -106,16 +106,18 @@ class Limits:
 
 
 def make_limits(
-    n: int,
+    A: Matrix,
     rtol: float,
     atol: float,
     maxiter: int | None,
     check_every: int | None,
     callback: Callable[[Any], None] | None,
     progress: bool,
-    A: Matrix | None = None,
+    usual: int = 10,
 ) -> Limits:
     """Check the arguments that say when to stop; where A lies on several ranks, on all of them.
+
+    Without `maxiter` it is `usual` times the larger size of A.
 
     Raises
     ------
@@ -134,7 +136,7 @@ def make_limits(
                 _check.count(name, number)
         if callback is not None and not callable(callback):
             raise TypeError(f"callback is {_check.kind_of(callback)}; a function of x is needed")
-        most = 10 * max(1, n) if maxiter is None else int(maxiter)
+        most = usual * max((1, *getattr(A, "shape", ()))) if maxiter is None else int(maxiter)
         every = int(check_every or (PROGRESS_EVERY if progress and callback is None else 1))
         return Limits(float(rtol), float(atol), most, every, callback, _bar() if progress else None)
 

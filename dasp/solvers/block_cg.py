@@ -96,7 +96,7 @@ def block_cg(
     check_square(A, M)
     device, dtype = place_and_type(A, B, M)
     n = int(A.shape[0])
-    limits = make_limits(n, rtol, atol, maxiter, None, callback, False)
+    limits = make_limits(A, rtol, atol, maxiter, None, callback, False)
     B = vectors_of("B", B, n)
     X0 = None if X0 is None else vectors_of("X0", X0, n)
     if X0 is not None and X0.shape != B.shape:

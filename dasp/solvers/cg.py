@@ -21,7 +21,7 @@ from dasp.solvers.arguments import any_complex, make_limits, one_call, place_and
 from dasp.solvers.driver import BREAKDOWN, STAGNATION
 from dasp.solvers.operator import DeviceOperator, Matrix
 from dasp.solvers.scalars import OWN, RUNNING, Scalar, where
-from dasp.solvers.space import State
+from dasp.solvers.space import Loop, State
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import Method, System, solve
 from dasp.solvers.workspace import Workspace
@@ -102,8 +102,7 @@ def cg(
     >>> x.round(9), stats.converged, stats.iterations
     (array([2., 3., 3., 2.]), True, 2)
     """
-    n = int(getattr(A, "shape", (0,))[0])
-    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
+    limits = make_limits(A, rtol, atol, maxiter, check_every, callback, progress)
     plain = HermitianConjugateGradients if any_complex(A, b, M) else ConjugateGradients
     quick = _find_quick_form(A, b, M, seen=callback is not None or progress)
     x, stats = solve(A, b, x0, limits, M, workspace, *(quick or (plain,)))
@@ -130,10 +129,10 @@ def _find_quick_form(A: Matrix, b: ArrayLike, M: Matrix | None, *, seen: bool) -
     if device == "cpu":
         return None
     # A GPU's modules are not for a CPU.
-    from dasp.solvers.persistent import PersistentConjugateGradients, find_recipe
+    from dasp.solvers.persistent import find_recipe
 
     recipe = find_recipe(A, M, dtype)
-    return None if recipe is None else (PersistentConjugateGradients, recipe)
+    return None if recipe is None else (PipelinedConjugateGradients, recipe.make_loop)
 
 
 INDEFINITE, BAD_M, NOT_HERMITIAN = OWN, OWN + 1, OWN + 2
@@ -254,7 +253,9 @@ class PipelinedConjugateGradients(Method):
         """Return the vectors of the recurrences, and the diagonal of M: no other M is taken."""
         return ("w", "z", "s", "p") if M is None else ("w", "z", "s", "p", "d")
 
-    def __init__(self, system: System, *options: Any) -> None:
+    def __init__(self, system: System, make_loop: Callable[[System], Loop] | None = None) -> None:
+        """Take what makes its loop, if not the space does."""
+        self._make_loop = make_loop
         self._system, fuse = system, system.vectors.fuse
         dots = ("r r", "w r")
         self._clear = fuse("z = 0", "s = 0", "p = 0", dots=dots)
@@ -263,6 +264,10 @@ class PipelinedConjugateGradients(Method):
             *("x = x + alpha p", "r = r - alpha s", "w = w - alpha z"),
             dots=dots,
         )
+
+    def make_loop(self, system: System) -> Loop:
+        """Return what repeats the iteration."""
+        return super().make_loop(system) if self._make_loop is None else self._make_loop(system)
 
     def start(self, s: State) -> State:
         """Take w = A r along, and clear what is updated."""

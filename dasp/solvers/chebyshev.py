@@ -188,12 +188,11 @@ def chebyshev(
     >>> x.round(9), stats.converged
     (array([1., 2.]), True)
     """
-    n = int(getattr(A, "shape", (0,))[0])
-    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
+    limits = make_limits(A, rtol, atol, maxiter, check_every, callback, progress)
     check_square(A, M)
     if bounds is None:
         device, dtype = place_and_type(A, b, M)
-        low, high = estimate_spectrum(A, M, dtype, device) if n else (1.0, 2.0)
+        low, high = estimate_spectrum(A, M, dtype, device) if A.shape[0] else (1.0, 2.0)
         bounds = LOWER * low, UPPER * high
     low, high = _check.interval(bounds, may_be_point=True)
     high = max(high, low * (1 + 1e-3))

@@ -18,7 +18,7 @@ from dasp.solvers.operator import DeviceOperator, Matrix
 from dasp.solvers.scalars import CLAIMED, LIMIT, OWN, RUNNING, Scalar, first_verdict
 from dasp.solvers.space import Loop, Report, State
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import Method, System, solve
+from dasp.solvers.system import Method, System, first_scalars, solve
 from dasp.solvers.workspace import Workspace
 
 STALLED = OWN
@@ -100,7 +100,7 @@ class Cycles:
 
     def _judge(self, given: Mapping[str, float], bb: Scalar, rr: Scalar, xx: Scalar = 0.0) -> State:
         """Return the first scalars, with the verdict on them."""
-        state = self._system.find_first_scalars(dict(given), bb, rr)
+        state = first_scalars(dict(given), bb, rr, self._system.squares)
         return {**state, "xx": xx, "code": first_verdict(rr, state["goal"], state["code"])}
 
     def advance(self, most: int, *, finish: bool) -> Report:
@@ -199,9 +199,8 @@ def gmres(
     >>> x.round(9), stats.converged
     (array([-4.,  3.]), True)
     """
-    n = int(getattr(A, "shape", (0,))[0])
-    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
-    steps = min(_check.count("restart", restart), max(1, n))
+    limits = make_limits(A, rtol, atol, maxiter, check_every, callback, progress)
+    steps = min(_check.count("restart", restart), max((1, *getattr(A, "shape", ()))))
     if callback is not None or progress:
         limits.check_every = steps
     return solve(A, b, x0, limits, M, workspace, GeneralizedMinimalResiduals, steps)

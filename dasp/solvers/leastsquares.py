@@ -29,10 +29,10 @@ from dasp.solvers.operator import (
     kept_adjoint,
     scale_by_power,
 )
-from dasp.solvers.scalars import NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
+from dasp.solvers.scalars import OWN, RUNNING, Scalar, sqrt, where
 from dasp.solvers.space import State, Vectors
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import load, take_vectors
+from dasp.solvers.system import first_scalars, judge_square, load, take_vectors
 from dasp.solvers.workspace import Workspace, workspace_for
 
 LEAST = OWN
@@ -177,18 +177,10 @@ class Problem(Solve):
         self.backward("u", "g")
         (squared,) = self._first_v(scale=where(beta > 0.0, 1.0 / beta, 0.0))
         alpha = sqrt(squared)
-        relative, absolute = given["rtol"] * given["rtol"] * bb, given["atol"] * given["atol"]
-        low, high = SIZES[self.precision]
-        code: Scalar = float(RUNNING)
-        for square in (squared, bb):
-            lost = where(square >= 0.0, float(NOTHING), float(NOT_FINITE))
-            code = where(square >= low, where(square <= high, code, lost), lost)
-        wanted = where(relative > absolute, relative, absolute)
-        state = {
-            "bb": bb, "rr": rr, "start": rr, "wanted": wanted, "goal": wanted * given["margin"],
-            "code": code, "norm": squared,
-            "least": given["rtol"] * given["rtol"] * given["margin"], "beta": beta, "alpha": alpha,
-        }  # fmt: skip
+        state = first_scalars(given, bb, rr, SIZES[self.precision])
+        state["code"] = judge_square(squared, SIZES[self.precision], state["code"])
+        least = given["rtol"] * given["rtol"] * given["margin"]
+        state |= {"norm": squared, "least": least, "beta": beta, "alpha": alpha}
         return {**state, **self.method.start(state, beta, alpha)}
 
     def _iterate(self, phase: int, s: State) -> State:

@@ -103,7 +103,7 @@ def lobpcg(
     check_square(A, M)
     device, dtype = place_and_type(A, X, M)
     n = int(A.shape[0])
-    limits = make_limits(n, rtol, atol, 200 if maxiter is None else maxiter, None, None, False)
+    limits = make_limits(A, rtol, atol, 200 if maxiter is None else maxiter, None, None, False)
     X = vectors_of("X", X, n)
     Y = X[:, :0] if Y is None else vectors_of("Y", Y, n)
     if Y.dtype.kind == "c" and dtype.kind != "c":

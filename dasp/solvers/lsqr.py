@@ -118,7 +118,5 @@ def lsqr(
     >>> x.round(9), stats.converged
     (array([1.5]), True)
     """
-    most = max(map(int, getattr(A, "shape", (1, 1))), default=1)
-    maxiter = 4 * max(1, most) if maxiter is None else maxiter
-    limits = make_limits(most, rtol, atol, maxiter, check_every, callback, progress, A)
+    limits = make_limits(A, rtol, atol, maxiter, check_every, callback, progress, usual=4)
     return solve_least_squares(A, b, x0, limits, workspace, Lsqr, damp)

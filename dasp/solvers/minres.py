@@ -156,6 +156,5 @@ def minres(
     >>> x.round(9), stats.converged
     (array([1., 1.]), True)
     """
-    n = int(getattr(A, "shape", (0,))[0])
-    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
+    limits = make_limits(A, rtol, atol, maxiter, check_every, callback, progress)
     return solve(A, b, x0, limits, M, workspace, MinimalResiduals)

@@ -3,7 +3,7 @@
 The iteration of `dasp.solvers.cg.PipelinedConjugateGradients`, in kernels/solve/persistent.cu: blocks keep
 their part of the matrix and their rows of the vectors in shared memory, nothing is captured, and one sum over
 the grid stands between two iterations. `find_recipe` says whether a matrix has a form for that: slices of
-SELL that fit. `PersistentConjugateGradients` is the method by such a recipe, and `PersistentLoop` its loop.
+SELL that fit. `PersistentLoop` is what then iterates in place of the loop of a space.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import C_NAMES, into
 from dasp.runtime.sizes import ceil_div
-from dasp.solvers.cg import PipelinedConjugateGradients
 from dasp.solvers.cuda.loop import HISTORY
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.operator import Matrix, device_of, product_of
 from dasp.solvers.scalars import LIMIT
-from dasp.solvers.space import Loop, Report
+from dasp.solvers.space import Report
 from dasp.solvers.system import System
 
 FROM_ZERO, FROM_X, AGAIN = range(3)
@@ -157,7 +156,7 @@ def make_recipe(plan: Plan, on: Chip, *, diagonal: bool) -> Recipe | None:
     return Recipe(constants, arguments, types(vector, plan, kinds), blocks, shared_bytes)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Recipe:
     """The constants and arguments of the kernel for one matrix; a launch adds vectors.
 
@@ -177,6 +176,10 @@ class Recipe:
     types: Mapping[str, np.dtype[Any]]
     blocks: int
     shared_bytes: int
+
+    def make_loop(self, system: System) -> PersistentLoop:
+        """Return the loop of a system by this recipe."""
+        return PersistentLoop(system, self)
 
     def launch(self, on: CudaDevice, arguments: Mapping[str, object]) -> Callable[..., None]:
         """Return the launch with these arguments too; it takes the values of those that are `VARYING`."""
@@ -220,18 +223,6 @@ def chip(device: int) -> Chip:
         for attribute in (PROCESSORS, COOPERATES, SHARED_BYTES)
     )
     return Chip(processors if cooperates else 0, shared_bytes)
-
-
-class PersistentConjugateGradients(PipelinedConjugateGradients):
-    """The method in one launch."""
-
-    def __init__(self, system: System, recipe: Recipe) -> None:
-        super().__init__(system)
-        self._recipe = recipe
-
-    def make_loop(self, system: System) -> Loop:
-        """Return the loop by the recipe."""
-        return PersistentLoop(system, self._recipe)
 
 
 class PersistentLoop:

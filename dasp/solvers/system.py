@@ -67,6 +67,26 @@ class Method:
         raise NotImplementedError
 
 
+def first_scalars(given: State, bb: Scalar, rr: Scalar, squares: tuple[float, float]) -> State:
+    """Return the first scalars of any method, by the squares of the norms of b and of the residual."""
+    relative, absolute = given["rtol"] * given["rtol"] * bb, given["atol"] * given["atol"]
+    wanted = where(relative > absolute, relative, absolute)
+    return {
+        "bb": bb,
+        "rr": rr,
+        "start": rr,
+        "wanted": wanted,
+        "goal": wanted * given["margin"],
+        "code": judge_square(bb, squares, float(RUNNING)),
+    }
+
+
+def judge_square(square: Scalar, squares: tuple[float, float], code: Scalar) -> Scalar:
+    """Return the code, or why there is nothing to iterate with such a square: it is lost, or no number."""
+    lost = where(square >= 0.0, float(NOTHING), float(NOT_FINITE))
+    return where(square >= squares[0], where(square <= squares[1], code, lost), lost)
+
+
 class System(Solve):
     """A x = b for one A, one preconditioner and one method, ready for any b; and the solve of the last one.
 
@@ -150,24 +170,8 @@ class System(Solve):
         return {**self._start(given, *squares), "xx": xx}
 
     def _start(self, given: State, bb: Scalar, rr: Scalar) -> State:
-        state = self.find_first_scalars(given, bb, rr)
+        state = first_scalars(given, bb, rr, self.squares)
         return {**state, **self.method.start(state)}
-
-    def find_first_scalars(self, given: State, bb: Scalar, rr: Scalar) -> State:
-        """Return the first scalars of any method, by the squares of the norms of b and of the residual."""
-        relative, absolute = given["rtol"] * given["rtol"] * bb, given["atol"] * given["atol"]
-        low, high = self.squares
-        lost = where(bb >= 0.0, float(NOTHING), float(NOT_FINITE))
-        fits = where(bb >= low, where(bb <= high, float(RUNNING), lost), lost)
-        wanted = where(relative > absolute, relative, absolute)
-        return {
-            "bb": bb,
-            "rr": rr,
-            "start": rr,
-            "wanted": wanted,
-            "goal": wanted * given["margin"],
-            "code": fits,
-        }
 
     def find_true_residual(self) -> State:
         """Compute the residual from x; return the squares of its norm and of that of x."""

@@ -155,7 +155,7 @@ def solve_emulated(A: Any, b: Any, ranks: int, method: Any, *options: int, wrap:
         operator = D if wrap is None else wrap(D)
         system = System(operator, None, b.dtype, "cpu", method, *options)
         system.take(b[D.rows.first : D.rows.first + D.rows.count], None)
-        limits = make_limits(len(b), 1e-9, 0.0, None, None, None, False)
+        limits = make_limits(b, 1e-9, 0.0, None, None, None, False)
         answer = drive(system, limits)
         return system.vectors["x"].copy(), answer
 

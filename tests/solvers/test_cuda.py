@@ -178,12 +178,12 @@ def test_numbers_beyond_squares_through_the_kernels(emulated):
 def test_forms_of_conjugate_gradients(emulated, form):
     A, b = poisson(5), np.random.default_rng(4).standard_normal(25)
     for rtol in (1e-6, 1e-12, 0.0):
-        limits = make_limits(25, rtol, 0.0, 60, None, None, False)
+        limits = make_limits(A, rtol, 0.0, 60, None, None, False)
         x, stats = solve(A, b, None, limits, None, None, form)
         check(A, x, b, stats, rtol)
         assert stats.converged == (rtol > 0)
         assert len(stats.residuals) == stats.iterations + 1
-    limits = make_limits(25, 1e-8, 0.0, 7, None, None, False)
+    limits = make_limits(A, 1e-8, 0.0, 7, None, None, False)
     x, stats = solve(A, b, np.ones(25), limits, None, None, form)
     assert (stats.info, stats.iterations) == (7, 7)
     assert stats.residual == pytest.approx(np.linalg.norm(b - A @ x), rel=1e-12)
@@ -204,7 +204,7 @@ def test_forms_of_conjugate_gradients(emulated, form):
     ],
 )
 def test_how_it_ends(emulated, form, A, b, words):
-    limits = make_limits(3, 1e-8, 0.0, None, None, None, False)
+    limits = make_limits(A, 1e-8, 0.0, None, None, None, False)
     x, stats = solve(A, b, None, limits, None, None, form)
     assert words in stats.reason
     with np.errstate(all="ignore"):
@@ -240,7 +240,7 @@ def test_a_solve_goes_on_when_the_history_is_full(emulated, form, history, monke
     A, b = poisson(8), np.random.default_rng(0).standard_normal(64)
     found = []
     for _ in range(2):
-        limits = make_limits(64, 1e-9, 0.0, 64, None, None, False)
+        limits = make_limits(A, 1e-9, 0.0, 64, None, None, False)
         found.append(solve(A, b, None, limits, None, None, form))
         monkeypatch.setattr(cuda_loop, "HISTORY", history)
     (x, stats), (same, cut) = found
@@ -306,7 +306,7 @@ def test_dot_products_that_come_with_the_product(emulated, form, passes, asked, 
     """A pass for dot products alone becomes part of the product before it, and nothing else changes."""
     A, b = poisson(8), np.random.default_rng(0).standard_normal(64)
     M = sp.diags_array(np.linspace(0.2, 0.3, 64)) if preconditioned else None
-    limits = make_limits(64, 1e-10, 0.0, None, None, None, False)
+    limits = make_limits(A, 1e-10, 0.0, None, None, None, False)
     matrix = Dotted(A)
     x, stats = solve(matrix, b, None, limits, M, None, form)
     assert matrix.asked == asked

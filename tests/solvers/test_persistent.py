@@ -12,8 +12,9 @@ from dasp import Policy, SpMatrix
 from dasp.preconditioners import jacobi
 from dasp.solvers import Workspace, cg, persistent
 from dasp.solvers.arguments import make_limits
+from dasp.solvers.cg import PipelinedConjugateGradients
 from dasp.solvers.driver import BREAKDOWN
-from dasp.solvers.persistent import Chip, PersistentConjugateGradients, find_recipe, make_recipe
+from dasp.solvers.persistent import Chip, find_recipe, make_recipe
 from dasp.solvers.system import solve
 from tests.support.simt_device import emulate
 from tests.support.systems import check, poisson
@@ -49,9 +50,9 @@ class Planned:
 
 
 def run(A, b, x0=None, M=None, workspace=None, rtol=1e-10, maxiter=None, check_every=None, callback=None):
-    limits = make_limits(A.shape[0], rtol, 0.0, maxiter, check_every, callback, False)
+    limits = make_limits(A, rtol, 0.0, maxiter, check_every, callback, False)
     recipe = A.recipe(diagonal=M is not None)
-    return solve(A, b, x0, limits, M, workspace, PersistentConjugateGradients, recipe)
+    return solve(A, b, x0, limits, M, workspace, PipelinedConjugateGradients, recipe.make_loop)
 
 
 def stretched(n: int) -> sp.csr_array:
