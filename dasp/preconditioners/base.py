@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -86,6 +86,19 @@ class Preconditioner:
     def __repr__(self) -> str:
         n, name = self.shape[0], type(self).__module__.removesuffix(".cycle").rpartition(".")[2]
         return f"<{name} {n} x {n}, {self.dtype}, on {self.device}>"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be pickled or copied.
+
+        Raises
+        ------
+        TypeError
+            Always.
+        """
+        raise TypeError(
+            f"{self!r} cannot be pickled or copied: it holds prepared passes; pickle its matrix, and make it "
+            "again of that"
+        )
 
     def apply(self) -> None:
         """Set `x` from `b`, in passes and products; runs once for each program on a GPU."""

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from dasp.runtime import check as _check
 from dasp.solvers.operator import is_lasting
@@ -54,6 +54,16 @@ class Workspace:
         self._made: dict[tuple[object, ...], Any] = {}
         self._free = Lock()
         self._space: Space | None = None
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be pickled or copied.
+
+        Raises
+        ------
+        TypeError
+            Always.
+        """
+        raise TypeError("a workspace cannot be pickled or copied: it holds prepared passes; make another one")
 
     @contextmanager
     def reserve(self) -> Iterator[None]:

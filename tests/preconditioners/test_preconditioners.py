@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
+import pickle
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -376,6 +378,14 @@ def test_it_shows_what_it_is():
     A = poisson(5)
     assert repr(jacobi(A)) == f"<jacobi {A.shape[0]} x {A.shape[0]}, float64, on cpu>"
     assert repr(ilu0(A).astype(np.float32)) == f"<incomplete {A.shape[0]} x {A.shape[0]}, float32, on cpu>"
+
+
+@pytest.mark.parametrize("of", [pickle.dumps, copy.deepcopy, copy.copy])
+def test_neither_preconditioners_nor_workspaces_are_pickled(of):
+    A = poisson(4)
+    for one in (jacobi(A, device="cpu"), ic0(A, device="cpu"), Workspace()):
+        with pytest.raises(TypeError, match="cannot be pickled or copied: it holds prepared passes"):
+            of(one)
 
 
 def test_wrong_arguments_are_told():
