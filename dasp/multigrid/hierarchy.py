@@ -61,7 +61,11 @@ def make_hierarchy(csr: csr_array) -> Any:
     ------
     RuntimeError
         If PyAMG is not installed.
+    ValueError
+        If the matrix holds NaN or infinity.
     """
+    if not np.isfinite(csr.data).all():
+        raise ValueError("A holds NaN or infinity; finite numbers are needed")
     try:
         import pyamg
     except ImportError as error:

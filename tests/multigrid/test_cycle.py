@@ -208,6 +208,14 @@ def test_rows_of_zeros_are_passed_by_on_coarse_levels(smoother, cycle, monkeypat
     np.testing.assert_array_less(abs(got - want), bound)
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_a_matrix_with_nan_is_refused_before_pyamg_reads_it(wrong):
+    matrix = poisson(6)
+    matrix.data[3] = wrong
+    with pytest.raises(ValueError, match="A holds NaN or infinity"):
+        multigrid(matrix, device="cpu")
+
+
 def test_a_hierarchy_with_nan_is_refused():
     ml = pyamg.ruge_stuben_solver(sp.csr_matrix(poisson(12)), max_coarse=10)
     ml.levels[-1].A.data[0] = np.nan
