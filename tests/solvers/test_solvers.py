@@ -284,6 +284,7 @@ def test_types_of_results(method):
         np.testing.assert_allclose(A @ x, b, atol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [*SQUARE, chebyshev, lsqr, lsmr])
 @pytest.mark.parametrize("planned", [True, False])
 def test_a_real_matrix_and_a_complex_b(method, planned):
@@ -315,6 +316,7 @@ def test_a_matrix_that_is_not_hermitian_is_told(method):
             assert stats.info < 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [cg, minres])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_rounding_is_not_taken_for_an_imaginary_part(method, dtype):
@@ -432,6 +434,7 @@ def test_progress_is_shown(capsys):
     assert "residual" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SQUARE)
 def test_storage_is_as_said(method):
     A, b, workspace = hermitian(90, 0.1), numbers(8100), Workspace()
