@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,14 @@ from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.halo import HaloExchange, HaloPattern, HostHalo
 from dasp.distributed.transport import find_transport
 from dasp.formats import devices
+from dasp.matrix.matrix import SpMatrix
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.types import Array, ArrayLike, Number
+
+RUN = 4
+"""Slices that a warp of the interior's product multiplies one after the other if it leaves dot products.
+Measured on two H200s: an iteration of cg on poisson3d:160 takes 84, 84 and 92 us with 1, 4 and 8."""
 
 
 class HaloExchanges:
@@ -24,9 +30,9 @@ class HaloExchanges:
     device : str
     pattern : HaloPattern
     shape : tuple of int
-        The elements of y that this rank has, and those of x.
+        The number of elements of y that this rank has, and that of x.
     dtype : numpy.dtype
-        Of the matrix.
+        That of the matrix.
     """
 
     def __init__(
@@ -44,8 +50,8 @@ class HaloExchanges:
     def find(self, x: ArrayLike, out: Array | None, beta: Number) -> tuple[HaloExchange, Array]:
         """Return the exchange of a product, and x as an array.
 
-        The first vector of a type and number of columns must be the same on all ranks, which prepare an
-        exchange for it. Later x alone is checked here, and all else by the interior's product.
+        The first x with a type and number of columns must have these on all ranks, which then prepare an
+        exchange together. Later calls check x here, and leave all else to the interior's product.
         """
         key = _key(x)
         if key in self._exchanges:
@@ -62,6 +68,31 @@ class HaloExchanges:
                 transport = find_transport(self._comm, self._device)
                 self._exchanges[key] = DeviceHalo(transport, self._device, *kind)
         return self._exchanges[key], x
+
+    def prepare_with_dot(
+        self, interior: SpMatrix, halo: SpMatrix, x: Array, out: Array, w: Array, *, square: bool
+    ) -> tuple[Callable[[], None], Array] | None:
+        """Prepare a product that leaves dot products; see `dasp.distributed.SpMatrix.prepare_with_dot`."""
+        if self._device == "cpu":
+            return None
+        from dasp.distributed.halo_cuda import DeviceHalo
+
+        exchange = self.find(x, out, 0.0)[0]
+        assert isinstance(exchange, DeviceHalo)
+        prepare = getattr(interior.__dasp_product__, "prepare_with_dot", None)
+        own = None if prepare is None else prepare(x, out, w, square=square, run=RUN)
+        if not all(self._comm.gather(own is not None)) or own is None:
+            return None
+        multiply, left = own
+        add, sums = exchange.prepare_add_with_dot(out, w, left, square=square)
+
+        def call() -> None:
+            exchange.start(x)
+            multiply()
+            exchange.multiply(halo, 1.0)
+            add()
+
+        return call, sums
 
     def _check_operand(self, x: ArrayLike) -> Array:
         """Return x, or raise an error that says what is wrong with it."""
@@ -92,5 +123,5 @@ def _compare(checked: tuple[Array, np.dtype[np.generic]]) -> dict[str, Any]:
 
 
 def _key(x: ArrayLike) -> tuple[object, ...]:
-    """Return the type and the columns of x, by which exchanges are kept; nothing if x is no array."""
+    """Return the key of an exchange: the type and the columns of x, or nothing if x is no array."""
     return (x.dtype, x.shape[1:]) if hasattr(x, "dtype") and hasattr(x, "shape") else ()

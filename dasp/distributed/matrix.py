@@ -1,4 +1,4 @@
-"""A sparse matrix whose rows lie on several ranks: each plans its own, as interior and halo."""
+"""A sparse matrix whose rows lie on several ranks: each rank plans its own, as interior and halo."""
 
 from __future__ import annotations
 
@@ -14,67 +14,61 @@ from dasp.distributed import partition
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.exchanges import HaloExchanges
 from dasp.distributed.halo import find_pattern
-from dasp.distributed.launch import find_communicator, find_rank_device, set_timeout
-from dasp.distributed.partition import Parts, Split, find_parts, read_rows, split
+from dasp.distributed.launch import find_communicator, set_timeout
+from dasp.distributed.partition import Parts
+from dasp.distributed.pieces import Entries, Split, join, plan_piece, read_halo, read_pieces, transpose
 from dasp.formats import devices
-from dasp.formats.csr.matrix import Csr
 from dasp.matrix.matrix import SpMatrix as LocalMatrix
-from dasp.matrix.planning import Request, pack
 from dasp.matrix.policy import Policy
-from dasp.runtime import arrays as _arrays
 from dasp.runtime.cuda import gpus
 from dasp.runtime.process import load
-from dasp.runtime.types import Array, ArrayLike, Number, Vector
+from dasp.runtime.types import Array, ArrayLike, Number
 from dasp.solvers.arguments import leave_together
 from dasp.solvers.space import Space
 
 T = TypeVar("T")
 
 SPACES = {"cpu": "dasp.distributed.space", "cuda": "dasp.distributed.space_cuda"}
-"""The module that makes the space of a kind of device."""
-
-RUN = 4
-"""Slices that a warp of the interior's product takes one after the other where it leaves dot products.
-Measured on two H200s: an iteration of cg on poisson3d:160 takes 84, 84 and 92 us with 1, 4 and 8."""
+"""The module that makes the space of solvers, for each kind of device."""
 
 HIDDEN_SUM_BYTES = 48
-"""Bytes of a row of the three vectors, each read and written, that conjugate gradients need more where their
-sums travel beside a product. An iteration on H200s, with sums that travel and with sums that are waited for:
-poisson3d:64 on two takes 17 and 22 us, poisson3d:128 on two 49 and 42, poisson3d:128 on four 27 and 28.
-Systems that small are faster on one GPU, where poisson3d:64 takes 8 us and poisson3d:128 62."""
+"""Bytes of a row that conjugate gradients read and write more, for three vectors, if sums travel beside a
+product. An iteration on H200s, with sums that travel and with sums that are waited for: poisson3d:64 on two
+takes 17 and 22 us, poisson3d:128 on two 49 and 42, poisson3d:128 on four 27 and 28. Systems that small are
+faster on one GPU, where poisson3d:64 takes 8 us and poisson3d:128 62."""
 
 
 class SpMatrix:
     """A sparse matrix whose rows lie on several ranks, planned for fast products.
 
-    Make one with `from_local_rows`, `from_scipy` or `from_files`, on all ranks at the same time. A vector is
-    each rank's own part of it: `x` of `local_shape[1]` numbers, `y` of `local_shape[0]`. Every method that
-    multiplies or makes a matrix is called on all ranks at the same time, by one thread of each. Equal inputs
-    on equally many ranks give equal bits.
+    Make one with `from_local_rows`, `from_scipy` or `from_files`, on all ranks at the same time. Each rank
+    passes and gets its own part of a vector: `local_shape[1]` elements of x, `local_shape[0]` of y. Every
+    method that multiplies or makes a matrix is called on all ranks at the same time, by one thread of each.
+    Equal inputs on equally many ranks give equal bits.
 
     Attributes
     ----------
     shape : tuple of int
         (m, n), of the whole matrix.
     local_shape : tuple of int
-        The rows that this rank has, and the elements of x.
+        The number of rows that this rank has, and that of elements of x.
     rows, columns : Parts
-        Which rank has which rows of y, and which elements of x.
+        Which rank has which rows, and which elements of x.
     dtype : numpy.dtype
     nnz : int
         Stored entries of the whole matrix.
     ndim : int
         2.
     halo_columns : numpy.ndarray of int64
-        The columns, rising, in which this rank's rows have entries and whose x other ranks hold.
+        The columns in which this rank's rows have entries and whose x other ranks hold, in ascending order.
     device : str
         `cpu` or `cuda:N`, of this rank.
     comm : Communicator
     call : context manager
         For work that all ranks do together, as one call: see `Communicator`.
     hidden_sums : bool
-        True if `cg` takes the form whose sums travel beside its products, as it does by default on GPUs that
-        have few rows each, where a sum takes longer than the three vectors more; see docs/distributed.md.
+        True if `cg` takes the form whose sums travel beside its products. That is the default on GPUs with
+        few rows each, where a sum takes longer than this form's three more vectors; see docs/distributed.md.
 
     Examples
     --------
@@ -100,7 +94,7 @@ class SpMatrix:
         policy: Policy | None,
         device: str,
     ) -> None:
-        """Plan the pieces of a rank; `from_local_rows` is the usual way, and all ranks call it."""
+        """Plan the pieces of this rank; all ranks call this, by `from_local_rows` as a rule."""
         self.comm, self.call, self.device, self._policy = comm, comm.call, device, policy
         if device != "cpu":
             gpus.use(device)
@@ -109,7 +103,7 @@ class SpMatrix:
         self._pattern = find_pattern(comm, self.columns, pieces.rows, self.halo_columns)
 
         def plan() -> tuple[LocalMatrix, LocalMatrix]:
-            return _plan(pieces.interior, policy, device), _plan(pieces.halo, policy, device)
+            return plan_piece(pieces.interior, policy, device), plan_piece(pieces.halo, policy, device)
 
         self.interior, self.halo = agree(comm, plan, lambda two: {"dtype": two[0].dtype.name})
         self._backend = devices.find(device)
@@ -125,7 +119,7 @@ class SpMatrix:
         return HaloExchanges(self.comm, self.device, self._pattern, self.local_shape, self.dtype)
 
     def _warn_if_small(self) -> None:
-        """Say on rank 0 that one GPU would be faster, as for all systems so small that sums are hidden."""
+        """Warn on rank 0 if sums are hidden: one GPU alone is faster for systems so small."""
         if self.hidden_sums and self.comm.size > 1 and self.comm.rank == 0:
             warnings.warn(
                 f"A has {self.shape[0]:,} rows on {self.comm.size} GPUs; one alone is faster for so few",
@@ -143,32 +137,28 @@ class SpMatrix:
         device: str = "auto",
         timeout: float | None = None,
     ) -> Self:
-        """Plan a matrix of which each rank brings its rows.
+        """Return a planned matrix of the rows that each rank passes.
 
         Parameters
         ----------
         local : scipy.sparse or cupyx.scipy.sparse matrix, shape (rows of this rank, n)
-            Consecutive rows: rank 0 has the first ones, a rank may have none. Columns are numbered globally.
+            Consecutive rows: rank 0 has the first, a rank may have none. Columns are numbered globally.
         comm : mpi4py.MPI.Comm, torch.distributed.ProcessGroup
         columns : int, optional
-            The elements of x that this rank holds; by default as many as rows where the matrix is square,
-            else nearly the same number on all ranks.
+            The number of elements of x that this rank holds; by default that of its rows if the matrix is
+            square, else nearly the same on all ranks.
         policy : Policy, optional
         device : {"auto", "cpu", "cuda", "cuda:N"}
-            `auto` and `cuda` take the GPU that holds `local`, else that of the rank's number among those of
-            its machine. A rank's GPU becomes CuPy's current device.
+            `auto` and `cuda` take the GPU that holds `local`, else the one whose number is the rank's among
+            the ranks of its machine. A rank's GPU becomes CuPy's current device.
         timeout : float, optional
-            Seconds that a rank waits for another from now on: at first 600, or the value of the environment
-            variable DASP_RANK_TIMEOUT. A group of torch.distributed waits as long as it was made to.
-
-        Returns
-        -------
-        SpMatrix
+            Seconds that a rank waits for another from now on; by default as before, at first 600 or the value
+            of the environment variable DASP_RANK_TIMEOUT. A group of torch.distributed has its own timeout.
 
         Raises
         ------
         TypeError, ValueError, RankError
-            On all ranks the same: if one is given something that is no matrix, or they do not fit together.
+            The same on all ranks: if one of them passes a wrong argument, or the rows do not fit together.
         """
         comm = find_communicator(comm)
         with comm.call:
@@ -179,24 +169,7 @@ class SpMatrix:
     def _from_rows(
         cls, local: Any, comm: Communicator, columns: int | None, policy: Policy | None, device: str
     ) -> Self:
-        def read() -> tuple[str, Csr]:
-            if columns is not None and (
-                isinstance(columns, bool) or not isinstance(columns, (int, np.integer))
-            ):
-                raise TypeError(f"columns is {columns!r}; an int is needed")
-            place = find_rank_device(comm, device, local)
-            return place, read_rows(local, place)
-
-        place, mine = agree(
-            comm, read, lambda two: {"kind of device": two[0][:3], "columns of A": two[1].shape[1]}
-        )
-        counts = comm.gather((mine.shape[0], columns))
-
-        def cut() -> tuple[tuple[Parts, Parts], Split]:
-            parts = find_parts(counts, mine.shape[1], comm.rank)
-            return parts, split(mine, parts[1])
-
-        parts, pieces = agree(comm, cut)
+        parts, pieces, place = read_pieces(comm, local, columns, device)
         D = cls(comm, parts, pieces, policy, place)
         D._warn_if_small()
         return D
@@ -214,28 +187,24 @@ class SpMatrix:
         device: str = "auto",
         timeout: float | None = None,
     ) -> Self:
-        """Plan a matrix that one rank holds: rows are cut so that entries are balanced, and sent.
+        """Return a planned matrix, whose rows one rank cuts so that entries are balanced, and sends.
 
         Parameters
         ----------
         A : scipy.sparse matrix, shape (m, n)
-            On rank `root`; on the others it is not looked at, and may be None.
+            On rank `root`; the others do not read it, and may pass None.
         comm : mpi4py.MPI.Comm, torch.distributed.ProcessGroup
         root : int
         rows, columns : array_like of int, shape (ranks + 1,), optional
-            Where each rank's rows, and elements of x, begin; the same on all ranks. By default entries are
-            balanced, and elements of x as `from_local_rows` has them.
+            Where each rank's rows, and elements of x, begin, and where the last ones end; the same on all
+            ranks. By default entries are balanced, and elements of x are cut as by `from_local_rows`.
         policy, device, timeout
             As for `from_local_rows`.
-
-        Returns
-        -------
-        SpMatrix
 
         Raises
         ------
         TypeError, ValueError, RankError
-            On all ranks the same.
+            The same on all ranks.
         """
         comm = find_communicator(comm)
         with comm.call:
@@ -260,24 +229,20 @@ class SpMatrix:
         device: str = "auto",
         timeout: float | None = None,
     ) -> Self:
-        """Plan a matrix that `dasp partition` cut for as many ranks.
+        """Return a planned matrix, whose rows `dasp partition` cut for this number of ranks.
 
         Parameters
         ----------
         folder : path
-            With a file for each rank; see `dasp.distributed.write_parts`.
+            Holds a file for each rank; see `dasp.distributed.write_parts`.
         comm : mpi4py.MPI.Comm, torch.distributed.ProcessGroup
         policy, device, timeout
             As for `from_local_rows`.
 
-        Returns
-        -------
-        SpMatrix
-
         Raises
         ------
         MatrixFileError
-            On all ranks the same: if a file is missing, damaged, or the partition is for other ranks.
+            The same on all ranks: if a file is missing or damaged, or the partition has more or fewer ranks.
         """
         comm = find_communicator(comm)
         with comm.call:
@@ -287,12 +252,12 @@ class SpMatrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(m, n), of the whole."""
+        """(m, n), of the whole matrix."""
         return self.rows.total, self.columns.total
 
     @property
     def local_shape(self) -> tuple[int, int]:
-        """The elements of y that this rank has, and those of x."""
+        """The number of rows that this rank has, and that of elements of x."""
         return self.rows.count, self.columns.count
 
     @property
@@ -307,7 +272,7 @@ class SpMatrix:
 
     @property
     def neighbours(self) -> dict[int, tuple[int, int]]:
-        """For each rank that this one exchanges values with: the numbers sent, and received, in a product."""
+        """For each neighbour, how many elements of x a product sends to it and receives from it."""
         sent = {rank: end - first for rank, first, end in self._pattern.sends}
         received = {rank: end - first for rank, first, end in self._pattern.receives}
         return {rank: (sent.get(rank, 0), received.get(rank, 0)) for rank in sorted({*sent, *received})}
@@ -323,7 +288,7 @@ class SpMatrix:
         x : array, shape (n of this rank,), (n of this rank, 1) or (n of this rank, k)
             This rank's part: NumPy (or a list) on the CPU, CuPy on a GPU.
         out : array, optional
-            Of this rank's product's shape and type, not overlapping `x`. Not read if `beta` is 0.
+            Has the shape and type of the result, and does not overlap `x`. Not read if `beta` is 0.
         alpha, beta : float
 
         Returns
@@ -333,15 +298,15 @@ class SpMatrix:
         Raises
         ------
         TypeError, ValueError
-            For a wrong argument, on this rank and on those that wait for it; in the first product of a type
-            and number of columns on all ranks. The next product is right again.
+            For a wrong argument, on this rank and on those that wait for it; on all ranks in the first
+            product with this type and number of columns. The next product is right again.
         RankError
             If another rank does not answer, or failed otherwise.
 
         Notes
         -----
         For each row of n entries |error| <= gamma(n + 3) sum_j |alpha a_ij x_j| + 3 u |beta out_i| up to
-        order u^2: the sums over interior and halo columns are rounded apart, and added.
+        order u^2: the sums over interior and halo columns are rounded separately, then added.
         """
         exchange, x = self._exchanges.find(x, out, beta)
         exchange.start(x)
@@ -355,30 +320,11 @@ class SpMatrix:
     ) -> tuple[Callable[[], None], Array] | None:
         """Prepare a product that leaves dot products of its result; all ranks call it.
 
-        Return a function that sets `out` to A x and writes sums, and the array of the sums: their total over
-        the ranks is w'out, with `square` that of the first half, and out'out that of the other. Return None,
-        on all ranks, where the interior's product leaves no sums on one of them.
+        Return a function that sets `out` to A x and writes partial sums, and the array of these sums. They
+        add up, over all ranks, to w'out; with `square` the first half does, and the second adds up to
+        out'out. Return None on all ranks if the interior's product leaves no sums on one of them.
         """
-        if self.device == "cpu":
-            return None
-        from dasp.distributed.halo_cuda import DeviceHalo
-
-        exchange = self._exchanges.find(x, out, 0.0)[0]
-        assert isinstance(exchange, DeviceHalo)
-        prepare = getattr(self.interior.__dasp_product__, "prepare_with_dot", None)
-        own = None if prepare is None else prepare(x, out, w, square=square, run=RUN)
-        if not all(self.comm.gather(own is not None)) or own is None:
-            return None
-        multiply, left = own
-        add, sums = exchange.prepare_add_with_dot(out, w, left, square=square)
-
-        def call() -> None:
-            exchange.start(x)
-            multiply()
-            exchange.multiply(self.halo, 1.0)
-            add()
-
-        return call, sums
+        return self._exchanges.prepare_with_dot(self.interior, self.halo, x, out, w, square=square)
 
     def dot(self, x: ArrayLike, out: Array | None = None) -> Array:
         """Return this rank's part of A x; see `matvec`."""
@@ -390,7 +336,7 @@ class SpMatrix:
 
     @leave_together
     def halo_values(self, x: ArrayLike) -> Array:
-        """Return the elements of x, of other ranks, that this rank's rows need; all ranks call it.
+        """Return the elements of x that this rank's rows need and other ranks hold; all ranks call it.
 
         Parameters
         ----------
@@ -428,17 +374,13 @@ class SpMatrix:
         Parameters
         ----------
         data : array_like, shape (entries of this rank,)
-            A value for each entry of this rank's rows, row by row, and in a row in the order in which they
-            came.
-
-        Returns
-        -------
-        SpMatrix
+            A value for each entry of this rank's rows, row by row, and in each row in the order in which its
+            entries were passed.
 
         Raises
         ------
         TypeError, ValueError
-            On all ranks the same.
+            The same on all ranks.
         """
 
         def work() -> tuple[LocalMatrix, LocalMatrix]:
@@ -464,8 +406,8 @@ class SpMatrix:
     def T(self) -> Self:
         """The transpose, a matrix over ranks that is cut as this one's columns are; all ranks ask for it.
 
-        Planned on first use and kept. Each rank then sends the entries of its halo to the ranks that have
-        their columns. It takes no other values: `D.with_values(data).T` is the transpose with these.
+        It is planned on first use, for which each rank sends the entries of its halo to the ranks that have
+        their columns, and kept. It takes no new values: `D.with_values(data).T` is the transpose with these.
 
         Raises
         ------
@@ -476,11 +418,11 @@ class SpMatrix:
 
     @property
     def H(self) -> Self:
-        """The conjugate transpose, made as `T` is; of a real matrix its transpose."""
+        """The conjugate transpose, made as `T` is; for a real matrix, `T` itself."""
         return self._find_transpose("H" if self.dtype.kind == "c" else "T")
 
     def __rmatmul__(self, x: ArrayLike) -> Array:
-        """Return this rank's part of x A, whose x is cut as the rows are; all ranks call it."""
+        """Return this rank's part of x A, where x is cut as the rows are; all ranks call it."""
         rows: Any = x
         return (self.T @ rows.T).T if hasattr(x, "T") else self.T @ x
 
@@ -491,49 +433,31 @@ class SpMatrix:
         return self._transposes[way]
 
     def _make_transpose(self, way: str) -> Self:
-        """Exchange the entries of halos, and plan those that come; the interior has its own transpose."""
+        """Exchange the entries of halos and plan those that come, beside the transpose of the interior."""
 
-        def read() -> tuple[LocalMatrix, tuple[Vector, Vector, Vector]]:
-            halo = self.halo.to_scipy().tocoo()  # halves as float32
-            rows = _arrays.to_host(self._pattern.rows)[halo.coords[0]] + self.rows.first
-            data = halo.data.astype(self.dtype)
-            values = data.conj() if way == "H" else data
-            return getattr(self.interior, way), (self.halo_columns[halo.coords[1]], rows, values)
+        def read() -> tuple[LocalMatrix, Entries]:
+            rows, columns, data = read_halo(self.halo, self._pattern.rows, self.halo_columns)
+            values = data.astype(self.dtype)  # halves come as float32
+            conjugate = values.conj() if way == "H" else values
+            return getattr(self.interior, way), (rows + self.rows.first, columns, conjugate)
 
-        interior, entries = self.agree(read)
-        (columns, rows, data), _, _ = partition.send_to_owners(self.comm, self.columns, entries[0], entries)
-
-        def sort() -> Split:
-            numbers, row = np.unique(columns - self.columns.first, return_inverse=True)
-            needed, column = np.unique(rows, return_inverse=True)
-            halo = partition.sort_by_rows((len(numbers), len(needed)), row, column, data)
-            return Split(interior, halo, numbers, needed, None)
-
-        parts = self.columns, self.rows
-        return type(self)(self.comm, parts, self.agree(sort), self._policy, self.device)
+        pieces = transpose(self.comm, self.columns, *self.agree(read))
+        return type(self)(self.comm, (self.columns, self.rows), pieces, self._policy, self.device)
 
     def has_new_values(self, other: SpMatrix) -> bool:
-        """Return True if this is another matrix by its values alone: `with_values` made one of the other."""
+        """Return True if the two differ by values alone: `with_values` made one from the other."""
         return self is not other and self._pattern is other._pattern
 
     def local_rows(self) -> scipy.sparse.csr_array:
         """Return this rank's rows as a new CSR array on the host, columns numbered globally.
 
-        Columns are sorted in each row. That is the order of `with_values` too, if they came so.
+        Columns are sorted in each row. That is the order of `with_values` too, if they were passed so.
         """
-        own, halo = self.interior.to_scipy().tocoo(), self.halo.to_scipy().tocoo()
-        rows = np.concatenate([own.coords[0], _arrays.to_host(self._pattern.rows)[halo.coords[0]]])
-        columns = np.concatenate(
-            [own.coords[1].astype(np.int64) + self.columns.first, self.halo_columns[halo.coords[1]]]
-        )
-        data = np.concatenate([own.data, halo.data])
-        order = np.lexsort((columns, rows))
-        indptr = np.searchsorted(rows[order], np.arange(self.rows.count + 1))
-        shape = (self.rows.count, self.shape[1])
-        return scipy.sparse.csr_array((data[order], columns[order], indptr), shape=shape)
+        halo = read_halo(self.halo, self._pattern.rows, self.halo_columns)
+        return join(self.interior, halo, self.columns)
 
     def diagonal_block(self) -> scipy.sparse.csr_array:
-        """Return this rank's rows and columns, the block on the diagonal, as a new CSR array on the host."""
+        """Return the block on the diagonal, of this rank's rows and columns, as a new CSR array."""
         return self.interior.to_scipy()
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -545,20 +469,14 @@ class SpMatrix:
         raise AttributeError(message, name=name, obj=self)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Refuse to be pickled or copied.
-
-        Raises
-        ------
-        TypeError
-            Always.
-        """
+        """Raise a TypeError: a communicator cannot be pickled or copied."""
         raise TypeError(
             "a matrix over ranks cannot be pickled: it holds a communicator; pickle D.local_rows() on each "
             "rank, and make the matrix again with from_local_rows"
         )
 
     def __repr__(self) -> str:
-        """Return the whole's size, and this rank's share."""
+        """Return the size of the whole matrix, and this rank's share."""
         m, n = self.shape
         sent = sum(one[0] for one in self.neighbours.values())
         received = sum(one[1] for one in self.neighbours.values())
@@ -569,28 +487,3 @@ class SpMatrix:
             f"{self.halo.nnz} in {received} of others; sends {sent} numbers, "
             f"{len(self.neighbours)} neighbours>"
         )
-
-
-def _plan(piece: Csr | LocalMatrix, policy: Policy | None, device: str) -> LocalMatrix:
-    """Plan a piece where its arrays lie, if it can be packed there; one that is planned stays."""
-    if isinstance(piece, LocalMatrix):
-        return piece
-    request = Request.make(device, policy)
-    if _arrays.is_cupy(piece.data) and len(piece.data) and request.packing_device(piece.shape) == device:
-        return LocalMatrix(pack(piece, None, request), device=device)
-    arrays = tuple(map(_arrays.to_host, (piece.data, piece.indices, piece.indptr)))
-    matrix = scipy.sparse.csr_array(arrays, shape=piece.shape)
-    return LocalMatrix.from_scipy(matrix, policy=policy, device=device)
-
-
-def collect_rows(D: SpMatrix, root: int = 0) -> scipy.sparse.csr_array | None:
-    """Return on one rank the whole of a matrix over ranks, elsewhere None; all ranks call this."""
-    comm, rows = D.comm, D.local_rows()
-    entries = Parts(np.cumsum([0, *comm.gather(rows.nnz)]), comm.rank)
-    lengths = partition.collect(comm, np.diff(rows.indptr).astype(np.int64), D.rows, root)
-    indices = partition.collect(comm, rows.indices.astype(np.int64), entries, root)
-    data = partition.collect(comm, rows.data, entries, root)
-    if lengths is None or indices is None or data is None:
-        return None
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    return scipy.sparse.csr_array((data, indices, indptr), shape=D.shape)

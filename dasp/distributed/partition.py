@@ -1,8 +1,7 @@
-"""The partition of a matrix: which rank has which rows, how they come to it, and how it splits them.
+"""The partition of a matrix: which rank has which rows, and how a rank gets them.
 
-Rows are cut so that entries are balanced, and sent from one rank or left in files. A rank splits its own by
-columns: those whose x it holds are the interior, the others the halo. Only rows that have entries there stand
-in the halo's matrix.
+Rows are cut so that entries are balanced. One rank sends them to the others, or each rank reads its own from
+a file.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -26,23 +25,16 @@ from dasp.formats.csr.matrix import Csr
 from dasp.io.files import MatrixFileError
 from dasp.io.matrices import load_matrix
 from dasp.matrix.convert import Coordinates, take_sparse
-from dasp.matrix.matrix import SpMatrix
-from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
-from dasp.runtime.sizes import narrowest
-from dasp.runtime.types import Array, ArrayLike, Vector
+from dasp.runtime.types import ArrayLike, Vector
 
 Piece = tuple[Vector, Vector, Vector]
 """A rank's rows: indptr, indices and data, contiguous."""
 
 
-PIECE = 2**27
-"""Entries that are split at a time; each takes some 20 bytes more meanwhile."""
-
-
 @dataclass(frozen=True)
 class Parts:
-    """The rows, or the elements of x, of each rank: `starts[r]` to `starts[r + 1]` are rank r's.
+    """The rows, or the elements of x, that each rank has: rank r from `starts[r]` up to `starts[r + 1]`.
 
     Attributes
     ----------
@@ -56,39 +48,39 @@ class Parts:
 
     @property
     def first(self) -> int:
-        """The first one of this rank."""
+        """The number of this rank's first row or element."""
         return int(self.starts[self.rank])
 
     @property
     def count(self) -> int:
-        """The number of those of this rank."""
+        """How many this rank has."""
         return int(self.starts[self.rank + 1]) - self.first
 
     @property
     def total(self) -> int:
-        """The number of all."""
+        """How many all ranks have together."""
         return int(self.starts[-1])
 
     def find_owners(self, places: Vector) -> Vector:
-        """Return the rank that has each place."""
+        """Return, for each row or element, the rank that has it."""
         return np.searchsorted(self.starts, places, "right") - 1
 
 
 def find_parts(counts: Sequence[tuple[int, int | None]], n: int, rank: int) -> tuple[Parts, Parts]:
-    """Return the rows of each rank, and its elements of x.
+    """Return which rank has which rows, and which elements of x.
 
     Parameters
     ----------
     counts : sequence of (rows, elements of x or None), one for each rank
     n : int
-        The elements of x.
+        The number of elements of x.
     rank : int
         This one.
 
     Raises
     ------
     ValueError
-        If the elements of x are said by some ranks alone, or are not n together.
+        If only some ranks give their elements of x, or these do not add up to n.
     """
     rows = np.concatenate([[0], np.cumsum([count for count, _ in counts])]).astype(np.int64)
     columns = [elements for _, elements in counts if elements is not None]
@@ -106,12 +98,12 @@ def find_parts(counts: Sequence[tuple[int, int | None]], n: int, rank: int) -> t
 
 
 def check_starts(name: str, given: ArrayLike, ranks: int, total: int) -> Vector:
-    """Return where each rank's share begins, as it was given, and where the last one ends.
+    """Return, as int64, where each rank's share begins and where the last one ends, after checks.
 
     Raises
     ------
     TypeError, ValueError
-        If these are no ints, or not as many rising ones as needed.
+        If `given` holds no ints, or is not `ranks` + 1 ascending numbers from 0 to `total`.
     """
     starts, needed = np.asarray(given), f"{ranks + 1} rising numbers from 0 to {total} are needed"
     if starts.dtype.kind not in "iu":
@@ -122,7 +114,7 @@ def check_starts(name: str, given: ArrayLike, ranks: int, total: int) -> Vector:
 
 
 def cut_rows(indptr: Vector, ranks: int) -> Vector:
-    """Return where each rank's rows begin, so that entries (and rows, which cost one entry) are balanced.
+    """Return where each rank's rows begin, so that entries are balanced; a row counts as one entry more.
 
     Parameters
     ----------
@@ -147,19 +139,19 @@ def cut_rows(indptr: Vector, ranks: int) -> Vector:
 
 
 def _cut(whole: Csr, first: int, end: int) -> Piece:
-    """Return some rows."""
+    """Return the rows from `first` up to `end`."""
     indptr = whole.indptr[first : end + 1].astype(np.int64)
     entries = slice(int(indptr[0]), int(indptr[-1]))
     return indptr - indptr[0], *map(np.ascontiguousarray, (whole.indices[entries], whole.data[entries]))
 
 
 def scatter(comm: Communicator, A: Any, root: int, rows: ArrayLike | None = None) -> scipy.sparse.csr_array:
-    """Send each rank its rows of a matrix that one holds, from `rows[rank]` on; else balanced by entries.
+    """Send each rank its rows of the matrix A of `root`, cut at `rows` or else balanced by entries.
 
     Raises
     ------
     TypeError, ValueError, RankError
-        On all ranks the same.
+        The same on all ranks.
     """
 
     def cut() -> tuple[int, list[Piece]]:
@@ -192,7 +184,7 @@ def scatter(comm: Communicator, A: Any, root: int, rows: ArrayLike | None = None
 
 
 def collect(comm: Communicator, part: Vector, parts: Parts, root: int = 0) -> Vector | None:
-    """Return on one rank the whole vector of which each holds a part, elsewhere None; all ranks call this."""
+    """Return on `root` the vector whose parts the ranks hold, on others None; all ranks call this."""
     with comm.call:
         if comm.rank != root:
             comm.exchange([(root, part)], []).complete()
@@ -204,25 +196,40 @@ def collect(comm: Communicator, part: Vector, parts: Parts, root: int = 0) -> Ve
         return whole
 
 
+def collect_rows(
+    comm: Communicator, rows: scipy.sparse.csr_array, parts: Parts, root: int = 0
+) -> scipy.sparse.csr_array | None:
+    """Return on `root` the matrix whose rows the ranks hold, on others None; all ranks call this."""
+    entries = Parts(np.cumsum([0, *comm.gather(rows.nnz)]), comm.rank)
+    lengths = collect(comm, np.diff(rows.indptr).astype(np.int64), parts, root)
+    indices = collect(comm, rows.indices.astype(np.int64), entries, root)
+    data = collect(comm, rows.data, entries, root)
+    if lengths is None or indices is None or data is None:
+        return None
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    return scipy.sparse.csr_array((data, indices, indptr), shape=(parts.total, rows.shape[1]))
+
+
 def send_to_owners(
     comm: Communicator, owners: Parts, columns: Vector, arrays: Sequence[Vector]
 ) -> tuple[list[Vector], list[Span], list[Span]]:
-    """Send entries to the ranks that have their columns, and take those that come, in the order of ranks.
+    """Send entries to the ranks that have their columns, and receive others, in the order of ranks.
 
     Parameters
     ----------
     comm : Communicator
     owners : Parts
-        Which rank has which columns; none of the entries is in this rank's own.
+        Which rank has which columns; no entry is in a column of this rank.
     columns : numpy.ndarray of int64, shape (entries,)
     arrays : sequence of numpy.ndarray, shape (entries,)
-        The numbers of each entry that are sent; arrays of as many types are returned.
+        Numbers to send, one for each entry.
 
     Returns
     -------
     arrived : list of numpy.ndarray
+        One for each of `arrays`, of the same type.
     sends, receives : list of Span
-        Of the entries that were sent, in the order of their owners, and of those that came.
+        The share of each rank in the entries that were sent, sorted by owner, and in those that came.
     """
     ranks = owners.find_owners(columns)
     order = np.argsort(ranks, kind="stable")
@@ -241,7 +248,7 @@ def send_to_owners(
 
 
 def find_spans(counts: Iterable[int]) -> list[Span]:
-    """Return where each rank's share of an array lies, of those that have some.
+    """Return where each rank's share of an array lies, without ranks that have none.
 
     Examples
     --------
@@ -253,10 +260,10 @@ def find_spans(counts: Iterable[int]) -> list[Span]:
 
 
 def write_parts(matrix: Any, ranks: int, folder: str | os.PathLike[str]) -> list[tuple[int, int, int]]:
-    """Write a matrix cut for ranks into a new folder, which appears when all of it is there.
+    """Write each rank's rows of a matrix into a new folder, which appears when it is complete.
 
-    Each rank gets consecutive rows, balanced by entries. Rank 1 of 4 finds them, as `scipy.sparse.save_npz`
-    writes them, in `rank-00001-of-00004.npz`.
+    Each rank gets consecutive rows, balanced by entries. `scipy.sparse.save_npz` writes those of rank 1 of 4
+    to `rank-00001-of-00004.npz`.
 
     Parameters
     ----------
@@ -267,7 +274,7 @@ def write_parts(matrix: Any, ranks: int, folder: str | os.PathLike[str]) -> list
 
     Returns
     -------
-    list of (rows, entries, columns of other ranks), one for each rank
+    list of (rows, entries, halo columns), one for each rank
 
     Raises
     ------
@@ -314,7 +321,7 @@ def _name(rank: int, ranks: int) -> str:
 
 
 def find_cuts(folder: Path) -> list[int]:
-    """Return for how many ranks a folder holds partitions: one number in a folder of `write_parts`."""
+    """Return the numbers of ranks that a folder holds partitions for: one if `write_parts` made it."""
     return [int(path.stem.rpartition("-")[2]) for path in folder.glob("rank-00000-of-[0-9]*.npz")]
 
 
@@ -324,7 +331,7 @@ def read_part(folder: str | os.PathLike[str], rank: int, ranks: int) -> scipy.sp
     Raises
     ------
     MatrixFileError
-        If they are missing or damaged, or the partition is for other ranks.
+        If they are missing or damaged, or the partition is for another number of ranks.
     """
     cuts = find_cuts(Path(folder))
     if not cuts:
@@ -337,12 +344,12 @@ def read_part(folder: str | os.PathLike[str], rank: int, ranks: int) -> scipy.sp
 
 
 def read_rows(local: Any, device: str) -> Csr:
-    """Return a rank's rows as arrays on the device where they are planned, every entry kept.
+    """Return a rank's rows with every entry kept: on a GPU if they are CSR there, else on the host.
 
     Raises
     ------
     TypeError
-        If `local` is no sparse matrix of SciPy's or CuPy's.
+        If `local` is no sparse matrix of SciPy or CuPy.
     """
     if type(local).__module__.startswith("cupyx.scipy.sparse") and hasattr(local, "get"):
         if device != "cpu" and local.format == "csr":
@@ -359,73 +366,6 @@ def read_rows(local: Any, device: str) -> Csr:
 
 
 def sort_by_rows(shape: tuple[int, int], rows: Vector, columns: Vector, data: Vector) -> Csr:
-    """Return coordinates by rows; duplicates stay."""
+    """Return coordinates as CSR, in their order within each row; duplicates stay."""
     order = np.argsort(rows, kind="stable")
     return Csr(shape, np.searchsorted(rows[order], np.arange(shape[0] + 1)), columns[order], data[order])
-
-
-class Split(NamedTuple):
-    """A rank's rows, split by columns.
-
-    Attributes
-    ----------
-    interior : Csr or dasp.SpMatrix
-        All rows; columns numbered from the first one whose x the rank holds.
-    halo : Csr
-        The rows that have entries in other columns; column k is `columns[k]`.
-    rows : Array of int64
-        The numbers of these rows.
-    columns : numpy.ndarray of int64
-        The global numbers of these columns, rising.
-    own : Array of bool, shape (nnz,), or None
-        True for an entry of the interior; None if entries have no order of their own.
-    """
-
-    interior: Csr | SpMatrix
-    halo: Csr
-    rows: Array
-    columns: Vector
-    own: Array | None
-
-
-def split(rows: Csr, columns: Parts) -> Split:
-    """Split rows whose columns are numbered globally."""
-    xp = _arrays.namespace(rows.data)
-    first, nnz = columns.first, len(rows.data)
-    pieces = [slice(low, min(low + PIECE, nnz)) for low in range(0, nnz, PIECE)]
-    own, outside = xp.empty(nnz, bool), [xp.empty(0, np.int64)]
-    for piece in pieces:
-        places = rows.indices[piece]
-        own[piece] = (places >= first) & (places < first + columns.count)
-        outside.append(xp.flatnonzero(~own[piece]) + piece.start)
-    entries = xp.concatenate(outside)  # of the halo
-    lengths = xp.bincount(xp.searchsorted(rows.indptr, entries, "right") - 1, minlength=rows.shape[0])
-
-    halo_rows = xp.flatnonzero(lengths)
-    needed = places = rows.indices[entries]
-    if len(entries):
-        needed, places = xp.unique(places, return_inverse=True)
-    places = places.astype(narrowest(len(needed)))
-    shape = len(halo_rows), len(needed)
-    halo = Csr(shape, _add_up(lengths[halo_rows]), places, rows.data[entries])
-
-    indices = xp.empty(nnz - len(entries), narrowest(columns.count))
-    data = xp.empty(nnz - len(entries), rows.data.dtype)
-    end = 0
-    for piece in pieces:
-        inside = rows.indices[piece][own[piece]]
-        start, end = end, end + len(inside)
-        if start < end:  # else the first column may be beyond what the type of indices holds
-            indices[start:end] = inside - first
-            data[start:end] = rows.data[piece][own[piece]]
-    interior = Csr((rows.shape[0], columns.count), rows.indptr - _add_up(lengths), indices, data)
-    host = _arrays.to_host(needed).astype(np.int64)
-    return Split(interior, halo, halo_rows.astype(np.int64), host, own)
-
-
-def _add_up(lengths: Array) -> Array:
-    """Return the indptr of rows of these lengths."""
-    xp = _arrays.namespace(lengths)
-    indptr: Array = xp.zeros(len(lengths) + 1, np.int64)
-    indptr[1:] = xp.cumsum(lengths)
-    return indptr

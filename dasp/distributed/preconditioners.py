@@ -17,7 +17,8 @@ import numpy as np
 from scipy.sparse import csr_array
 
 import dasp.preconditioners as local
-from dasp.distributed.matrix import SpMatrix, collect_rows
+from dasp.distributed.matrix import SpMatrix
+from dasp.distributed.partition import collect_rows
 from dasp.multigrid.cycle import Cycle, entry_type
 from dasp.multigrid.hierarchy import (
     Setup,
@@ -338,7 +339,7 @@ class RankMultigrid(Cycle):
 
     def _read(self, D: Any) -> tuple[SpMatrix, Setup | None]:
         """Return a matrix and, on the root, its hierarchy by P and R of this one."""
-        whole = collect_rows(D, self._root)
+        whole = collect_rows(D.comm, D.local_rows(), D.rows, self._root)
 
         def set_up_again() -> Setup | None:
             mine = self._made_of[1]

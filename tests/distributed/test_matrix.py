@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from dasp import solvers
 from dasp.distributed import Parts, RankError, SpMatrix
 from dasp.distributed.launch import find_rank_device
-from dasp.distributed.partition import cut_rows, split
+from dasp.distributed.partition import cut_rows
+from dasp.distributed.pieces import split
 from dasp.formats.csr.matrix import Csr
 from dasp.models import generate
 from tests.support import gallery, reference

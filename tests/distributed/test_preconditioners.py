@@ -15,7 +15,7 @@ import scipy.sparse as sp
 import dasp
 from dasp import solvers
 from dasp.distributed import SpMatrix, preconditioners
-from dasp.distributed.matrix import collect_rows
+from dasp.distributed.partition import collect_rows
 from dasp.models import generate
 from dasp.multigrid.hierarchy import as_csr, coarsen
 from tests.distributed.test_solvers import complex_solved, solved
@@ -36,7 +36,7 @@ def transfers(n: int) -> list[tuple[sp.csr_array, sp.csr_array]]:
 
 def hierarchy(D: SpMatrix) -> Any:
     """A hierarchy of D, on rank 0."""
-    whole = collect_rows(D)
+    whole = collect_rows(D.comm, D.local_rows(), D.rows)
     levels = None if whole is None else coarsen(as_csr(whole), transfers(D.shape[0]))
     return levels and SimpleNamespace(levels=levels)
 

@@ -20,7 +20,8 @@ from benchmarks.bench import scaling
 from dasp import Policy, solvers
 from dasp.distributed import RankError, SpMatrix, find_communicator
 from dasp.distributed.launch import find_rank_device
-from dasp.distributed.partition import Parts, split
+from dasp.distributed.partition import Parts
+from dasp.distributed.pieces import split
 from dasp.distributed.transport import find_transport
 from dasp.formats.csr.matrix import Csr
 from dasp.models import generate
