@@ -1,13 +1,13 @@
 """Sparse matrix-vector products planned once and run many times, on NVIDIA GPUs and CPUs.
 
-The way from a SciPy matrix to y, and the module that each step lives in:
+The way from a SciPy matrix to y, and the modules that do each step:
 
     A = dasp.SpMatrix.from_scipy(csr)     # matrix/convert.py takes the arrays in, then matrix/planning.py
                                           # asks the format of the policy (formats/) to pack them
-    y = A @ x                             # formats/: its product, on the device
+    y = A @ x                             # formats/ multiplies on the device
 
-The names below are loaded when they are first used, so that `import dasp` is quick; and so is `dasp.torch`,
-where PyTorch is installed.
+Each name below is loaded on first use, so that `import dasp` is quick; so is `dasp.torch`, if PyTorch is
+installed.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def __getattr__(name: str) -> Any:
         return value
     meant = f"; dasp.solvers.{name} is meant" if name in _METHODS else ""
     words = f"module 'dasp' has no attribute {name!r}{meant}"
-    raise AttributeError(words, name=name, obj=sys.modules[__name__])  # Python adds a name that is near
+    raise AttributeError(words, name=name, obj=sys.modules[__name__])  # Python suggests a similar name
 
 
 def __dir__() -> list[str]:

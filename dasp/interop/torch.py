@@ -1,7 +1,7 @@
 """Products with a planned matrix in PyTorch, with gradients for the vectors and for the values of the matrix.
 
 The products are custom operators (`torch.ops.dasp`), so that `torch.compile` keeps them in its graphs. This
-module imports PyTorch, and nothing else imports this module before it is asked for.
+module imports PyTorch, so the rest of dasp imports it only on first use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
 
 _kept: weakref.WeakKeyDictionary[Any, tuple[Tensor, Tensor]] = weakref.WeakKeyDictionary()
-"""Row and column of each entry, of matrices whose values had a gradient."""
+"""The rows and the columns of the entries, for each matrix whose values had a gradient."""
 
 
 def matmul(A: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
@@ -25,17 +25,17 @@ def matmul(A: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
     Parameters
     ----------
     A : dasp.SpMatrix
-        Of shape (m, n). Kept alive by the caller as long as gradients are to be computed.
+        Shape (m, n). The caller keeps it alive until all gradients are computed.
     x : torch.Tensor, shape (n,) or (n, k)
-        On the device of A, of any strides.
+        On the device of A, with any strides.
     values : torch.Tensor, shape (nnz,), optional
-        Other values for the entries of A, in the order in which they came (`SpMatrix.with_values`), on the
-        device of A.
+        Values for the entries of A in place of its own, on the device of A, in the order that
+        `SpMatrix.with_values` takes.
 
     Returns
     -------
     torch.Tensor, shape (m,) or (m, k)
-        Contiguous, of the wider of the types of x and of the values.
+        Contiguous, of the common type of x and of the values.
 
     Raises
     ------
@@ -44,10 +44,10 @@ def matmul(A: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
 
     Notes
     -----
-    The gradient for x is A^H g, by the plan of the transpose, which is made on first use and kept. The one
-    for the values is the product g x^H sampled at the entries: a pass over them, with temporary memory for a
-    number of each entry and column; the entries' places are kept, 8 or 16 bytes each. Gradients have
-    gradients.
+    The gradient for x is A^H g. It needs the plan of the transpose, which is made on first use and kept. The
+    gradient for the values is g x^H, sampled at the entries: one pass over them, with temporary memory for
+    each entry and column of x. The row and the column of each entry are kept, in 8 or 16 bytes. Gradients
+    have gradients.
 
     Examples
     --------
@@ -63,37 +63,37 @@ def matmul(A: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
 
 
 def _key(A: object) -> str:
-    """Return the key by which the operators know a matrix; a compiled graph holds it as a constant."""
+    """Return the key by which operators find a matrix; a compiled graph holds the key as a constant."""
     key: str | None = getattr(A, "_key", None)
     if key is None:
         raise TypeError(f"A is {_check.kind_of(A)}; a dasp.SpMatrix is needed")
     return key
 
 
-def _matrix(key: str) -> Any:
+def _find_matrix(key: str) -> Any:
     A = _foreign.matrices.get(key)
     if A is None:
         raise RuntimeError("the matrix of this product is gone; keep A as long as gradients are computed")
     return A
 
 
-def _coordinates(A: Any) -> tuple[Tensor, Tensor]:
-    """Return row and column of each entry as tensors, kept as long as the matrix."""
+def _find_coordinates(A: Any) -> tuple[Tensor, Tensor]:
+    """Return the row and the column of each entry as tensors; keep them as long as the matrix."""
     if A not in _kept:
         rows, columns = A.coordinates()
         _kept[A] = torch.from_dlpack(rows), torch.from_dlpack(columns)
     return _kept[A]
 
 
-def _dtype(A: Any) -> torch.dtype:
+def _find_dtype(A: Any) -> torch.dtype:
     found: torch.dtype = getattr(torch, A.dtype.name)
     return found
 
 
 @torch.library.custom_op("dasp::matmul", mutates_args=())
 def _matmul(x: Tensor, values: Tensor | None, key: str, transposed: bool) -> Tensor:
-    """A x, or A^T x, with the values that are given or A's own."""
-    A = _matrix(key)
+    """Return A x, or A^T x, with the given values or else A's own."""
+    A = _find_matrix(key)
     if values is not None:
         with _foreign.stream_of(values, A.device):
             A = A.with_values(_foreign.take("values", values, A.device))
@@ -103,15 +103,15 @@ def _matmul(x: Tensor, values: Tensor | None, key: str, transposed: bool) -> Ten
 
 @_matmul.register_fake
 def _(x: Tensor, values: Tensor | None, key: str, transposed: bool) -> Tensor:
-    A = _matrix(key)
-    kind = torch.promote_types(x.dtype, _dtype(A) if values is None else values.dtype)
+    A = _find_matrix(key)
+    kind = torch.promote_types(x.dtype, _find_dtype(A) if values is None else values.dtype)
     return x.new_empty((A.shape[1 if transposed else 0], *x.shape[1:]), dtype=kind)
 
 
 @torch.library.custom_op("dasp::sampled", mutates_args=())
 def _sampled(g: Tensor, x: Tensor, key: str, transposed: bool) -> Tensor:
-    """g_i x_j at the place (i, j) of each entry of A, or of A^T; of several columns their sum."""
-    rows, columns = _coordinates(_matrix(key))
+    """Return g_i x_j at each entry (i, j) of A, or of A^T, summed over the columns of g and x."""
+    rows, columns = _find_coordinates(_find_matrix(key))
     if transposed:
         rows, columns = columns, rows
     product = g[rows] * x[columns]
@@ -120,11 +120,11 @@ def _sampled(g: Tensor, x: Tensor, key: str, transposed: bool) -> Tensor:
 
 @_sampled.register_fake
 def _(g: Tensor, x: Tensor, key: str, transposed: bool) -> Tensor:
-    return g.new_empty((_matrix(key).nnz,), dtype=torch.promote_types(g.dtype, x.dtype))
+    return g.new_empty((_find_matrix(key).nnz,), dtype=torch.promote_types(g.dtype, x.dtype))
 
 
-def _like(gradient: Tensor, given: Tensor) -> Tensor:
-    """Return a gradient in the type of what it belongs to."""
+def _cast_like(gradient: Tensor, given: Tensor) -> Tensor:
+    """Return a gradient in the type of its tensor; its real part if the tensor is real."""
     if gradient.is_complex() and not given.is_complex():
         gradient = gradient.real
     return gradient.to(given.dtype)
@@ -132,43 +132,43 @@ def _like(gradient: Tensor, given: Tensor) -> Tensor:
 
 def _keep_operands(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     one, other, ctx.key, ctx.transposed = inputs
-    ctx.writes = _matrix(ctx.key).writes if other is None else None
+    ctx.writes = _find_matrix(ctx.key).writes if other is None else None
     ctx.save_for_backward(one, other)
 
 
-def _of_matmul(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiate_matmul(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     x, values = ctx.saved_tensors
-    if values is None and ctx.writes != _matrix(ctx.key).writes:
+    if values is None and ctx.writes != _find_matrix(ctx.key).writes:
         raise RuntimeError(
             "values of A were overwritten in place after the product whose gradients are wanted; write them "
             "after backward(), or pass them to dasp.interop.torch.matmul"
         )
     for_x = for_values = None
     if ctx.needs_input_grad[0]:
-        for_x = _like(_product(g.conj(), values, ctx.key, not ctx.transposed).conj(), x)
+        for_x = _cast_like(_product(g.conj(), values, ctx.key, not ctx.transposed).conj(), x)
     if values is not None and ctx.needs_input_grad[1]:
-        for_values = _like(_sample(g, x.conj(), ctx.key, ctx.transposed), values)
+        for_values = _cast_like(_sample(g, x.conj(), ctx.key, ctx.transposed), values)
     return for_x, for_values, None, None
 
 
-def _of_sampled(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiate_sampled(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
     g, x = ctx.saved_tensors
     for_g = for_x = None
     if ctx.needs_input_grad[0]:
-        for_g = _like(_product(x.conj(), h, ctx.key, ctx.transposed), g)
+        for_g = _cast_like(_product(x.conj(), h, ctx.key, ctx.transposed), g)
     if ctx.needs_input_grad[1]:
-        for_x = _like(_product(g.conj(), h, ctx.key, not ctx.transposed), x)
+        for_x = _cast_like(_product(g.conj(), h, ctx.key, not ctx.transposed), x)
     return for_g, for_x, None, None
 
 
-_matmul.register_autograd(_of_matmul, setup_context=_keep_operands)
-_sampled.register_autograd(_of_sampled, setup_context=_keep_operands)
+_matmul.register_autograd(_differentiate_matmul, setup_context=_keep_operands)
+_sampled.register_autograd(_differentiate_sampled, setup_context=_keep_operands)
 
 
 class _Transformed(torch.autograd.Function):  # type: ignore[misc]  # a class of Any without PyTorch
-    """An operator in forward mode and for `torch.func`, linear in each of two operands.
+    """An operator, linear in each of two operands, for forward mode and `torch.func`.
 
-    A custom operator's own has no tangents, of which it says nothing, and refuses most transformations.
+    A custom operator silently drops tangents, and refuses most transformations of `torch.func`.
     """
 
     generate_vmap_rule = True
@@ -218,8 +218,8 @@ def _sample(g: Tensor, x: Tensor, key: str, transposed: bool) -> Tensor:
 
 
 class _Matmul(_Transformed):
-    operator, gradients, product = _matmul, staticmethod(_of_matmul), staticmethod(_product)
+    operator, gradients, product = _matmul, staticmethod(_differentiate_matmul), staticmethod(_product)
 
 
 class _Sampled(_Transformed):
-    operator, gradients, product = _sampled, staticmethod(_of_sampled), staticmethod(_sample)
+    operator, gradients, product = _sampled, staticmethod(_differentiate_sampled), staticmethod(_sample)

@@ -1,4 +1,4 @@
-"""Matrices in from files, names and models; plans saved and loaded."""
+"""Load matrices from files, names and models; save and load plans."""
 
 from dasp.io.files import MatrixFileError
 from dasp.io.matrices import load_matrix

@@ -1,4 +1,4 @@
-"""Files opened and replaced with care: regular ones only, errors of one line, no half file left behind."""
+"""Open and replace files safely: regular files only, errors of one line, no half-written file left."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FAULTS: tuple[tuple[type[Exception], str, str], ...] = (
     (OSError, "cannot be read", "a readable file is needed"),
     (EOFError, "was cut short", "download or write it again"),
     (MemoryError, "does not fit in this machine's memory", "choose a smaller matrix"),
-    # SciPy and NumPy raise nearly every kind on damaged input; the cause stays for a debugger.
+    # SciPy and NumPy raise nearly every kind of error on damaged input; the cause stays for a debugger.
     (Exception, "is damaged", "download or write it again"),
 )
-"""What is wrong with a file, and the remedy, by the error that reading it raised."""
+"""Error that reading a file raised, fault of the file, remedy; the first row that fits is used."""
 
 
 class MatrixFileError(ValueError):
@@ -32,14 +32,14 @@ class MatrixFileError(ValueError):
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """Open a regular file for reading, or a link to one; never waits for a writer of a pipe.
+    """Open a regular file, or a link to one, for reading; never wait for the writer of a pipe.
 
     Raises
     ------
     MatrixFileError
-        If it is of another kind.
+        If the path is a folder, a pipe or a device.
     OSError
-        If it cannot be opened.
+        If the file cannot be opened.
     """
     _refuse_other_kinds(path)
     return open(path, "rb")
@@ -63,21 +63,21 @@ def one_line_errors(path: Path) -> Iterator[None]:
     except Exception as error:
         fault, remedy = next((fault, remedy) for kind, fault, remedy in _FAULTS if isinstance(error, kind))
         reason = getattr(error, "strerror", None) or str(error).rstrip(".") or type(error).__name__
-        # Some quote whole members of a damaged archive.
+        # Some errors quote whole members of a damaged archive.
         raise MatrixFileError(f"{path} {fault} ({reason:.300}); {remedy}") from error
 
 
 @contextmanager
 def replacing(target: Path) -> Iterator[IO[bytes]]:
-    """Open a new file that takes the place of `target` when all of it is on the disk.
+    """Open a new file that takes the place of `target` once all of it is on the disk.
 
-    It has an unpredictable name in the folder of `target`, so that savers of one target do not meet. Where
-    anything is raised, nothing is left behind and an older file stays as it was.
+    Its name, in the folder of `target`, is unpredictable, so that two writers of one target do not collide.
+    If anything is raised, the new file is removed and an older one stays as it was.
 
     Raises
     ------
     MatrixFileError
-        If `target` cannot be written, or is there and is no regular file.
+        If `target` cannot be written, or exists and is no regular file.
     """
     partial = target.parent / f".{secrets.token_hex(8)}.partial"
     try:

@@ -1,8 +1,8 @@
 """Matrix Market files, plain or compressed by gzip, read strictly.
 
 The format is that of Boisvert, Pozo and Remington, "The Matrix Market Exchange Formats: Initial Design",
-NISTIR 5935 (1996). SciPy's reader (C++, several threads) skips what stands behind a number, so that 1,5
-becomes 1, and crashes at a zero byte. Here it reads from a stream that checks the form of each line first.
+NISTIR 5935 (1996). SciPy's reader (C++, several threads) skips text after a number, so that 1,5 becomes 1,
+and crashes at a zero byte. Here it reads from a stream that checks the form of each line first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NUMBERS: dict[str, list[bytes]] = {
     "pattern": [],
     "complex": [_REAL, _REAL],
 }
-"""The numbers that a line of each field holds behind its row and column; 0 stands for every digit."""
+"""Patterns of the numbers after row and column in a line, by field; 0 stands for any digit."""
 
 _SYMMETRIES = "general", "symmetric", "skew-symmetric", "hermitian"
 _HEADER = re.compile(
@@ -48,14 +48,14 @@ _HEADER = re.compile(
 _SIZES = re.compile(r"[ \t]*0*([0-9]{1,30})[ \t]+0*([0-9]{1,30})(?:[ \t]+0*([0-9]{1,30}))?[ \t]*")
 
 _TO_SHAPE = bytes.maketrans(b"123456789", 9 * b"0")
-"""The shape of a line is the line with every digit replaced by 0: few lines have a shape of their own."""
+"""The shape of a line is the line with every digit replaced by 0: a file has few different shapes."""
 
 _TO_SCIPY, _NOT_FOR_SCIPY = bytes.maketrans(b"dD", b"ee"), b"+\r"
-"""SciPy's reader does not know these: Fortran's exponents, plus signs, the line ends of Windows."""
+"""SciPy's reader cannot read these: Fortran's exponents, plus signs, the line ends of Windows."""
 
 
 class _Head(NamedTuple):
-    """The header and the size line, and its number; `entries` is None for an array, which stores all."""
+    """The header and the size line, with its number `line`; `entries` is None for an array."""
 
     field: str
     symmetry: str
@@ -65,7 +65,7 @@ class _Head(NamedTuple):
     line: int
 
     def count_lines(self) -> int:
-        """Return the number of lines below; of a symmetric array the lower triangle is stored."""
+        """Return the number of lines below the size line; a symmetric array stores its lower triangle."""
         if self.entries is not None:
             return self.entries
         if self.symmetry == "general":
@@ -84,7 +84,7 @@ def read_matrix_market(path: Path) -> csr_array:
     Returns
     -------
     scipy.sparse.csr_array, shape (m, n)
-        float64, for the integer fields int64 or uint64, for the complex one complex128; a pattern's values
+        float64; int64 or uint64 for the integer fields, complex128 for complex; a pattern's values
         are 1. Decimals are rounded to the nearest; their exponents may be written with e or, as Fortran
         does, with d. Symmetric storage is written out in full. Duplicates are summed; explicit zeros of a
         coordinate file are kept.
@@ -94,9 +94,9 @@ def read_matrix_market(path: Path) -> csr_array:
     MatrixFileError
         If the file is of another kind, or contradicts itself.
     OversizeError
-        If it would take more than half of this machine's memory.
+        If the matrix would take more than half of this machine's memory.
     ValueError, OverflowError
-        If it has too few or too many lines, or one with an index or a whole number out of range.
+        If the file has too few or too many lines, or a line has an index or a whole number out of range.
     OSError, EOFError, zlib.error
         If the file cannot be read or unpacked.
     """
@@ -124,7 +124,7 @@ def read_matrix_market(path: Path) -> csr_array:
 
 
 def _read_head(path: Path, stream: IO[bytes]) -> _Head:
-    """Read the header and the size line, and check them before memory is asked for on their word."""
+    """Read the header and the size line; check them before any memory is allocated for the matrix."""
     header = _read_line(path, stream, 1)
     words = _HEADER.fullmatch(header)
     if not words:
@@ -181,12 +181,12 @@ def _read_line(path: Path, stream: IO[bytes], number: int) -> str:
 
 
 class _CheckedLines:
-    """A file for SciPy's reader: a head, and the lines of another file, each of which has its form."""
+    """A file for SciPy's reader: a head, then the lines of a stream, after a check of their form."""
 
     def __init__(self, path: Path, stream: IO[bytes], head: _Head) -> None:
         self.count, self.has_infinity = 0, False
         self._path, self._stream, self._line = path, stream, head.line
-        # SciPy divides by the height of an array, and ends the process where that is 0.
+        # SciPy divides by the height of an array, and ends the process if it is 0.
         is_array = head.entries is None and head.count_lines() > 0
         indices = [rb"0++", rb"0++"] * (not is_array)
         self._form = re.compile(
@@ -194,19 +194,19 @@ class _CheckedLines:
         )
         self._needed = f"{'' if is_array else 'a row, a column and '}a value of the field {head.field}"
         layout, entries = ("array", "") if is_array else ("coordinate", head.entries or 0)
-        # As many remarks are written as there were lines, so that SciPy counts the lines as they are.
+        # As many remarks as the file has lines above its sizes, so that SciPy counts lines as the file does.
         header = f"%%MatrixMarket matrix {layout} {head.field} {head.symmetry if is_array else 'general'}\n"
         remarks = (head.line - 2) * "%\n"
         self._text = f"{header}{remarks}{head.rows} {head.columns} {entries}\n".encode()
         self._place = 0
 
     def read(self, size: int) -> bytes:
-        """Read up to `size` bytes; nothing at the end.
+        """Return up to `size` bytes; none at the end.
 
         Raises
         ------
         MatrixFileError
-            At a line of another form.
+            If a line has another form.
         """
         if self._place == len(self._text):
             self._text, self._place = self._read_block(), 0
@@ -215,7 +215,7 @@ class _CheckedLines:
         return self._text[begin : self._place]
 
     def _read_block(self) -> bytes:
-        """Read some lines, check them and write them as SciPy reads them."""
+        """Read some lines, check them, and return them in the form that SciPy reads."""
         text = self._stream.read(_BLOCK)
         if text and not text.endswith(b"\n"):
             tail = self._stream.readline(_LONGEST_LINE)
@@ -245,7 +245,7 @@ class _CheckedLines:
 
 
 def _write_out(path: Path, head: _Head, matrix: Any) -> coo_array:
-    """Return the matrix of symmetric storage, none of whose entries may be given on both sides."""
+    """Return a symmetrically stored matrix in full; no entry may be given on both sides of the diagonal."""
     rows, columns, values = matrix.row, matrix.col, matrix.data
     _check_diagonal(path, head.symmetry, values[rows == columns])
     below, above, height = rows > columns, rows < columns, np.uint64(head.rows)
@@ -262,7 +262,7 @@ def _write_out(path: Path, head: _Head, matrix: Any) -> coo_array:
                 f"({column + 1}, {row + 1}); one of them is needed; {_REMEDY}"
             )
     off = below | above
-    # SciPy multiplies by -1, which makes NaN of a complex infinity.
+    # SciPy multiplies by -1, which turns a complex infinity into NaN.
     mirror = {"skew-symmetric": np.negative, "hermitian": np.conj}.get(head.symmetry, np.asarray)
     data = np.concatenate([values, mirror(values[off])])
     places = np.concatenate([rows, columns[off]]), np.concatenate([columns, rows[off]])

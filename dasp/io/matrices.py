@@ -1,7 +1,7 @@
-"""Matrices in from files, names and models.
+"""Load matrices from files, names and models.
 
-`load_matrix` turns what a user types into a matrix. Whatever is wrong with it comes back as a
-`MatrixFileError` of one line: what was given, what is needed, what to do.
+`load_matrix` returns the matrix that a user names. It raises a fault of the name, the file or the model as a
+`MatrixFileError` of one line, which says what was given, what is needed, and what to do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def load_matrix(spec: str | os.PathLike[str], *, seed: int = 0) -> csr_array:
         `scipy.sparse.save_npz`), or a name found in the folder that the environment variable
         DASP_MATRICES names: NAME.npz, NAME.mtx, NAME.mtx.gz or NAME/NAME.mtx.
     seed : int
-        For a model: which of its random members.
+        Seed of a random model.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def load_matrix(spec: str | os.PathLike[str], *, seed: int = 0) -> csr_array:
         return _build_model(text, seed)
     path = _find(text)
     if path is None:
-        return _build_model(text, seed)  # an unknown one, or without sizes
+        return _build_model(text, seed)  # raises: an unknown model, or one without sizes
     with one_line_errors(path):
         if path.name.lower().endswith(".npz"):
             return read_npz(path)
@@ -74,7 +74,7 @@ def _build_model(spec: str, seed: int) -> csr_array:
 
 
 def _find(text: str) -> Path | None:
-    """Find the file that a path or a name of the collection means; None if the text can only be a model."""
+    """Return the file of a path or of a name of the collection; None if the text can only be a model."""
     if not text or "\0" in text:
         raise MatrixFileError(
             f"the matrix is {text!r}; it must be a file, a name or a model such as poisson3d:50"

@@ -1,6 +1,6 @@
-"""Archives of arrays (.npz), and the matrices of `scipy.sparse.save_npz` in them.
+"""Read archives of arrays (.npz), and the matrices that `scipy.sparse.save_npz` writes.
 
-Nothing is unpickled. An archive is refused for the sizes that its table of contents announces before anything
+Nothing is unpickled. An archive whose table of contents announces too many bytes is refused before anything
 is unpacked, and every index of a matrix is checked before SciPy's compiled code reads it.
 """
 
@@ -29,7 +29,7 @@ _ARRAYS = {
     "coo": ("data", "row", "col"),
     "dia": ("data", "offsets"),
 }
-"""The arrays that `scipy.sparse.save_npz` writes for each format, besides the three below."""
+"""The arrays that `scipy.sparse.save_npz` writes for each format, besides those of `_HEADS`."""
 
 _HEADS = {"format", "shape", "_is_array"}
 
@@ -42,12 +42,12 @@ def read_arrays(path: Path, check_names: Callable[[Collection[str]], None]) -> d
     path : Path
         A regular file.
     check_names : callable
-        Is given the names of the arrays, and raises if it cannot use them, before any of them is read.
+        Takes the names of the arrays before any is read; raises if the file is of another kind.
 
     Raises
     ------
     zipfile.BadZipFile, zlib.error, EOFError, ValueError
-        If it is no archive of arrays of numbers, or damaged.
+        If the file is no archive of arrays, holds pickled objects, or is damaged.
     OversizeError
         If its arrays would take more than half of this machine's memory.
     """
@@ -60,7 +60,7 @@ def read_arrays(path: Path, check_names: Callable[[Collection[str]], None]) -> d
         for name in members.namelist():
             with members.open(name) as member:
                 array = np.lib.format.read_array(member, allow_pickle=False)
-                if member.read(1):  # at the end the checksum is compared
+                if member.read(1):  # reading to the end compares the checksum
                     raise ValueError(f"{name} goes on after its end")
             arrays[name.removesuffix(".npy")] = array.astype(array.dtype.newbyteorder("="), copy=False)
     return arrays
@@ -93,7 +93,7 @@ def _check_names(path: Path, names: Collection[str]) -> None:
 
 
 def _read_heads(arrays: dict[str, Array]) -> tuple[str, tuple[int, int]]:
-    """Return the format and the shape; check the types of the arrays."""
+    """Check the types of the arrays; return the format and the shape."""
     form, shape = arrays["format"], arrays["shape"]
     name = form.item().decode("latin-1") if form.shape == () and form.dtype.kind == "S" else f"{form}"
     if set(_ARRAYS.get(name, ())) != arrays.keys() - _HEADS:
@@ -111,7 +111,7 @@ def _read_heads(arrays: dict[str, Array]) -> tuple[str, tuple[int, int]]:
 
 
 def _to_csr(form: str, shape: tuple[int, int], arrays: list[Array]) -> csr_array:
-    """Let SciPy make and convert the matrix; every index is checked before its compiled code reads it."""
+    """Return the matrix as CSR; check every index before SciPy's compiled code reads it."""
     make = getattr(scipy.sparse, f"{form}_array")
     data = arrays[0]
     if data.ndim != {"bsr": 3, "dia": 2}.get(form, 1):
@@ -132,7 +132,7 @@ def _to_csr(form: str, shape: tuple[int, int], arrays: list[Array]) -> csr_array
         if not height or not width or lines % height or places % width:
             raise ValueError(f"its blocks have shape {(height, width)}, of which {shape} is no multiple")
         lines, places = lines // height, places // width
-    # SciPy looks at the last of indptr first, and no further where that is 0.
+    # SciPy reads the last of indptr first, and nothing else if it is 0.
     end = int(indptr[-1]) if len(indptr) else 0
     if 0 <= end <= min(len(indices), len(data)):
         data, indices = data[:end], indices[:end]

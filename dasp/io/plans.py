@@ -1,7 +1,7 @@
-"""Plans saved and loaded: named arrays, every field by its path, such as ``pattern.medium.rows``.
+"""Save and load plans as named arrays, each named by the path of its field: ``pattern.medium.rows``.
 
-Pattern and values are apart, so that files of one pattern differ in the members of ``values`` alone. Which
-fields there are is said by the dataclasses of the plan's format.
+Pattern and values are apart, so that files of one pattern differ in the members of ``values`` alone. The
+dataclasses of the plan's format say which fields there are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dasp.runtime.arrays import to_host
 from dasp.runtime.process import as_raised
 
 FILE_VERSION = 8
-"""Raised with every change of what a file holds."""
+"""Version of the file's contents; every change of them raises it."""
 
 HEAD = "dasp_plan"
 """The member that holds all but the arrays, as JSON."""
@@ -40,7 +40,7 @@ def save_plan(path: str | os.PathLike[str], plan: Plan) -> None:
     Parameters
     ----------
     path : str or path
-        Where to; the name is used as it is. A link of that name is replaced and not followed.
+        The file; its name is used unchanged. A link of that name is replaced, not followed.
     plan : Plan
         Its arrays may live on the host or on a GPU; they are written with their own types.
 
@@ -49,11 +49,11 @@ def save_plan(path: str | os.PathLike[str], plan: Plan) -> None:
     MatrixFileError
         If the file cannot be written. Nothing is left behind then, and an older file stays as it was.
     TypeError
-        If `plan` is none.
+        If `plan` is not a `Plan`.
 
     Notes
     -----
-    Several threads or processes may save to one path at once: the file is always one of theirs, and whole.
+    Several threads or processes may save to one path at once: the file always holds the whole plan of one.
 
     Examples
     --------
@@ -86,17 +86,17 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     Returns
     -------
     Plan
-        On the host; arrays and types as they were saved, read-only.
+        On the host, with the arrays and types that were saved; the arrays are read-only.
 
     Raises
     ------
     MatrixFileError
         If the file is missing, is no plan, was written by another version of the format, or holds arrays
-        that make no plan or do not fit in this machine's memory.
+        that are no valid plan or do not fit in this machine's memory.
 
     See Also
     --------
-    save_plan : with an example of both.
+    save_plan : has an example of both.
     """
     target = _check_path(path)
     with one_line_errors(target):
@@ -118,7 +118,7 @@ def _check_plan_names(path: Path, names: Collection[str]) -> None:
 
 
 def pack_plan(plan: Plan) -> dict[str, np.ndarray]:
-    """Take a plan apart into host arrays by field path; `HEAD` holds all other fields, as JSON."""
+    """Return the arrays of a plan on the host, by field path; `HEAD` holds all other fields, as JSON."""
     arrays: dict[str, np.ndarray] = {}
     scalars: dict[str, Any] = {}
     _pack(plan.pattern, "pattern.", arrays, scalars)
@@ -154,7 +154,7 @@ def _pack(part: Any, prefix: str, arrays: dict[str, np.ndarray], scalars: dict[s
 
 
 def unpack_plan(arrays: dict[str, np.ndarray]) -> Plan:
-    """Put a plan together again from `pack_plan`'s arrays; see `check_plan` for what they say.
+    """Return the plan of the arrays of `pack_plan`; `check_plan` checks the numbers in them.
 
     Raises
     ------
@@ -201,7 +201,7 @@ def _unpack(kind: type, prefix: str, left: dict[str, Any]) -> Any:
 
 
 def _read_field(path: str, hint: Any, value: Any) -> Any:
-    """Check that a field is what the dataclass says it is, and give it that type."""
+    """Return a field in the type that its dataclass declares; ValueError if it has another."""
     if hint is Any or get_origin(hint) is np.ndarray:
         if not isinstance(value, np.ndarray) or not value.ndim or value.dtype.kind not in "iufc":
             raise ValueError(f"its field {path} is no array of numbers")
@@ -214,7 +214,7 @@ def _read_field(path: str, hint: Any, value: Any) -> Any:
         if type(value) is not int or value not in list(hint):
             raise ValueError(f"its field {path} is {value!r:.40}; no {hint.__name__} has that number")
         return hint(value)
-    kinds = get_args(hint) or (hint,)  # of `bool | None`, two
+    kinds = get_args(hint) or (hint,)  # two for `bool | None`
     if kinds[0] in (int, bool, float, str):
         if type(value) not in kinds:
             raise ValueError(f"its field {path} is {value!r:.40}, not of type {kinds[0].__name__}")
@@ -230,7 +230,7 @@ def check_plan(plan: Plan) -> None:
     Raises
     ------
     ValueError
-        Naming the first one that does not hold.
+        If an invariant does not hold; the message names the first.
     """
     try:
         formats.find(plan.format).check(plan)

@@ -1,4 +1,4 @@
-"""Matrices of the SuiteSparse collection, fetched from its site by name into a folder.
+"""Fetch matrices of the SuiteSparse collection by name, from its site into a folder.
 
 Source: Davis and Hu, "The University of Florida sparse matrix collection", ACM TOMS 38 (2011).
 """
@@ -26,7 +26,7 @@ from dasp.io.files import replacing
 PACKAGE = Path(__file__).resolve().parents[1]
 _PLACES = [root / "matrices" / "suite.csv" for root in (PACKAGE, PACKAGE.parent)]
 SUITE = next((place for place in _PLACES if place.exists()), _PLACES[0])
-"""The matrices that are known by name: inside the package in a wheel, beside it in a checkout."""
+"""The list of known matrices: inside the package in a wheel, beside it in a checkout."""
 SOURCE = "https://sparse.tamu.edu/MM"
 _TIMEOUT_SECONDS = 60
 
@@ -48,7 +48,7 @@ class KnownMatrix:
 
 
 def read_suite(path: Path = SUITE) -> dict[str, KnownMatrix]:
-    """Read the list of known matrices, by name, smallest first."""
+    """Return the known matrices by name, smallest first."""
     with open(path, newline="", encoding="utf-8") as file:
         lines = [
             KnownMatrix(
@@ -65,13 +65,13 @@ def read_suite(path: Path = SUITE) -> dict[str, KnownMatrix]:
 
 
 def fetch(matrix: KnownMatrix, folder: Path, source: str = SOURCE) -> Path:
-    """Download one matrix, and unpack it on the way; gzip's checksum says whether all of it came.
+    """Download a matrix and unpack it as it arrives; gzip's checksum tells whether it is whole.
 
     Parameters
     ----------
     matrix : KnownMatrix
     folder : Path
-        Where NAME.mtx goes; it exists.
+        An existing folder, in which NAME.mtx is written.
     source : str
         The address under which GROUP/NAME.tar.gz lies.
 
@@ -83,7 +83,7 @@ def fetch(matrix: KnownMatrix, folder: Path, source: str = SOURCE) -> Path:
     Raises
     ------
     FetchError
-        If there is no network or no such file, or if what came is not whole, or holds no such matrix.
+        If there is no network or no such file, or if the archive is not whole or lacks the matrix.
     MatrixFileError
         If the file cannot be written.
     """
@@ -109,7 +109,7 @@ def fetch(matrix: KnownMatrix, folder: Path, source: str = SOURCE) -> Path:
 
 
 def _add_bar(reply: Any) -> contextlib.AbstractContextManager[Any]:
-    """Return a reply whose reading draws a bar, on a terminal and if tqdm is installed."""
+    """Return the reply; reading it draws a progress bar on a terminal, if tqdm is installed."""
     try:
         from tqdm import tqdm
     except ImportError:
@@ -122,7 +122,7 @@ def _add_bar(reply: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def _take_matrix(name: str, packed: IO[bytes], file: IO[bytes]) -> None:
-    """Write NAME/NAME.mtx of a packed archive to a file, and read the archive to its end."""
+    """Write NAME/NAME.mtx of a gzipped archive to a file; read on to the archive's checksum."""
     found = False
     with gzip.GzipFile(fileobj=packed) as stream:
         with tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -130,7 +130,7 @@ def _take_matrix(name: str, packed: IO[bytes], file: IO[bytes]) -> None:
                 if member.name == f"{name}/{name}.mtx" and member.isreg() and not found:
                     found = True
                     shutil.copyfileobj(cast(IO[bytes], archive.extractfile(member)), file)
-        while stream.read(1 << 20):  # behind the last member stands the checksum of all
+        while stream.read(1 << 20):  # the checksum follows the last member
             pass
     if not found:
         raise FetchError(f"the archive of {name} holds no {name}/{name}.mtx; check the name and the group")

@@ -1,6 +1,6 @@
-"""Model matrices: generated stand-ins for the real classes, named by ``family:parameters``.
+"""Model matrices: generated stand-ins for classes of real ones, named ``family:parameters``.
 
-`generate` builds one, `families` lists what there is. Each family is a row of a table in the module that
+`generate` builds a matrix, `families` lists the families. Each family is a row of a table in the module that
 builds it: `lattice` for regular grids, `unstructured` for all else.
 """
 
@@ -20,12 +20,12 @@ _FAMILIES = {family.name: family for family in (*lattice.FAMILIES, *unstructured
 
 
 def families() -> dict[str, str]:
-    """Name what `generate` can build.
+    """Return the families that `generate` can build.
 
     Returns
     -------
     dict of str to str
-        The form of a specification, with optional parameters in brackets, to a one-line summary.
+        One-line summaries, by the form of a specification with optional parameters in brackets.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def generate(spec: str, seed: int = 0) -> csr_array:
     spec : str
         ``family:parameter:...``, for example ``poisson3d:100`` or ``rmat:18``; `families` lists them.
     seed : int
-        Equal specifications and seeds give equal matrices, with one version of NumPy. Stencils draw nothing.
+        Equal specifications and seeds give equal matrices in one version of NumPy. Stencils ignore it.
 
     Returns
     -------
@@ -64,10 +64,10 @@ def generate(spec: str, seed: int = 0) -> csr_array:
     Raises
     ------
     TypeError
-        If the specification is no str.
+        If the specification is not a str.
     ValueError
-        If the family is unknown, a parameter is missing, unreadable or out of range, or if the matrix would
-        take more than half of this machine's memory.
+        If the family is unknown, if a parameter is missing, unreadable or out of range, or if the matrix
+        would take more than half of this machine's memory.
 
     Examples
     --------

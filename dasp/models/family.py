@@ -1,4 +1,4 @@
-"""A family of model matrices: name, parameters, largest size, builder; and how a builder assembles CSR."""
+"""The families of model matrices, and the functions by which their builders assemble CSR."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Number = int | float
 
-# Builders hold columns, values, masks and often unmerged pairs at once; measured peaks stay below these.
+# Builders hold columns, values, masks and often unmerged pairs at once; measured peaks are below this.
 _BYTES_PER_ENTRY = 64
 _BYTES_PER_ROW = 64
 _LARGEST_INTEGER = 2**62
@@ -37,7 +37,7 @@ class SizeParameter:
     real: bool = False
 
     def read(self, text: str, family: Family) -> Number:
-        """Read the parameter from its text; ValueError says which one is wrong and what it must be."""
+        """Return the value in a text; ValueError if it is unreadable or out of range."""
         kind = "number" if self.real else "whole number"
         try:
             value: Number = float(text) if self.real else int(text)
@@ -71,9 +71,9 @@ class Family:
     example : str
         A specification of a small member, which builds in well under a second.
     size : callable
-        Parameters to (rows, entries), as an estimate that is not far below the truth.
+        Takes the parameters; returns estimates of (rows, entries), not far below the truth.
     build : callable
-        (generator, parameters...) to the matrix.
+        Takes a NumPy generator and the parameters; returns the matrix.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Family:
         return self.name + "".join(needed + optional) + "]" * len(optional)
 
     def read(self, texts: list[str]) -> list[Number]:
-        """Read all parameters of a specification, filling in defaults.
+        """Return the values of all parameters of a specification, with defaults filled in.
 
         Raises
         ------
@@ -111,7 +111,7 @@ class Family:
         return values
 
     def generate(self, texts: list[str], seed: int) -> csr_array:
-        """Build a member from the texts of its parameters; ValueError if one is wrong or too large."""
+        """Build a matrix from the texts of its parameters; ValueError if one is wrong or it is too large."""
         values = self.read(texts)
         try:
             rows, entries = self.size(*values)
@@ -139,14 +139,14 @@ def index_type(rows: float, columns: float, entries: float) -> type[np.signedint
 
 
 def csr_from_slots(columns: NDArray, stored: NDArray[np.bool_], values: NDArray, width: int) -> csr_array:
-    """Build a matrix whose rows have the same number of slots, of which some are stored.
+    """Build a matrix whose rows have equally many slots, some of which are stored.
 
     Parameters
     ----------
     columns : integer array, shape (rows, slots)
         Column of each slot, ascending among the stored slots of a row.
     stored : bool array, shape (rows, slots)
-        Which slots become entries.
+        True for the slots that become entries.
     values : float64 array, broadcastable to (rows, slots)
         Value of each slot.
     width : int
@@ -207,7 +207,7 @@ def laplacian(weights: Floats, left: NDArray, right: NDArray, ground: Floats) ->
     nodes = len(ground)
     joined = left != right
     low, high = np.minimum(left, right)[joined], np.maximum(left, right)[joined]
-    # Mirrored after summing, since parallel edges summed twice in another order differ in the last bit.
+    # Mirror after summing: parallel edges summed in two orders would differ in the last bit.
     upper = csr_from_sums(weights[joined], low, high, (nodes, nodes))
     degree = ground + upper.sum(axis=0) + upper.sum(axis=1)
     return (diags_array(degree, format="csr") - (upper + upper.T)).tocsr()

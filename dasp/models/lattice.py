@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Offsets = list[tuple[int, ...]]
 
 
-def _neighbours(
+def _find_neighbours(
     shape: tuple[int, ...], offsets: Offsets, periodic: bool = False
 ) -> tuple[NDArray, NDArray[np.bool_]]:
     """Find the neighbours of every node of a grid.
@@ -47,44 +47,47 @@ def _neighbours(
 
 
 def _box(dimensions: int) -> Offsets:
-    """All offsets to the 3^d nodes of the surrounding box, in the order of their columns."""
+    """Return the offsets to the 3^d nodes of the surrounding box, in column order."""
     return list(itertools.product((-1, 0, 1), repeat=dimensions))
 
 
 def _star(dimensions: int) -> Offsets:
-    """The offsets to the node itself and to its nearest neighbours along the axes, in column order."""
+    """Return the offsets to the node itself and to its neighbours along the axes, in column order."""
     return [offset for offset in _box(dimensions) if np.abs(offset).sum() <= 1]
 
 
 def _difference_matrix(shape: tuple[int, ...], offsets: Offsets) -> csr_array:
-    """The number of neighbours on the diagonal, -1 at each neighbour; symmetric, positive definite."""
+    """Build a matrix with -1 at each neighbour, and an inner node's number of neighbours on the diagonal.
+
+    Symmetric and positive definite.
+    """
     values = np.where(np.any(offsets, axis=1), -1.0, len(offsets) - 1.0)
-    columns, stored = _neighbours(shape, offsets)
+    columns, stored = _find_neighbours(shape, offsets)
     return csr_from_slots(columns, stored, values, len(columns))
 
 
 def poisson2d(_: np.random.Generator, n: int) -> csr_array:
-    """Poisson's equation on an n x n grid, 5-point stencil."""
+    """Build Poisson's equation on an n x n grid, 5-point stencil."""
     return _difference_matrix((n, n), _star(2))
 
 
 def poisson2d9(_: np.random.Generator, n: int) -> csr_array:
-    """9-point stencil on an n x n grid."""
+    """Build the 9-point stencil on an n x n grid."""
     return _difference_matrix((n, n), _box(2))
 
 
 def poisson3d(_: np.random.Generator, n: int) -> csr_array:
-    """Poisson's equation on an n x n x n grid, 7-point stencil."""
+    """Build Poisson's equation on an n x n x n grid, 7-point stencil."""
     return _difference_matrix((n, n, n), _star(3))
 
 
 def stencil27(_: np.random.Generator, n: int) -> csr_array:
-    """27-point stencil on an n x n x n grid, the matrix of the HPCG benchmark."""
+    """Build the 27-point stencil on an n x n x n grid, the matrix of the HPCG benchmark."""
     return _difference_matrix((n, n, n), _box(3))
 
 
 def _brick_stiffness(poisson_ratio: float = 0.3) -> Floats:
-    """Stiffness of a unit cube of elastic material of modulus 1, trilinear, 2 x 2 x 2 Gauss points.
+    """Return the stiffness of an elastic unit cube: modulus 1, trilinear, 2 x 2 x 2 Gauss points.
 
     Returns
     -------
@@ -109,7 +112,7 @@ def _brick_stiffness(poisson_ratio: float = 0.3) -> Floats:
 
 
 def fem3(generator: np.random.Generator, n: int) -> csr_array:
-    """Linear elasticity on n x n x n nodes: trilinear bricks, each of its own stiffness, on soft ground.
+    """Build linear elasticity on n x n x n nodes: trilinear bricks of random stiffness on soft ground.
 
     Symmetric and positive definite; a dense 3 x 3 block for each pair of nodes that share a brick.
     """
@@ -124,7 +127,7 @@ def fem3(generator: np.random.Generator, n: int) -> csr_array:
     for i in range(3):
         values[0, :, :, i, offsets.index((0, 0, 0)), i] += 0.1
 
-    columns, stored = _neighbours((n, n, n), offsets)
+    columns, stored = _find_neighbours((n, n, n), offsets)
     shape = (n**3, 3, 27, 3)
     unknowns = np.broadcast_to(3 * columns[:, None, :, None] + np.arange(3, dtype=columns.dtype), shape)
     stored = np.broadcast_to(stored[:, None, :, None], shape)
@@ -135,7 +138,7 @@ def fem3(generator: np.random.Generator, n: int) -> csr_array:
 
 
 def fem1(generator: np.random.Generator, n: int) -> csr_array:
-    """One implicit heat step on n x n x n shaken nodes: linear tetrahedra, six to a cube (Kuhn).
+    """Build one implicit heat step on n x n x n randomly shifted nodes: six linear tetrahedra a cube (Kuhn).
 
     Symmetric and positive definite; at most 15 entries a row.
     """
@@ -155,17 +158,17 @@ def fem1(generator: np.random.Generator, n: int) -> csr_array:
             values[*places[a], slot] += volume * np.einsum("...i,...i->...", gradients[a], gradients[b])
         for place in places:
             values[*place, middle] += volume / 4
-    columns, stored = _neighbours((n, n, n), offsets)
+    columns, stored = _find_neighbours((n, n, n), offsets)
     return csr_from_slots(columns, stored, values.reshape(n**3, -1), n**3)
 
 
 def _tetrahedra(corners: list[Floats]) -> tuple[Floats, list[Floats]]:
-    """Volumes and the gradients of the four linear basis functions of many tetrahedra.
+    """Return the volumes of many tetrahedra, and the gradients of their four linear basis functions.
 
     Parameters
     ----------
     corners : list of 4 float64 arrays, shape (..., 3)
-        Where the corners lie.
+        The coordinates of the corners.
     """
     first, second, third = (corner - corners[0] for corner in corners[1:])
     crosses = [np.cross(second, third), np.cross(third, first), np.cross(first, second)]
@@ -175,14 +178,14 @@ def _tetrahedra(corners: list[Floats]) -> tuple[Floats, list[Floats]]:
 
 
 def qcd(generator: np.random.Generator, n: int) -> csr_array:
-    """Wilson's hopping matrix on a periodic n^4 lattice, 4 spins and 3 colours a site: 39 entries a row.
+    """Build Wilson's hopping matrix on a periodic n^4 lattice: 4 spins, 3 colours a site, 39 entries a row.
 
     The pattern is that of the Dirac representation, where a spin hops with one or two partners; the
     values are real, a random 3 x 3 colour matrix for each link, transposed for the way back.
     """
     forward = [tuple(int(axis == d) for axis in range(4)) for d in range(4)]
     offsets = forward + [tuple(-step for step in offset) for offset in forward]
-    sites, _ = _neighbours((n,) * 4, offsets, periodic=True)
+    sites, _ = _find_neighbours((n,) * 4, offsets, periodic=True)
     links = generator.standard_normal((4, n**4, 3, 3)) / np.sqrt(3)
     columns = np.empty((n**4, 4, 3, 13, 3), dtype=sites.dtype)
     values = np.empty((n**4, 4, 3, 13, 3))

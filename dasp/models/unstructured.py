@@ -1,4 +1,4 @@
-"""Unstructured matrices: of meshes and networks, of engineered systems, and patterns without a story."""
+"""Unstructured matrices: meshes, networks, engineered systems, and purely synthetic patterns."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 # ---- meshes and networks ---------------------------------------------------------------------------------
 
 
-def _points_in_curve_order(generator: np.random.Generator, n: int) -> Floats:
-    """Random points of the unit square, numbered along Morton's curve as a mesher would leave them."""
+def _draw_points(generator: np.random.Generator, n: int) -> Floats:
+    """Draw points of the unit square, numbered along Morton's curve as a mesher would number them."""
     points = generator.random((n, 2))
     cells = (points * 65536).astype(np.uint64)
     for shift, mask in ((8, 0x00FF00FF), (4, 0x0F0F0F0F), (2, 0x33333333), (1, 0x55555555)):
@@ -35,16 +35,16 @@ def _points_in_curve_order(generator: np.random.Generator, n: int) -> Floats:
 
 
 def triangles(generator: np.random.Generator, n: int) -> csr_array:
-    """One implicit heat step on the Delaunay triangles of n random points: stiffness and lumped mass."""
+    """Build one implicit heat step on the Delaunay triangles of n points: stiffness and lumped mass."""
     from scipy.spatial import Delaunay
 
-    points = _points_in_curve_order(generator, n)
+    points = _draw_points(generator, n)
     corners = Delaunay(points).simplices
     opposite = points[corners[:, [2, 0, 1]]] - points[corners[:, [1, 2, 0]]]
     area = np.abs(opposite[:, 0, 0] * opposite[:, 1, 1] - opposite[:, 0, 1] * opposite[:, 1, 0]) / 2
     corners, opposite, area = corners[area > 0], opposite[area > 0], area[area > 0]
     stiffness = np.einsum("tai,tbi->tab", opposite, opposite) / (4 * area[:, None, None])
-    # The step in time is such that mass and stiffness weigh alike on a triangle of average size.
+    # The time step makes mass and stiffness weigh alike on a triangle of average size.
     stiffness[:, [0, 1, 2], [0, 1, 2]] += (area * n / 3)[:, None]
     rows = np.repeat(corners, 3, axis=1)
     columns = np.tile(corners, (1, 3))
@@ -52,10 +52,10 @@ def triangles(generator: np.random.Generator, n: int) -> csr_array:
 
 
 def geometric(generator: np.random.Generator, n: int, mean: float) -> csr_array:
-    """Symmetric weights between all pairs of n random points nearer than a radius; `mean` neighbours each."""
+    """Build symmetric weights between those of n random points that are near: `mean` neighbours each."""
     from scipy.spatial import cKDTree
 
-    points = _points_in_curve_order(generator, n)
+    points = _draw_points(generator, n)
     radius = np.sqrt(mean / (np.pi * n))
     left, right = cKDTree(points).query_pairs(radius, output_type="ndarray").T
     weights = generator.standard_normal(len(left))
@@ -68,10 +68,10 @@ def geometric(generator: np.random.Generator, n: int, mean: float) -> csr_array:
 
 
 def _kronecker_pairs(generator: np.random.Generator, scale: int, pairs: int) -> tuple[Integers, Integers]:
-    """Draw edges whose every bit falls in a quarter with chances .57, .19, .19, .05."""
+    """Draw edges: each bit of row and column picks a quarter by the chances .57, .19, .19, .05."""
     rows, columns = np.zeros((2, pairs), dtype=np.int64)
     quarters = (np.cumsum((0.57, 0.19, 0.19)) * 65536).astype(np.uint16)
-    for start in range(0, pairs, 1 << 16):  # a draw stays in the cache
+    for start in range(0, pairs, 1 << 16):  # the edges of one turn stay in the cache
         here = slice(start, min(start + (1 << 16), pairs))
         for _ in range(scale):
             draw = generator.integers(0, 65536, size=here.stop - start, dtype=np.uint16)
@@ -83,7 +83,7 @@ def _kronecker_pairs(generator: np.random.Generator, scale: int, pairs: int) -> 
 
 
 def rmat(generator: np.random.Generator, scale: int, edges: int) -> csr_array:
-    """A Kronecker graph of 2^scale shuffled vertices, directed, duplicates merged.
+    """Build a directed Kronecker graph of 2^scale shuffled vertices; merge duplicates.
 
     Notes
     -----
@@ -96,10 +96,10 @@ def rmat(generator: np.random.Generator, scale: int, edges: int) -> csr_array:
     return csr_from_pairs(generator, names[rows], names[columns], (vertices, vertices))
 
 
-def _hosts(generator: np.random.Generator, n: int) -> tuple[Integers, Integers]:
-    """Cut n pages into hosts of Pareto-distributed sizes; give each page its host's first page and size."""
+def _cut_hosts(generator: np.random.Generator, n: int) -> tuple[Integers, Integers]:
+    """Cut n pages into hosts of Pareto-distributed sizes; return first page and size of each page's host."""
     largest = max(1, n // 20)
-    # A host has at least 5 pages where n allows it, so this many draws cover n pages.
+    # A host has at least 5 pages if n allows it, so this many draws cover n pages.
     sizes = np.minimum(5 + 40 * generator.pareto(1.4, size=n // 5 + 1), largest).astype(np.int64)
     sizes = np.maximum(sizes, 1)
     ends = np.cumsum(sizes)
@@ -112,7 +112,7 @@ def _hosts(generator: np.random.Generator, n: int) -> tuple[Integers, Integers]:
 
 
 def powerlaw(generator: np.random.Generator, n: int, mean: float) -> csr_array:
-    """A web-like graph: three links of four stay in their host, the rest go to popular pages anywhere.
+    """Build a web-like graph: three of four links stay in their host, the others go to popular pages.
 
     Row lengths and column lengths both have heavy tails; some rows are empty.
     """
@@ -120,7 +120,7 @@ def powerlaw(generator: np.random.Generator, n: int, mean: float) -> csr_array:
     drawn = generator.pareto(exponent, size=n) * mean * (exponent - 1)
     lengths = np.minimum(np.round(drawn), max(1, n // 4)).astype(np.int64)
     rows = np.repeat(np.arange(n), lengths)
-    start, size = _hosts(generator, n)
+    start, size = _cut_hosts(generator, n)
     draw = generator.random(len(rows))
     inside = start[rows] + (size[rows] * draw**2).astype(np.int64)
     popular = generator.permutation(n)
@@ -132,14 +132,14 @@ def powerlaw(generator: np.random.Generator, n: int, mean: float) -> csr_array:
 # ---- circuits, optimisation, Markov chains ---------------------------------------------------------------
 
 
-def _near(generator: np.random.Generator, places: Integers, n: int) -> Integers:
-    """For each place another one of 0..n-1, mostly close by, sometimes far (heavy-tailed distances)."""
+def _draw_near(generator: np.random.Generator, places: Integers, n: int) -> Integers:
+    """Draw for each place another one of 0..n-1, mostly near, sometimes far (heavy-tailed distances)."""
     distance = 1 + np.minimum(3 * generator.pareto(0.9, size=len(places)), n).astype(np.int64)
     return (places + np.where(generator.random(len(places)) < 0.5, distance, -distance)) % n
 
 
 def circuit(generator: np.random.Generator, n: int) -> csr_array:
-    """Nodal analysis of a circuit: resistors between near nodes, four supply nets, some controlled sources.
+    """Build a circuit's nodal matrix: resistors between near nodes, four supply nets, controlled sources.
 
     A supply net joins one node in sixteen: its row and its column are nearly dense. Conductances and the
     leak to the ground make the diagonal dominant; a controlled source adds an unsymmetric pair.
@@ -148,11 +148,11 @@ def circuit(generator: np.random.Generator, n: int) -> csr_array:
     wires = np.repeat(nodes, generator.integers(1, 3, size=n))
     nets = np.repeat(generator.integers(0, n, size=min(4, n)), n // 16)
     left = np.concatenate((wires, nets))
-    right = np.concatenate((_near(generator, wires, n), generator.integers(0, n, size=len(nets))))
+    right = np.concatenate((_draw_near(generator, wires, n), generator.integers(0, n, size=len(nets))))
     weights = generator.lognormal(sigma=1.5, size=len(left))
     resistors = laplacian(weights, left, right, generator.lognormal(mean=-3, size=n))
     driven = generator.integers(0, n, size=n // 8)
-    source = _near(generator, driven, n)
+    source = _draw_near(generator, driven, n)
     gain = 0.05 * generator.standard_normal(len(driven))
     sources = csr_from_sums(
         np.concatenate((gain, -gain)), np.tile(driven, 2), np.concatenate((source, (source + 1) % n)), (n, n)
@@ -161,7 +161,7 @@ def circuit(generator: np.random.Generator, n: int) -> csr_array:
 
 
 def kkt(generator: np.random.Generator, n: int) -> csr_array:
-    """The optimality system [H A^T; A 0] of a quadratic program: n unknowns, n // 2 constraints.
+    """Build the optimality system [H A^T; A 0] of a quadratic program: n unknowns, n // 2 constraints.
 
     H is symmetric and positive definite. A has full row rank: its even columns hold one slack each, its odd
     columns three random coefficients a row, and two constraints run over a tenth of all unknowns. The whole
@@ -171,12 +171,15 @@ def kkt(generator: np.random.Generator, n: int) -> csr_array:
 
     unknowns = np.repeat(np.arange(n), 2)
     hessian = laplacian(
-        generator.lognormal(size=2 * n), unknowns, _near(generator, unknowns, n), generator.lognormal(size=n)
+        generator.lognormal(size=2 * n),
+        unknowns,
+        _draw_near(generator, unknowns, n),
+        generator.lognormal(size=n),
     )
     m = n // 2
     constraints = np.arange(m)
     rows = np.concatenate((np.repeat(constraints, 3), np.repeat(constraints[:2], n // 20)))
-    near = _near(generator, rows[: 3 * m], m)
+    near = _draw_near(generator, rows[: 3 * m], m)
     far = generator.integers(0, m, size=len(rows) - 3 * m)
     coefficients = csr_from_pairs(generator, rows, 2 * np.concatenate((near, far)) + 1, (m, n))
     slacks = csr_from_sums(-np.ones(m), constraints, 2 * constraints, (m, n))
@@ -185,10 +188,10 @@ def kkt(generator: np.random.Generator, n: int) -> csr_array:
 
 
 def lp(generator: np.random.Generator, m: int, n: int) -> csr_array:
-    """The constraints of a linear program: m rows, n columns of six entries on average.
+    """Build the constraints of a linear program: m rows, n columns of six entries on average.
 
-    Five entries of six lie on a staircase (the row near column m / n times the column), the rest in
-    a few coupling rows that get long.
+    Five of six entries lie on a staircase: their row is near m / n times their column. The others lie in a
+    few coupling rows, which get long.
     """
     lengths = np.minimum(generator.geometric(1 / 6, size=n), m)
     columns = np.repeat(np.arange(n), lengths)
@@ -201,10 +204,10 @@ def lp(generator: np.random.Generator, m: int, n: int) -> csr_array:
 
 
 def markov(generator: np.random.Generator, n: int) -> csr_array:
-    """The transition matrix of n states: rows of up to 17 chances that sum to 1, symmetric pattern.
+    """Build the transition matrix of n states: rows of up to 17 chances that sum to 1, symmetric pattern.
 
-    A state reaches those at eight distances between 1 and n^(7/8), as the states of a queueing network or
-    of a polymer do, each with probability 0.85.
+    A state is linked to the states at eight distances between 1 and n^(7/8), each with probability 0.85, as
+    in a queueing network or a polymer.
     """
     hops = np.unique(np.round(float(n) ** (np.arange(8) / 8)).astype(np.int64))
     hops = hops[hops < n]
@@ -222,10 +225,10 @@ def markov(generator: np.random.Generator, n: int) -> csr_array:
 # ---- patterns that load a single part of a format, with random normal values -----------------------------
 
 
-def _around_diagonal(
+def _draw_around_diagonal(
     generator: np.random.Generator, lengths: Integers, halfwidth: int
 ) -> tuple[Integers, Integers]:
-    """Draw `lengths[i]` columns within `halfwidth` of i; those beyond the edge fall on the edge."""
+    """Draw `lengths[i]` columns within `halfwidth` of i; move those beyond an edge onto it."""
     n = len(lengths)
     rows = np.repeat(np.arange(n), lengths)
     columns = rows + generator.integers(-halfwidth, halfwidth + 1, size=len(rows))
@@ -233,21 +236,21 @@ def _around_diagonal(
 
 
 def band(generator: np.random.Generator, n: int, mean: float, halfwidth: int) -> csr_array:
-    """Geometric row lengths, columns uniform within a band, duplicates merged."""
+    """Build rows of geometric length with uniform columns within a band; merge duplicates."""
     lengths = np.minimum(generator.geometric(1 / mean, size=n), 2 * halfwidth + 1)
-    rows, columns = _around_diagonal(generator, lengths, halfwidth)
+    rows, columns = _draw_around_diagonal(generator, lengths, halfwidth)
     return csr_from_pairs(generator, rows, columns, (n, n))
 
 
 def short(generator: np.random.Generator, n: int) -> csr_array:
-    """Rows of 1 to 4 draws, columns within 500 of the diagonal, duplicates merged."""
-    rows, columns = _around_diagonal(generator, generator.integers(1, 5, size=n), 500)
+    """Build rows of 1 to 4 draws within 500 of the diagonal; merge duplicates."""
+    rows, columns = _draw_around_diagonal(generator, generator.integers(1, 5, size=n), 500)
     return csr_from_pairs(generator, rows, columns, (n, n))
 
 
 def spikes(generator: np.random.Generator, n: int, k: int, length: int) -> csr_array:
-    """Four draws within 20 of the diagonal in every row, `length` draws anywhere in k of them, merged."""
-    rows, columns = _around_diagonal(generator, np.full(n, 4), 20)
+    """Build rows of 4 draws within 20 of the diagonal, k of them with `length` draws more anywhere; merge."""
+    rows, columns = _draw_around_diagonal(generator, np.full(n, 4), 20)
     long = np.repeat(generator.choice(n, size=min(k, n), replace=False), length)
     anywhere = generator.integers(0, n, size=len(long))
     return csr_from_pairs(
@@ -256,7 +259,7 @@ def spikes(generator: np.random.Generator, n: int, k: int, length: int) -> csr_a
 
 
 def dense(generator: np.random.Generator, n: int) -> csr_array:
-    """Every entry of an n x n matrix."""
+    """Build an n x n matrix with every entry stored."""
     from scipy.sparse import csr_array
 
     kind = index_type(n, n, n * n)
@@ -266,7 +269,7 @@ def dense(generator: np.random.Generator, n: int) -> csr_array:
 
 
 def random(generator: np.random.Generator, m: int, n: int, density: float) -> csr_array:
-    """Each entry of an m x n matrix present with the same chance, independently.
+    """Build an m x n matrix whose entries are each present with chance `density`, independently.
 
     Notes
     -----
@@ -279,7 +282,7 @@ def random(generator: np.random.Generator, m: int, n: int, density: float) -> cs
     while last < total - 1:
         expected = density * (total - 1 - last)
         gaps = generator.geometric(density, size=int(expected + 4 * np.sqrt(expected) + 4))
-        # A gap that leaves the matrix ends it; cutting it there keeps the running sum within 64 bits.
+        # The first gap that leaves the matrix is the last; clipped gaps keep the running sum within 64 bits.
         more = last + np.cumsum(np.minimum(gaps, total))
         places.append(more[more < total])
         last = int(more[-1])
