@@ -1,4 +1,4 @@
-// Blocks that run at the same time: sums over all threads of a grid, which are a barrier too.
+// Sums over all threads of a grid whose blocks run at the same time. Each sum is also a barrier.
 //
 // The launch must be cooperative, so that all its blocks run at once: a block that waits for one that has not
 // started would wait for ever.
@@ -6,11 +6,12 @@
 
 #include "number.cuh"
 
-// A message is a sum's bits but for these, of a signalling NaN, which no arithmetic gives: 0 says that there is none.
+// A message is the bits of a sum XOR these, the bits of a signalling NaN that no arithmetic gives. So no
+// message is 0, and a 0 says that none has come.
 constexpr unsigned long long NO_SUM = 0x7ff4da5f00000000ull;
 
-// What a thread, and others of its block before a barrier, have done before this is seen by whoever acquires a message
-// that the thread stores after it (PTX ISA, memory consistency model: fence.acq_rel, scope gpu).
+// Releases the writes of this thread, and those of its block before a barrier, to every thread that acquires
+// a message which this thread stores later (PTX ISA, memory consistency model: fence.acq_rel, scope gpu).
 __device__ __forceinline__ void release_to_grid()
 {
 #ifdef DASP_SIMT
@@ -20,7 +21,7 @@ __device__ __forceinline__ void release_to_grid()
 #endif
 }
 
-// Two messages that lie together: a store, and a load that acquires what was done before the store.
+// Store two neighbouring messages at once; load them and acquire all writes released before their store.
 __device__ __forceinline__ void store_messages(unsigned long long* slot, unsigned long long first,
                                                unsigned long long second)
 {
@@ -44,18 +45,18 @@ __device__ __forceinline__ void acquire_messages(unsigned long long* slot, unsig
 #endif
 }
 
-// Sums over the grid. Every thread has one, and all of a block are equal.
-// messages (2 * blocks * blocks * WORDS, a multiple of 16 bytes): twice, for each block what each block sends it; all 0 before and after a
-//     launch. So nobody else looks at what a block waits for.
+// Sums over the grid. Every thread has an object of its own; those of a block are equal.
+// messages (2, blocks, blocks, WORDS), aligned to 16 bytes: two sets; in each, the messages to a block from
+//     every block. All 0 before and after a launch. No other block polls the messages that a block waits for.
 template <int THREADS, int SUMS> class Grid {
 public:
-    static constexpr int WORDS = SUMS <= 2 ? 2 : 4;  // of what is sent at once
+    static constexpr int WORDS = SUMS <= 2 ? 2 : 4;  // that one block sends to another for a sum
 
     __device__ __forceinline__ explicit Grid(unsigned long long* messages) : messages(messages), turn(0) {}
 
-    // Gives the sums over all threads of the grid to one thread of each block, as the argument of `then`; the others
-    // go on when it returns. What any thread wrote before is seen by all threads after. Deterministic: added up in a
-    // fixed order.
+    // Calls `then` with the sums over all threads of the grid, in one thread of each block; the block's other
+    // threads go on when it returns. All threads then see everything that any thread wrote before the call.
+    // Deterministic: the numbers are added in a fixed order.
     template <class Then> __device__ __forceinline__ void sum(const double (&value)[SUMS], const Then& then)
     {
         __shared__ double parts[SUMS][WARPS], received[SUMS][WARPS];
@@ -107,8 +108,9 @@ private:
             store_messages(slot + k, bits_of(sent[k]) ^ NO_SUM, bits_of(sent[k + 1]) ^ NO_SUM);
     }
 
-    // Waits for what was sent, adds it, and clears the place, which is used again two sums later: whoever sends there
-    // then has got what this block sends next.
+    // Waits for the message of one block, adds it, and clears its slot. The slot is used again two sums
+    // later: by then its sender has received this block's next message, which was sent after the slot was
+    // cleared.
     static __device__ __forceinline__ void receive(unsigned long long* slot, double (&sum)[SUMS])
     {
         unsigned long long bits[WORDS];
@@ -127,7 +129,7 @@ private:
         for (int k = 0; k < SUMS; ++k) sum[k] += sum_of(bits[k] ^ NO_SUM);
     }
 
-    // The sum of a value over lanes whose numbers differ in `flip` and lower bits.
+    // The sum of a value over the lanes whose numbers differ at most in bit `flip` and lower bits.
     static __device__ __forceinline__ double sum_over(double value, int flip)
     {
 #pragma unroll
@@ -136,8 +138,8 @@ private:
         return value;
     }
 
-    // The sum over the warp of the value that belongs to this lane's group: half of what a lane holds goes to the
-    // other half of the lanes, until one value is left.
+    // The sum over the warp of value[k] in each lane of group k. In each turn a lane gives half of its values
+    // to the other half of the lanes, until it has one value left.
     static __device__ __forceinline__ double sum_of_group(const double (&value)[SUMS])
     {
         double held[GROUPS];

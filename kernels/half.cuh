@@ -54,7 +54,7 @@ __device__ __forceinline__ Half float_to_bfloat16(float value)
 #endif
 }
 
-// The one of the two types that DASP_BFLOAT16 chooses, for a kernel of dense matrices.
+// Conversions of the type that DASP_BFLOAT16 chooses, for kernels of dense matrices.
 __device__ __forceinline__ float to_float(Half bits)
 {
     return DASP_BFLOAT16 ? bfloat16_to_float(bits) : float16_to_float(bits);

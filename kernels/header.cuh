@@ -1,5 +1,6 @@
-// The last word of a slice's header, its shape, from the lowest bit: steps (12), full steps (12), log2 of the lanes to a
-// row (3), width of its deltas (2). dasp/formats/sell/pattern.py writes it on the CPU.
+// The last word of a slice's header, its shape, from the lowest bit: steps (12), full steps (12), log2 of the
+// lanes to a row (3), width of its deltas (2; 0 to 3 for 0, 8, 16 or 32 bits). On the CPU
+// dasp/formats/sell/pattern.py writes it.
 #pragma once
 
 constexpr int WIDTH_SHIFT = 27;

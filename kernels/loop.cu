@@ -1,4 +1,4 @@
-// The end of the body of a graph's loop: the body runs again while a number is 0.
+// Ends the body of a graph's loop: the body runs again while a number is 0.
 //
 // Launch: one thread, in the body of the while node that `loop` belongs to (CUDA Programming Guide, conditional graph
 // nodes).

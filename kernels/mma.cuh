@@ -27,8 +27,9 @@ __device__ __forceinline__ void mma_m8n8k4(double (&c)[2], double a, double b)
 #endif
 }
 
-// The same with A 16 x 4 and C 16 x 8, two of those above in one, in the time of one on sm_90: their upper halves and
-// their lower ones. A tensor-core instruction from sm_90 on (PTX ISA, "mma.m16n8k4 with .f64"); two before.
+// C += A B, float64, A 16 x 4, B 4 x 8, C 16 x 8: `a` and `upper` are rows 0 to 7 of A and C, `below` and
+// `lower` rows 8 to 15, each under the map above. From sm_90 on one tensor-core instruction, which takes no
+// longer there than one m8n8k4 (PTX ISA, "mma.m16n8k4 with .f64"); before, two m8n8k4.
 __device__ __forceinline__ void mma_m16n8k4(double (&upper)[2], double (&lower)[2], double a, double below, double b)
 {
 #if defined(DASP_SIMT) || __CUDA_ARCH__ < 900

@@ -1,7 +1,7 @@
-// The types of numbers beside float and double, how a number goes from one type to another, and products and sums.
+// Types of numbers beside float and double, conversions between all types, products and sums.
 //
-//     Float16, Bfloat16   16 bits in memory; made float where they are loaded, rounded once where they are stored
-//     Complex<Real>       the real part, then the imaginary one, in memory too; of an even address (2 sizeof(Real))
+//     Float16, Bfloat16   16 bits in memory; converted to float when loaded, rounded once when stored
+//     Complex<Real>       the real part, then the imaginary one; aligned in memory to 2 sizeof(Real) bytes
 //
 // Another type needs its conversions, its multiply_add and, if it is wider than a word, its loads here.
 #pragma once
@@ -40,7 +40,7 @@ template <class Yes, class No> struct Choose<false, Yes, No> {
     using type = No;
 };
 
-// What a number of a type is made to be multiplied and added to a Sum: a real number stays one.
+// The type to which a T is converted to be multiplied and added to a Sum: a real number stays real.
 template <class Sum, class T>
 using Multiplied = typename Choose<Parts<T>::are_two, Sum, typename Parts<Sum>::Real>::type;
 
@@ -95,7 +95,7 @@ template <class To, class From> __device__ __forceinline__ To convert(From value
 
 // ---- products and sums -----------------------------------------------------------------------------
 
-// a b + c; each part of it is rounded once for each product of real numbers in it.
+// a b + c; each part of the result is rounded once for each real product in it.
 __device__ __forceinline__ double multiply_add(double a, double b, double c) { return fma(a, b, c); }
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return fma(a, b, c); }
 
@@ -137,8 +137,8 @@ template <class T> __device__ __forceinline__ bool operator==(Complex<T> a, Comp
     return a.real == b.real && a.imag == b.imag;
 }
 
-// A factor times a sum. One without imaginary part multiplies as a real number does, so that 1 times an infinite
-// sum is that sum and no NaN.
+// A factor times a sum. A factor whose imaginary part is 0 multiplies as a real number, so that 1 times an
+// infinite sum is that sum and not NaN.
 template <class T> __device__ __forceinline__ T scaled(T factor, T sum) { return factor * sum; }
 template <class T> __device__ __forceinline__ Complex<T> scaled(Complex<T> factor, Complex<T> sum)
 {
@@ -160,7 +160,7 @@ template <class T> __device__ __forceinline__ void set_part(Complex<T>& value, i
     (number ? value.imag : value.real) = given;
 }
 
-// A real number as a message of as many bits, and back.
+// The bits of a real number, to be sent as a message, and the number with given bits.
 __device__ __forceinline__ unsigned long long bits_of(double sum) { return __double_as_longlong(sum); }
 __device__ __forceinline__ unsigned bits_of(float sum) { return __float_as_uint(sum); }
 __device__ __forceinline__ double sum_of(unsigned long long bits) { return __longlong_as_double(bits); }

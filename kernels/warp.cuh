@@ -1,11 +1,11 @@
-// What a warp does with its 32 lanes: who am I, sums over lanes, and loads that respect the cache.
+// The lanes of a warp: their numbers, sums over them, loads that respect the cache; messages between blocks.
 #pragma once
 
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 __device__ __forceinline__ int lane_id() { return threadIdx.x % 32; }
 
-// The value of the lane whose number differs in the bits of `flip`.
+// The value of the lane whose number differs from this lane's in the bits of `flip`.
 template <class T> __device__ __forceinline__ T from_other_lane(T value, int flip)
 {
     return __shfl_xor_sync(ALL_LANES, value, flip);
@@ -32,8 +32,8 @@ template <class T> __device__ __forceinline__ T warp_sum(T value)
 // A load of data that is read once: streamed past the cache (ld.global.cs), which is left to x.
 template <class T> __device__ __forceinline__ T load_stream(const T* address) { return __ldcs(address); }
 
-// The same, but a share of the lines, by their addresses, stays in the second-level cache until the next kernel
-// (PTX ISA: createpolicy.fractional).
+// load_stream, but a share of the lines, by their addresses, stays in the second-level cache until the next
+// kernel (PTX ISA: createpolicy.fractional).
 template <class T> __device__ __forceinline__ T load_kept(const T* address, float share)
 {
 #ifdef DASP_SIMT
@@ -71,12 +71,13 @@ template <class T> __device__ __forceinline__ T load_kept(const T* address, floa
 // A load of data that others read again: through the read-only cache (ld.global.nc).
 template <class T> __device__ __forceinline__ T load_cached(const T* address) { return __ldg(address); }
 
-// A load of what an earlier kernel of the stream may have written: through the cache, but not the read-only one,
-// because this kernel may start before that one has ended.
+// A load of data that an earlier kernel of the stream may have written: through the cache, but not the
+// read-only one, because this kernel may start before that one has ended.
 template <class T> __device__ __forceinline__ T load_result(const T* address) { return __ldca(address); }
 
-// The same where a column is not negative, else 0. The address must be known in either case: one that is made from a
-// kernel's parameters for each load takes a scoreboard there, and a warp has six, so that loads wait for others.
+// load_result where a column is not negative, else 0. The address is computed in either case: if it were made
+// from a kernel's parameters under the condition, each load would take a scoreboard for it, and a warp has
+// six, so that loads would wait for each other.
 template <class T, class Column> __device__ __forceinline__ T load_result_at(const T* address, Column column)
 {
 #ifdef DASP_SIMT
@@ -108,9 +109,10 @@ template <class T, class Column> __device__ __forceinline__ T load_result_at(con
 #endif
 }
 
-// Waits until the kernels before this one in the stream have ended and what they wrote is seen. Nothing that
-// a kernel can write may be read or written before. From here on the next kernel may start, which also waits
-// (programmatic dependent launch, PTX ISA: griddepcontrol). Every thread calls it; calls after the first are free.
+// Waits until the kernels before this one in the stream have ended and their writes are visible. Before this
+// call a kernel may not read or write anything that a kernel can write. After it the next kernel may start,
+// which waits too (programmatic dependent launch, PTX ISA: griddepcontrol). Every thread calls this; calls
+// after the first are free.
 __device__ __forceinline__ void wait_for_earlier_kernels()
 {
 #if !defined(DASP_SIMT) && __CUDA_ARCH__ >= 900
@@ -119,8 +121,8 @@ __device__ __forceinline__ void wait_for_earlier_kernels()
 #endif
 }
 
-// A store that threads of other blocks see whole, and a load that sees such a store: nothing else is ordered by
-// them (PTX ISA, memory consistency model: relaxed, scope gpu).
+// A store that threads of other blocks see whole, and a load that sees such a store. They order no other
+// access (PTX ISA, memory consistency model: relaxed, scope gpu).
 #ifdef DASP_SIMT
 template <class T> __device__ __forceinline__ void store_message(T* slot, T bits) { atomicExch(slot, bits); }
 template <class T> __device__ __forceinline__ T load_message(T* slot) { return atomicAdd(slot, T(0)); }

@@ -1,8 +1,8 @@
-// A column block of X and of Y: where each lane of a warp reads the one and writes the other.
+// A column block: where each lane of a warp reads X and writes Y.
 //
-// LANES lanes, a group, share the COLUMNS columns of a column block: column (i LANES + q) PACK + w is number i PACK + w in
-// lane q of every group, so that a group reads a run of LANES * PACK columns at once. slices_columns.cu describes the
-// arrays.
+// LANES lanes, a group, share the COLUMNS columns of a column block: column (i LANES + q) PACK + w is number
+// i PACK + w in lane q of every group, so that a group reads LANES * PACK neighbouring columns at once.
+// slices_columns.cu describes the arrays.
 #pragma once
 
 #include "spmv/tile.cuh"
@@ -50,7 +50,7 @@ __host__ __device__ constexpr int power_of_two(int count, int most)
     return power;
 }
 
-// So many bytes as one load or store, in registers as numbers of a type need them.
+// A word of BYTES bytes for one load or store, of a type that lies in registers as numbers of type Real do.
 template <int BYTES, class Real> struct Word;
 template <class Real> struct Word<2, Real> { using Type = unsigned short; };
 template <class Real> struct Word<4, Real> { using Type = unsigned; };
@@ -59,8 +59,9 @@ template <class Real> struct Word<16, Real> { using Type = uint4; };
 template <> struct Word<8, double> { using Type = double; };
 template <> struct Word<16, double> { using Type = double2; };
 
-// N numbers that are loaded, or stored, at once. X may be what an earlier kernel has written: a plain load, since the
-// read-only cache may not be asked for it, and one that names the cache keeps the compiler from ordering anything.
+// N numbers that are loaded, or stored, at once. The load is a plain one: an earlier kernel may have written
+// X, so the read-only cache may not be used, and a load that names another cache keeps the compiler from
+// reordering anything.
 template <class T, int N> struct Pack {
     using Whole = typename Word<N * sizeof(T), typename Parts<T>::Real>::Type;
     Whole whole;
@@ -76,15 +77,15 @@ template <class T, int N> struct Pack {
     __device__ __forceinline__ void store(T* address) const { *reinterpret_cast<Whole*>(address) = whole; }
 };
 
-// Bytes to row i.
+// The bytes from the first row to row i; `row`: those from a row to the next.
 __device__ __forceinline__ unsigned long long bytes_to(int i, int row)
 {
     return (unsigned long long)unsigned(i) * unsigned(row);
 }
 __device__ __forceinline__ unsigned long long bytes_to(long long i, int row) { return i * row; }
 
-// A column block of X: where this lane reads it, bytes from a row to the next, and how many columns it has from the lane's
-// first one on. `zeros` is what it reads for a pad.
+// A column block of X as one lane reads it, from the lane's first column on. zeros: read for a pad. column:
+// elements from a column to the next. row: bytes from a row to the next. columns: how many columns are left.
 struct XBlock {
     const X* x;
     const X* zeros;
@@ -97,7 +98,7 @@ struct XBlock {
         return reinterpret_cast<const X*>(reinterpret_cast<const char*>(x) + bytes_to(i, row));
     }
 
-    // Of a row whose columns lie beside each other, pack p.
+    // Loads pack p of a row whose columns lie beside each other; zeros if the lane has no columns there.
     __device__ __forceinline__ void load(const X* start, int p, Pack<X, PACK>& read) const
     {
         if (DASP_FILLED || p * LANES * PACK < columns)
@@ -124,7 +125,8 @@ struct XBlock {
     }
 };
 
-// A column block of Y: where this lane writes it, and how many columns it has from the lane's first one on.
+// A column block of Y as one lane writes it, from the lane's first column on. column, row: elements from a
+// column, or from a row, to the next. columns: how many columns are left.
 struct YBlock {
     Y* y;
     long long column;

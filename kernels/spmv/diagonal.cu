@@ -1,17 +1,17 @@
-// A diagonal of a matrix in slices, in one launch: one warp looks through one slice.
+// A diagonal of a matrix in slices, in one launch: one warp searches one slice.
 //
 // Launch: one dimension, blocks of DASP_THREADS threads, and at least as many warps as slices.
-// Arrays of the plan: see slices.cu. further: how far behind its row the column of an entry of the diagonal is.
-// y (length): the sum of those entries of each row from `first_row` on; of rows that are cut nothing is written where
-//     there is none. claims (cut + 1), where rows are cut: 0 before; 1 for those with an entry, and at the end if two
-//     segments of a row have some: then y does not hold.
-// Deterministic: entries of a row at one place are added up in their order, and no two segments of a row write y.
+// Arrays of the plan: see slices.cu. further: the column of an entry of the diagonal minus its row.
+// y (length): for each row from `first_row` on, the sum of its entries on the diagonal; a split row without
+//     one is not written. claims (cut + 1), cut the number of split rows: 0 before; becomes 1 for each split
+//     row with such an entry, and at the end if two segments of one row have some: y is then wrong.
+// Deterministic: duplicate entries are added in their order, and no two segments of a row write y.
 
 #include "spmv/slices.cuh"
 
 constexpr int AT_ONCE = 4;
 
-// True if the delta of a slot is so many columns, in a width of 8, 16 or 32 bits; that of a pad is none.
+// True if the delta of a slot, of 8, 16 or 32 bits, is `further`; false for a pad.
 template <class Delta>
 __device__ __forceinline__ bool is_further(const unsigned char* deltas, int slot, long long further)
 {
@@ -19,7 +19,7 @@ __device__ __forceinline__ bool is_further(const unsigned char* deltas, int slot
     return (long long)load_stream(reinterpret_cast<const Delta*>(deltas) + slot) == further;
 }
 
-// The same in the width of a header; of deltas that are not stored, too.
+// The same for deltas of the width that a header names; those of width 0 are not stored.
 __device__ __forceinline__ bool is_further(int width, const unsigned char* deltas, int slot, long long further)
 {
     if (width == 0) return further == lane_id();
@@ -34,8 +34,8 @@ template <class T> __device__ __forceinline__ Complex<T> from_lane(Complex<T> va
     return {from_lane(value.real, lane), from_lane(value.imag, lane)};
 }
 
-// Adds the values that lanes with a hit have, one after the other, to the sum of their row, in each of its `lanes`. A
-// warp calls it.
+// Adds the value of each lane with a hit, one after the other, to the sum of its row, in each of the row's
+// `lanes` lanes. All lanes of a warp call this.
 __device__ __forceinline__ void add_in_order(Sum& sum, bool hit, Sum value, int lanes)
 {
     const int first = lane_id() & ~(lanes - 1);
@@ -96,7 +96,7 @@ dasp_diagonal(const uint4* __restrict__ headers, const Index* __restrict__ bases
     if ((lane_id() & ((1 << shift) - 1)) || row < first_row || row >= first_row + length) return;
     if (s < segments) {
         if (!found) return;
-        if (atomicExch(claims + r, 1ull)) {  // the host takes another way then, and y for nothing
+        if (atomicExch(claims + r, 1ull)) {  // the host then ignores y and finds the diagonal in another way
             atomicExch(claims + cut, 1ull);
             return;
         }

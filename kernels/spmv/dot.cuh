@@ -1,7 +1,7 @@
-// Dot products of y, made while y is: each block leaves a sum for each.
+// Dot products of y, computed together with y: each block leaves a partial sum of each.
 //
-// w (m): the vector that y is multiplied with. sums (DASP_DOT * blocks): the result, which whoever reads it adds up: of
-// y'w, then of y'y.
+// w (m): the vector by which y is multiplied. sums (DASP_DOT, blocks): the partial sums of y'w, then those of
+// y'y. Their reader adds them up.
 // Deterministic: every sum has a fixed order.
 #pragma once
 
@@ -10,7 +10,7 @@
 struct Dots {
     double sum[DASP_DOT] = {};
 
-    // Counts an element of y and that of w; -1 takes one back.
+    // Adds the products of an element of y and its element of w, or takes them back if `times` is -1.
     __device__ __forceinline__ void add(double y, double w, double times = 1)
     {
         sum[0] += times * y * w;
@@ -18,7 +18,7 @@ struct Dots {
     }
 };
 
-// Every thread of the block calls this once, with what its elements of y sum up to.
+// Every thread of the block calls this once, with the sums over its elements of y.
 // block: the number of the block, of `blocks`; equal inputs give every number the same rows.
 __device__ __forceinline__ void leave_dots(double* sums, unsigned block, unsigned blocks, const Dots& dots)
 {

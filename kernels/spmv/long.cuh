@@ -5,7 +5,7 @@
 
 // rows (r), offsets (r + 1), segment_offsets (r + 1), segment_rows (segments): see dasp/formats/dasp/pattern.py.
 // columns, values: whole groups of 64 slots for each row, pads (column -1, value 0) after its entries.
-// partials (segments): see partial.cuh.
+// segment: the slots of each segment but the last of a row. partials (MESSAGES * segments): see partial.cuh.
 struct LongPart {
     const Index* rows;
     const Offset* offsets;
@@ -17,7 +17,7 @@ struct LongPart {
     int segment;
 };
 
-// Four tiles, half the loads of two groups, are in flight before the first product.
+// The sum of slots begin to end - 1, in every lane. Four tiles are in flight before the first product.
 __device__ __forceinline__ Sum sum_slots(const LongPart& part, const X* x, Offset begin, Offset end)
 {
     constexpr int STEPS = 4;

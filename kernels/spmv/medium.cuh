@@ -1,4 +1,4 @@
-// Medium rows: a warp multiplies the tiles of one, two or four row blocks, then what the tiles leave.
+// Medium rows: a warp multiplies the tiles of one, two or four row blocks, then their entries in no tile.
 #pragma once
 
 #include "spmv/tile.cuh"
@@ -52,7 +52,7 @@ __device__ __forceinline__ void add_tiles(const MediumPart& part, const X* x, Of
     }
 }
 
-// The share of this lane in its row's irregular entries, `length` from `begin` on; LANES lanes share a row.
+// The sum of a row's irregular entries, `length` from `begin` on, in each of the row's LANES lanes.
 template <int LANES>
 __device__ __forceinline__ Sum sum_tail(const MediumPart& part, const X* x, Offset begin, int length)
 {
@@ -67,8 +67,8 @@ __device__ __forceinline__ Sum sum_tail(const MediumPart& part, const X* x, Offs
     return sum;
 }
 
-// Row r of the warp's block j belongs to LANES lanes, 4 r + j * LANES and those that follow. All that
-// tells where the rows are is loaded first, so that a row block costs one latency and not one for each part.
+// Row r of the warp's block j belongs to LANES lanes, 4 r + j * LANES and those that follow. All offsets and
+// row numbers are loaded first, so that a row block costs one latency and not one for each part.
 template <int BLOCKS, int STEPS>
 __device__ __forceinline__ void multiply_row_blocks(const MediumPart& part, const X* x,
                                                     const Result& result, long long first)

@@ -1,14 +1,14 @@
-// The second stage of a row that several warps share: the warp of its last segment adds all partials.
+// The second stage of a row that several warps share: the warp of its last segment adds all partial sums.
 //
-// A partial is its own message, so there is no fence and no counter: its slot holds ABSENT until a warp stores
-// a sum there, and the warp that waits for the sum puts ABSENT back. It waits for segments of lower numbers
-// only. The warps that have them must be running, or the launch never ends:
+// A partial sum is its own message, so there is no fence and no counter: its slot holds ABSENT until a warp
+// stores a sum there, and the warp that waits for the sum puts ABSENT back. A warp waits for segments of
+// lower numbers only. The warps that have these must be running, or the launch never ends:
 //
 //   DASP_TICKETS 1: a block that has segments draws its number when it runs, so lower ones run too.
-//   DASP_TICKETS 0: its number is that in the grid, and blocks must start in the order of their numbers. GPUs
-//       do that as far as anybody has seen, but CUDA does not promise it: its programming guide lets blocks run
-//       in any order, and of CUB, which relies on the same, one of its authors says "not strictly safe within
-//       the CUDA programming model" (https://github.com/NVIDIA/cub/issues/245).
+//   DASP_TICKETS 0: a block's number is that in the grid, and blocks must start in the order of their
+//       numbers. GPUs do that as far as anybody has seen, but CUDA does not promise it: its programming guide
+//       lets blocks run in any order, and of CUB, which relies on the same, one of its authors says "not
+//       strictly safe within the CUDA programming model" (https://github.com/NVIDIA/cub/issues/245).
 #pragma once
 
 #include "spmv/tile.cuh"
@@ -18,9 +18,9 @@
 #endif
 
 // The number of this block; every thread calls this once. The first warps of the grid have the segments.
-// tickets (1): how many blocks have drawn. The last one puts back the 0 that is there before and after each
-// launch. A kernel that may start before this one has ended finds 0 too: it starts after each block here has let
-// it (wait_for_earlier_kernels), which a block does after it has drawn.
+// tickets (1): how many blocks have drawn; 0 before and after each launch, as the last block to draw resets
+// it. A kernel that starts before this one has ended finds 0 too: it starts after every block here has
+// allowed it (wait_for_earlier_kernels), which a block does after it has drawn.
 __device__ __forceinline__ unsigned number_of_block(long long segments, unsigned* tickets)
 {
 #if DASP_TICKETS
@@ -36,12 +36,12 @@ __device__ __forceinline__ unsigned number_of_block(long long segments, unsigned
     return blockIdx.x;
 }
 
-// Messages that are looked for at once.
+// Segments for whose messages a lane looks at once.
 constexpr int LOOKS = 4;
 
 // Every warp of the row calls this once, with the sum of its own segment in every lane.
-// slots (last * MESSAGES): the parts of each segment's sum but the last; all ABSENT before and after each launch.
-// Deterministic: which warp is late is chance, but the order in which sums are added is not.
+// slots (last * MESSAGES): the sums of all segments but the last, by parts; all ABSENT before and after each
+// launch. Deterministic: which warp is late is chance, but the order in which sums are added is not.
 __device__ __forceinline__ void deliver(Sum sum, Bits* slots, long long segment, long long last, Index row,
                                         const Result& result)
 {

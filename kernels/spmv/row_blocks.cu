@@ -1,25 +1,29 @@
 // Y = alpha A X + beta Y on tensor cores, where rows near each other have entries in the same columns: one warp
-// multiplies one row block, 8 rows, by a column block of COLUMNS columns, and then by the next one that is its own.
+// multiplies one row block, 8 rows, by a column block of COLUMNS columns, and then by its next column block.
 //
-// The columns of a row block are those in which any of its rows has an entry, by fours: a tile is 8 x 4 slots. So a row
-// of X is read once for all rows of the block. Slots of a tile without an entry hold the code 0, and columns that fill
-// the last tile repeat the one before them. A NaN or an infinite number of X times such a slot gives NaN, so sums that
-// are not finite are summed again, entry by entry.
+// The columns of a row block are those in which any of its rows has an entry. A tile is 8 x 4 slots: the 8
+// rows by four of these columns. So a row of X is read once for all rows of the block. Slots of a tile
+// without an entry hold the code 0, and columns that fill the last tile repeat the one before them. A NaN or
+// an infinite number of X times such a slot gives NaN, so sums that are not finite are computed again, entry
+// by entry.
 //
-// Lane l holds slot (l / 4, l % 4) of a tile. It reads PACK neighbouring columns of the tile's row l / 8 of X at a time,
-// l % 8 in each run of 8 PACK columns, so that 8 lanes that are served together read one line; then lanes exchange what
-// they read, and lane l has row l % 4 and place l / 4 in the run. Transposed, X comes first in the product
-// (mma_m16n8k4), for its tile may be taller than that of A's rows: lane l has the sums of rows 2 (l % 4) and the next
-// one of the row block, in the columns that stand in place l / 4 of each run.
+// Lane l holds slot (l / 4, l % 4) of a tile. A tile multiplies four rows of X. Lane l reads PACK
+// neighbouring columns of row l / 8 of these at a time, pack l % 8 in each run of 8 PACK columns, so that 8
+// lanes whose loads are served together read one line. Then lanes exchange their packs: lane l gets that of
+// row l % 4 and place l / 4 in the run. The product is transposed, X' A' (mma_m16n8k4), because the tile of
+// the first factor may have 16 rows, and A's has 8: lane l has the sums of rows 2 (l % 4) and 2 (l % 4) + 1
+// of the row block, in the columns in place l / 4 of each run.
 //
-// Launch: one dimension, blocks of DASP_THREADS threads; `parts` blocks that follow each other multiply the same
-//     row blocks, column block t in part t % parts. The arrays of the row blocks are read before the kernels that come
-//     earlier in the stream have ended.
-// starts (row blocks + 1): first tile of each, and the number of all. columns (4 tiles), masks (tiles): bit 4 r + c if
-//     row r has an entry in column c. values (32 tiles): as the matrix's type or coded (DASP_CODING); table. Lanes
-//     read up to TILES tiles behind the last one. rows (8 row blocks): the row of each, PAD behind the last.
-// x, y, zeros, x_row, y_column, y_row, first, last: see slices_columns.cu; columns of X lie beside each other, and
-//     the parameters that other products by several columns take besides are not used.
+// Launch: one dimension, blocks of DASP_THREADS threads; `parts` consecutive blocks multiply the same row
+//     blocks, column block t in part t % parts. The arrays of the row blocks are read before the kernels that
+//     come earlier in the stream have ended.
+// starts (row blocks + 1): first tile of each row block, and the number of all tiles. columns (4 tiles):
+//     those of each tile. masks (tiles): bit 4 r + c is set if row r has an entry in column c. values
+//     (32 tiles): in the matrix's type or as codes (DASP_CODING); table: the values that codes stand for.
+//     Lanes read columns, masks and values up to TILES tiles past the last one. rows (8 row blocks): the row
+//     of the matrix at each place, PAD past the last.
+// x, y, x_row, y_column, y_row, first, last: see slices_columns.cu; columns of X lie beside each other.
+//     `zeros`, `partials` and `columns`, which other products by several columns take, are not read.
 //
 // Products and sums are float64 whatever the types. Y is written once. Equal inputs give equal bits, and a column's
 // are the same whatever the other columns.
@@ -63,8 +67,8 @@ struct Place {
     }
 };
 
-// This lane's slots of TILES tiles, of which some may be another row block's. What a value stands for is found when it is
-// multiplied: no load is waited for before.
+// This lane's slots of TILES tiles, some of which may belong to another row block. A code is decoded when it
+// is multiplied, so that nothing waits for its load before.
 struct Slots {
     Index column[TILES];
     Code code[TILES];
@@ -86,7 +90,7 @@ struct Slots {
     }
 };
 
-// What lane 8 (l % 4) + l / 4 has read, in lane l.
+// The pack that lane `source` has read; in lane l, that is lane 8 (l % 4) + l / 4.
 __device__ __forceinline__ Pack<X, PACK> exchanged(const Pack<X, PACK>& read, int source)
 {
     constexpr int WORDS = PACK * sizeof(X) / 4;
@@ -102,7 +106,7 @@ __device__ __forceinline__ Pack<X, PACK> exchanged(const Pack<X, PACK>& read, in
 struct Sums {
     double of[OWN][2] = {};  // of this lane's columns and rows 2 (l % 4) + v
 
-    // Adds a tile. X stands first on tensor cores, transposed: its columns by sixteens.
+    // Adds a tile: X' is the first factor, 16 of its rows at a time, or 8 if a lane has one column.
     __device__ __forceinline__ void add(double a, const Pack<X, PACK> (&read)[PACKS], int source)
     {
         double b[OWN];
@@ -119,7 +123,7 @@ struct Sums {
             for (int v = 0; v < OWN; v += 2) mma_m16n8k4(of[v], of[v + 1], b[v], b[v + 1], a);
     }
 
-    // Adds tiles, the slots of the next ones loaded before the products of these.
+    // Adds tiles `tile` to last - 1. Slots of the next TILES tiles are loaded before the products of these.
     __device__ __forceinline__ void add(const RowBlocks& rows, long long tile, long long last, const XBlock& block)
     {
         Place place(rows, tile);
@@ -129,7 +133,7 @@ struct Sums {
         const Value* const table = rows.slices.table;
         wait_for_earlier_kernels();
 #ifndef DASP_SIMT
-        asm volatile("" : "+r"(source));  // else the compiler finds it anew for each tile
+        asm volatile("" : "+r"(source));  // else the compiler computes it again for each tile
 #endif
 #pragma unroll 1
         for (; left > TILES; left -= TILES) {
@@ -144,7 +148,7 @@ struct Sums {
             for (int q = 0; q < TILES; ++q) add(slots.value(q, table), b[q], source);
             slots = next;
         }
-        Pack<X, PACK> b[TILES][PACKS] = {};  // its own, and set: else the loop has more instructions
+        Pack<X, PACK> b[TILES][PACKS] = {};  // a second array, and set: else the loop has more instructions
 #pragma unroll
         for (int q = 0; q < TILES; ++q)
             if (q < left) block.load<true>(slots.column[q], b[q]);
@@ -161,7 +165,7 @@ struct Sums {
         return zero == 0;
     }
 
-    // Adds entries alone, one by one.
+    // Adds the entries of tiles `tile` to last - 1 one by one, without the slots that hold none.
     __device__ __forceinline__ void add_entries(const RowBlocks& rows, long long tile, long long last,
                                                 const XBlock& block)
     {
@@ -184,7 +188,7 @@ struct Sums {
         }
     }
 
-    // Takes others in place of sums that are not finite.
+    // Replaces the sums that are not finite by others.
     __device__ __forceinline__ void replace(const Sums& others)
     {
 #pragma unroll
@@ -214,7 +218,7 @@ dasp_row_blocks(const unsigned long long* __restrict__ starts, const Index* __re
         const int left = last - start;
         Sums sums;
         sums.add(blocks, begin, end, XBlock{x + start + in_x, zeros, x_column, x_row, left - in_x});
-        wait_for_earlier_kernels();  // a row block of empty rows has not waited yet
+        wait_for_earlier_kernels();  // free: `add` has waited
         if (__any_sync(ALL_LANES, !sums.are_finite())) {
             Sums others;
             others.add_entries(blocks, begin, end, XBlock{x + start + in_y, zeros, x_column, x_row, left - in_y});

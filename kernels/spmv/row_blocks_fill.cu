@@ -1,18 +1,19 @@
-// A matrix in row blocks, as row_blocks.cu reads it, from CSR: 8 lanes merge the columns of 8 rows, so that a warp makes
-// 4 row blocks.
+// Makes row blocks, as row_blocks.cu reads them, from CSR: 8 lanes merge the columns of 8 rows, so that a
+// warp makes 4 row blocks.
 //
-// Each turn takes the least column that any row begins with, and the first entry of every row that begins with it. So
-// entries of one row keep their order, whether their columns rise or not, and equal ones stay apart.
+// Each round takes the least column among the next entries of the 8 rows, and the next entry of every row
+// that has this column. So the entries of a row keep their order, whether their columns rise or not, and
+// duplicates get slots of their own.
 //
-// Launch: one dimension, blocks of 512 threads, and at least 8 threads for each row block, of dasp_sample_offsets (any
-//     number of threads), then of dasp_count_tiles, then of dasp_fill_tiles.
-// indptr (rows + 1), indices (nnz), codes (nnz), or null where values are not stored.
-// places (8 row blocks): the row of each lane of each row block; dasp_count_tiles makes them.
-// starts (row blocks + 1): first tile of each row block, and how many there are; dasp_count_tiles makes them.
-// totals (2): 0 before; blocks that have counted, and then the tiles of all.
+// Launch: dasp_sample_offsets (any number of blocks), dasp_count_tiles, dasp_fill_tiles, one after the other;
+//     one dimension, blocks of 512 threads, and at least 8 threads for each row block.
+// indptr (rows + 1), indices (nnz). codes (nnz), or null if codes are not stored.
+// places (8 row blocks): the row of each lane of a row block, -1 past the last; dasp_count_tiles writes them.
+// starts (row blocks + 1): first tile of each row block, and the number of all; dasp_count_tiles writes them.
+// totals (2): 0 before; becomes the number of blocks that have counted, and the number of all tiles.
 // columns (4 tiles), masks (tiles), values (32 tiles), 0 before: see row_blocks.cu.
-// offsets (count * most): 16 rows of 128 entries, one row after the other.
-// Deterministic: every number has one writer, and the counts are added up by the last block in their order.
+// offsets (count, most): see dasp_sample_offsets.
+// Deterministic: every number has one writer, and the last block adds up the counts in their order.
 
 #include "csr/scan.cuh"
 #include "pack/codes.cuh"
@@ -24,13 +25,13 @@
 using Index = DASP_INDEX;
 
 constexpr int THREADS = 512, ROWS = 8;
-constexpr long long NONE = 0x7fffffffffffffffll;  // a column behind all others
+constexpr long long NONE = 0x7fffffffffffffffll;  // greater than every column
 
-// A row, from its next entry on: none of a row below 0.
+// A row, from its next entry on; a row below 0 has no entries.
 struct Row {
     const Index* indices;
     long long next, end;
-    long long column, after;  // of the next entry, and of the one behind it
+    long long column, after;  // columns of the next entry, and of the one after it; NONE past the last
 
     __device__ Row(const long long* indptr, const Index* indices, long long row)
         : indices(indices), next(row >= 0 ? indptr[row] : 0), end(row >= 0 ? indptr[row + 1] : 0),
@@ -45,9 +46,9 @@ struct Row {
     }
 };
 
-// Which row of a grid stands where, PAD behind the last: boxes of 2 x 2 x 2, where a grid has room for them, follow each
-// other along lines. A line has `line` rows and a plane `plane`; 0 for a matrix that is no grid, whose rows keep
-// their order.
+// The row at a position, -1 past the last. In a grid, boxes of 2 x 2 x 2 rows, or fewer at its end, follow
+// each other along lines. A line has `line` rows, a plane has `plane`; 0 for a matrix that is no grid, whose
+// rows keep their order.
 __device__ __forceinline__ long long row_at(long long position, long long line, long long plane, long long rows)
 {
     if (position >= rows) return -1;
@@ -121,8 +122,9 @@ dasp_fill_tiles(const long long* __restrict__ indptr, const Index* __restrict__ 
     }
 }
 
-// How far behind the diagonal the first `most` entries of `count` of the rows lie, 0 for one on it or before. Multiples of
-// the golden ratio spread rows evenly, and over the lines and planes of a grid whatever its size.
+// offsets (count, most): for the first `most` entries of each of `count` rows, the column minus the row; 0 if
+// it is not positive, or if there is no entry. Multiples of the golden ratio choose rows that are evenly
+// spread, also over the lines and planes of a grid of any size.
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_sample_offsets(const long long* __restrict__ indptr, const Index* __restrict__ indices, long long rows,
                     long long count, long long most, Count* offsets)

@@ -1,5 +1,5 @@
-// Ends when the kernels before it in the stream have ended and what they wrote is in memory, so that a product behind it,
-// which may start early and reads its plan at once, finds what they wrote there.
+// Ends when the kernels before it in the stream have ended and their writes are in memory. A product after it
+// may start early and reads its plan at once: it finds the plan that those kernels wrote.
 //
 // Launch: one thread.
 

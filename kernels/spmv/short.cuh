@@ -1,4 +1,4 @@
-// Rows of 1 to 4 entries: a unit of 32 results comes from tile rows that hold one row or two pieces.
+// Rows of 1 to 4 entries: a unit of 32 results comes from tile rows that hold one row of the matrix or two.
 #pragma once
 
 #include "spmv/tile.cuh"
@@ -16,17 +16,17 @@ struct ShortPart {
     long long singles;
 };
 
-// Units that a warp takes, with the loads of all in flight before the first product: with one, it
+// Units that a warp takes, with the loads of all in flight before the first product: with one unit a warp
 // mostly waits.
 constexpr int UNITS = 2;
 
-// Tiles of a unit: two of pairs, whose rows hold two pieces each, or four of fours.
+// Tiles of a unit: two of pairs, whose tile rows hold two rows each, or four of fours.
 constexpr int PAIR_TILES = 2;
 constexpr int FOUR_TILES = 4;
 
 __host__ __device__ constexpr long long warps_for(long long units) { return (units + UNITS - 1) / UNITS; }
 
-// What a lane holds of the tiles of a unit, and the row whose sum it stores; pads if there is no such unit.
+// A lane's slots in the tiles of a unit, and the row whose sum it stores; pads if there is no such unit.
 template <int TILES> struct Unit {
     Index row;
     Factor a[TILES];
@@ -62,8 +62,8 @@ template <int TILES> struct Unit {
     }
 };
 
-// Tile rows of two pieces: slots [0, split) and [split, 4). Each piece is multiplied with the other one's
-// slots put to zero, values too, so that an Inf there cannot spoil it.
+// Tile rows that hold two rows: one in slots [0, split), the other in slots [split, 4). Each row is
+// multiplied with x and values of the other one's slots set to zero, so that an Inf there cannot spoil it.
 __device__ __forceinline__ void multiply_pairs(const Unit<PAIR_TILES>& unit, int split, const Result& result)
 {
     const bool first = lane_id() % TILE_COLUMNS < split;
@@ -107,7 +107,7 @@ __device__ __forceinline__ void multiply_singles(const ShortPart& part, const X*
     for (int u = 0; u < UNITS; ++u) result.store(row[u], multiply_add(a[u], b[u], Sum(0)));
 }
 
-// A warp's work in the short part: its number among the part's warps says which section it is in.
+// Multiplies the units of one warp: its number among the warps of the short part says in which section.
 __device__ __forceinline__ void multiply_short(const ShortPart& part, const X* x, const Result& result,
                                                long long warp)
 {

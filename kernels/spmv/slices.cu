@@ -2,23 +2,24 @@
 //
 // A slice has 32 / T rows, T lanes to a row, and runs of 32 slots called steps: slot l of step k is entry
 // k T + l % T of the slice's row l / T, and lane l multiplies it. The first `segments` slices are segments
-// of rows too long for a slice, T = 32, and the warp of a row's last segment adds its partials.
+// of rows too long for a slice, T = 32, and the warp of a row's last segment adds the row's partial sums.
 //
 // Launch: one dimension, blocks of DASP_THREADS threads, and at least as many warps as slices. The arrays of the
 //     plan are constant, and are read before the kernels that come earlier in the stream have ended.
-//     DASP_DOT, no segments: any number of warps, which take slices by turns; or `run` of them each, those of a block
-//     lying together.
-// headers (slices): first step, first position (of a segment: its number row by row), first block of 32
+//     With DASP_DOT and no segments any number of warps will do: they take slices in turn; or, if `run` is
+//     not 0, each takes `run` slices, and those of a block are neighbours.
+// headers (slices): first step, first position (of a segment: its number, row by row), first block of 32
 //     bytes of deltas, and from the lowest bit steps (12), full steps (12, not read here), log2 T (3), width (2).
-// bases (steps): what a step's deltas are added to. deltas: of each slice in its width, 0, 8, 16 or 32
-//     bits; all bits set is a pad, which reads no x and takes part in no sum; in width 0 it is the lane.
-// values (32 * steps): as the matrix's type or coded (DASP_CODING); table: what codes stand for.
-// rows (positions): the caller's rows; not read if `identity`, when position p is row p.
+// bases (steps): the column to which a step's deltas are added. deltas: those of each slice in its width, 0,
+//     8, 16 or 32 bits. A delta with all bits set is a pad, which reads no x and takes part in no sum. Deltas
+//     of width 0 are the numbers of the lanes, and are not stored.
+// values (32 * steps): in the matrix's type or as codes (DASP_CODING); table: the values of the codes.
+// rows (positions): the caller's row at each position; not read if `identity`: position p is row p.
 // long_rows (r), segment_offsets (r + 1), segment_rows (segments): see dasp/formats/sell/pattern.py.
 // partials (MESSAGES * segments), tickets (1): see partial.cuh.
 // x (n) is read through the cache and everything else is streamed past it. y (m) is written once for every
 // row. Equal inputs give equal bits: every sum has a fixed order.
-// DASP_DOT 1: y'w is left too, and beta is 0: see dot.cuh. DASP_DOT 2: and y'y.
+// DASP_DOT 1: leaves the sums of y'w too (see dot.cuh), and beta is 0. DASP_DOT 2: also those of y'y.
 
 #include "spmv/partial.cuh"
 #include "spmv/slices.cuh"
@@ -36,14 +37,14 @@
 #define DOT_PARAMETERS
 #endif
 
-// DASP_REGISTERS: of a lane, at most; else the compiler decides, as it does where dot products take some too.
+// DASP_REGISTERS: the most registers of a lane. Without it, and with DASP_DOT, the compiler decides.
 #if defined(DASP_REGISTERS) && !DASP_DOT
 #define BOUNDS DASP_THREADS, 65536 / DASP_REGISTERS / DASP_THREADS
 #else
 #define BOUNDS DASP_THREADS
 #endif
 
-// Fewer take fewer registers, and let more warps run, which pays where slices have few steps.
+// Fewer steps take fewer registers, so that more warps run, which pays where slices have few steps.
 constexpr int IN_FLIGHT = DASP_IN_FLIGHT;
 
 // Adds STEPS steps, all loads before the first product.
@@ -81,7 +82,7 @@ __device__ __forceinline__ void add_steps(const Slices& slices, const X* x, long
     for (int k = 0; k < STEPS; ++k) sum = multiply_add(a[k], convert<Operand>(b[k]), sum);
 }
 
-// Adds the last STEPS steps; nothing is compiled for more of them than can be left.
+// Adds the last STEPS steps. At most IN_FLIGHT - 1 can be left: nothing is compiled for more.
 template <int STEPS, class Delta>
 __device__ __forceinline__ void add_last(const Slices& slices, const X* x, long long step, const Delta* deltas,
                                          Sum& sum)
@@ -89,8 +90,8 @@ __device__ __forceinline__ void add_last(const Slices& slices, const X* x, long 
     if constexpr (STEPS < IN_FLIGHT) add_steps<STEPS>(slices, x, step, deltas, sum);
 }
 
-// The sum of a row of a slice with deltas of a type, in each of its lanes. The last steps have a body for each number of
-// them, so that no load is issued for a step that does not exist.
+// The sum of this lane's row of a slice with deltas of type Delta, in each lane of the row. Each number of
+// last steps has a body of its own, so that no load is issued for a step that does not exist.
 template <class Delta>
 __device__ __forceinline__ Sum sum_of_slice(const Slices& slices, const X* x, const uint4& header)
 {
@@ -115,7 +116,7 @@ __device__ __forceinline__ Sum sum_of_slice(const Slices& slices, const X* x, co
     return sum;
 }
 
-// The sum of a row of the slice that a header describes, in each of the row's lanes.
+// The sum of this lane's row of the slice that a header describes, in each lane of the row.
 __device__ __forceinline__ Sum sum_of_slice(const Slices& slices, const X* x, const uint4& header)
 {
     switch (width_of(header)) {

@@ -1,5 +1,4 @@
-// A slot of a slice as it is stored, and as it is multiplied: its column and its value. slices.cu says which
-// arrays hold them, and how.
+// The column and the value of a slot of a slice, as stored and as multiplied. slices.cu describes the arrays.
 #pragma once
 
 #include "header.cuh"
@@ -29,11 +28,11 @@ struct Slices {
     const Value* table;
 };
 
-// Pads have the value 0 unless a code stands for their value: then they must be left out.
+// True if the code of a pad stands for some value, so that pads must be left out; else a pad's value is 0.
 constexpr bool CODED = DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING_EQUAL;
 
-// DASP_KEEP: the share of deltas and values that stays in the second-level cache from one product to the next. Not
-// where a dot product is left too: the hints take registers.
+// DASP_KEEP: the share of deltas and values that stays in the second-level cache from one product to the
+// next. It is not used with DASP_DOT: the hints take registers.
 template <class T> __device__ __forceinline__ T load_plan(const T* address)
 {
 #if defined(DASP_KEEP) && !DASP_DOT
@@ -43,7 +42,7 @@ template <class T> __device__ __forceinline__ T load_plan(const T* address)
 #endif
 }
 
-// A slot's value as it is stored; any, where it is not.
+// The code of a slot; 0 if codes are not stored.
 __device__ __forceinline__ Code load_code(const Code* code)
 {
 #if DASP_CODING == CODING_EQUAL
@@ -53,7 +52,7 @@ __device__ __forceinline__ Code load_code(const Code* code)
 #endif
 }
 
-// What it stands for.
+// The value that a code stands for, ready to be multiplied.
 __device__ __forceinline__ Factor factor_of(Code code, const Value* table)
 {
 #if DASP_CODING == CODING_EQUAL
@@ -70,14 +69,14 @@ __device__ __forceinline__ Factor load_value(const Slices& slices, long long slo
     return factor_of(load_code(slices.values + slot), slices.table);
 }
 
-// The column of a base and a delta, PAD where the delta says so.
+// The column base + delta, PAD if all bits of the delta are set.
 template <class Delta> __device__ __forceinline__ Index column_of(Index base, Delta delta)
 {
     const Index column = base + Index(delta);
     return delta == Delta(-1) ? PAD : column;
 }
 
-// The column of a slot in a step, PAD for a pad. Delta is the type of the slice's deltas.
+// The column of a slot in the step that has this base and these deltas, PAD for a pad.
 template <class Delta>
 __device__ __forceinline__ Index load_column(const Index* base, const Delta* deltas, int slot = lane_id())
 {

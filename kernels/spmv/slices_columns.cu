@@ -1,32 +1,35 @@
 // Y = alpha A X + beta Y for a matrix in slices and an X of several columns: one warp multiplies one slice by a
-// column block of COLUMNS columns, and then by the next column block that is its own.
+// column block of COLUMNS columns, and then by its next column block.
 //
 // Lane l loads slot l of a step, as in slices.cu, where the arrays of a plan are described. Then LANES lanes,
-// a group, share the slots that they loaded: slot by slot, each of them reads PACK neighbouring columns of the
-// slot's row of X at a time, so that a group reads a run of LANES * PACK columns at once, and adds them to sums
-// of its own: of each of the group's slots and each of the lane's COLUMNS / LANES columns. Column
-// (i LANES + q) PACK + w of a column block is number i PACK + w in lane q of every group. With LANES 1 no lane
-// needs what another has loaded, and neighbouring lanes read neighbouring rows.
+// a group, share the slots that they loaded: slot by slot, each lane reads PACK neighbouring columns of the
+// slot's row of X at a time, so that a group reads LANES * PACK neighbouring columns at once. A lane has a
+// sum for each of the group's slots and each of its own COLUMNS / LANES columns. Column (i LANES + q) PACK +
+// w of a column block is number i PACK + w in lane q of every group. With LANES 1 no lane needs the slots of
+// another, and neighbouring lanes read neighbouring rows.
 //
-// Launch: one dimension, blocks of DASP_THREADS threads; `parts` blocks that follow each other multiply the same
-//     slices, column block t in part t % parts. The arrays of the plan are read before the kernels that come earlier
+// Launch: one dimension, blocks of DASP_THREADS threads; `parts` consecutive blocks multiply the same slices,
+//     column block t in part t % parts. The arrays of the plan are read before the kernels that come earlier
 //     in the stream have ended.
-// x: element (i, j) of X (n, columns) lies i x_row bytes and j x_column elements behind it; y of Y (m, columns)
-//     i y_row + j y_column elements. With LANES or PACK above 1, x_column is 1; with PACK each run of PACK columns
-//     is aligned to its size; with Y_PACK the same of y.
-// zeros: a row of zeros as long as a column block, aligned to 16 bytes: what lanes read for a pad.
+// x: element (i, j) of X (n, columns) lies i x_row bytes and j x_column elements after x. y: element (i, j)
+//     of Y (m, columns) lies i y_row + j y_column elements after y. With LANES or PACK above 1, x_column is
+//     1. With PACK above 1, each run of PACK columns of X is aligned to its size; so is that of Y with Y_PACK
+//     above 1.
+// zeros: a row of zeros as long as a column block, aligned to 16 bytes, that lanes read for a pad.
 // first, last: the columns of this launch, first <= j < last; with WHOLE a multiple of COLUMNS of them.
-// partials (segments, columns): of each segment, row by row, and each column; dasp_segments_columns adds them.
+// partials (segments, columns): the partial sum of each segment, row by row, and each column;
+//     dasp_segments_columns adds them.
 //
-// Y is written once. Equal inputs give equal bits, and a column's are the same whatever COLUMNS, LANES, PACK, the
-// strides and the other columns: a slot is summed step by step, then neighbouring slots of a row pairwise.
+// Y is written once. Equal inputs give equal bits, and the bits of a column do not depend on COLUMNS, LANES,
+// PACK, the strides or the other columns: a slot is summed step by step, then neighbouring slots of a row
+// pairwise.
 
 #include "spmv/slices.cuh"
 
-// Where lanes share slots, and where a lane loads several columns at once, columns of X lie beside each other.
+// Columns of X lie beside each other if lanes share slots, or if a lane loads several columns at once.
 #define DASP_NEAR (DASP_LANES * DASP_PACK > 1)
-// A lane without a column reads what the first lane of its group does, if it has one load of a row: that then depends on
-// nothing but the row.
+// A lane without a column reads the columns of its group's first lane, if lanes have one load of a row:
+// whether to load then depends on the row alone.
 #define DASP_FILLED (DASP_WHOLE || DASP_COLUMNS == DASP_LANES * DASP_PACK)
 #include "spmv/column_blocks.cuh"
 
@@ -43,18 +46,19 @@
 
 constexpr int STEPS = DASP_STEPS;
 constexpr int SHARE = DASP_SHARE;
-constexpr int SLOTS = LANES / SHARE;  // of a group
+constexpr int SLOTS = LANES / SHARE;  // of a group, in one warp
 constexpr int SLOTS_OF_WARP = 32 / SHARE;
 constexpr int EACH = STEPS / SHARE;  // slots of a chunk that a lane loads
 
 static_assert(SLOTS * SHARE == LANES && EACH * SHARE == STEPS, "warps share steps and slots evenly");
 static_assert(SHARE == 1 || DASP_THREADS == 32 * SHARE, "a shared slice has a block of its own");
 
-// Which of the warps that share a slice this one is.
+// The number of this warp among those that share a slice.
 __device__ __forceinline__ int share() { return SHARE == 1 ? 0 : threadIdx.x / 32; }
 
-// Steps of a slot whose rows of X are loaded at once, all columns of each, and slots of which so many are: several where
-// steps are few, and a lane has one load of a row; with more, columns of several slots take registers that are not there.
+// AT_ONCE: steps of a slot whose rows of X, all columns of each, are loaded at once. TOGETHER: slots that are
+// loaded at once; several if steps are few and a lane has one load of a row. With more loads of a row,
+// several slots would take too many registers.
 constexpr int AT_ONCE = power_of_two(DASP_LOADS / PACKS, STEPS);
 constexpr int TOGETHER = PACKS > 1 || STEPS % AT_ONCE ? 1 : power_of_two(DASP_LOADS / STEPS, SLOTS);
 
@@ -63,13 +67,13 @@ struct Slots {
     Index column[EACH];
     Factor a[EACH];
 
-    // The number in the chunk of the step of slot i of this lane.
+    // The step, counted in the chunk, of slot i of this lane.
     static __device__ __forceinline__ int step_of(int i)
     {
         return SHARE == 1 ? i : i * SHARE + lane_id() / SLOTS_OF_WARP;
     }
 
-    // The number in the slice of this lane's slots.
+    // The number, counted in a step, of each slot of this lane.
     static __device__ __forceinline__ int number()
     {
         return SHARE == 1 ? lane_id() : share() * SLOTS_OF_WARP + lane_id() % SLOTS_OF_WARP;
@@ -91,7 +95,7 @@ struct Slots {
         }
     }
 
-    // Those of a slice from its step `first` on.
+    // Loads the slots of a slice from its step `first` on.
     __device__ __forceinline__ void load(const Slices& slices, const uint4& header, int first)
     {
         const int left = steps_of(header) - first, width = width_of(header);
@@ -106,8 +110,8 @@ struct Slots {
     }
 };
 
-// STEPS numbers of each of a warp's slots where other lanes read them, in few words; a gap behind a group's slots, so
-// that groups read from different banks.
+// STEPS numbers of each of a warp's slots, where other lanes read them in few words. A gap follows the slots
+// of each group, so that groups read from different banks.
 template <class T> struct Shelf {
     static constexpr int BYTES = STEPS * sizeof(T);
     static constexpr int WIDTH = BYTES > 8 ? 16 : BYTES > 4 ? 8 : 4;
@@ -141,13 +145,13 @@ template <class T> struct Shelf {
     }
 };
 
-// The slots of all lanes where other lanes read them: shared memory, if lanes share slots.
+// The slots of all lanes of a warp, in shared memory, where other lanes read them if lanes share slots.
 struct Stage {
     Shelf<Index> column;
     Shelf<Factor> a;
 };
 
-// What this lane multiplies of a chunk of STEPS steps.
+// The slots of a chunk of STEPS steps that this lane multiplies.
 struct Chunk {
 #if DASP_LANES == 1
     Slots slots;
@@ -174,7 +178,7 @@ struct Chunk {
 #else
         Slots slots;
         slots.load(slices, header, first);
-        __syncwarp();  // else another lane still reads what it is overwritten by
+        __syncwarp();  // else another lane still reads the slots that are overwritten
         stage->column.put(slots.column);
         stage->a.put(slots.a);
         __syncwarp();
@@ -230,13 +234,13 @@ struct Sums {
 #pragma unroll
                         for (int p = 0; p < PACKS; ++p) add(slot + j, p, a[k], b[j][k][p]);
                 }
-                if (LANES > 1) __syncwarp();  // nor the next loads before products: registers
+                if (LANES > 1) __syncwarp();  // else it moves the next loads before products: registers
             }
     }
 
     // Adds neighbouring slots until each row of 2^shift slots has one sum: of[r] is that of the group's row
-    // r, and of a row of several groups the first of them has the sum. `room`: where the warps that
-    // share a slice exchange them.
+    // r; the sum of a row of several groups is in the first of them. `room`: memory in which the warps that
+    // share a slice exchange sums.
     __device__ __forceinline__ void add_neighbours(int shift, Sum (*room)[LANES][OWN])
     {
         int level = 0;
@@ -254,7 +258,7 @@ struct Sums {
         if (32 < lanes && SHARE > 1) add_shares(lanes / 32, room);
     }
 
-    // Adds what so many neighbouring warps have, of which the first one has the sum then.
+    // Adds the sums of each `warps` neighbouring warps; the first of them then has the result.
     __device__ __forceinline__ void add_shares(int warps, Sum (*room)[LANES][OWN])
     {
         if (lane_id() < LANES)
@@ -276,11 +280,11 @@ struct Sums {
                 of[0][v] = sums[0];
             }
         }
-        __syncthreads();  // else the next column block's overwrite what is still read
+        __syncthreads();  // else the sums of the next column block overwrite those that are still read
     }
 };
 
-// Adds a slice to the sums. `loaded`: the step from which on the chunk was loaded last, -1 if it never was.
+// Adds a slice to the sums. `loaded`: the first step of the chunk that was loaded last, -1 if there was none.
 __device__ __forceinline__ void add_slice(Sums& sums, Chunk& chunk, int& loaded, const Slices& slices,
                                           const uint4& header, const XBlock& block)
 {
@@ -297,7 +301,8 @@ __device__ __forceinline__ void add_slice(Sums& sums, Chunk& chunk, int& loaded,
     }
 }
 
-// Writes the rows of a slice; `row` is the caller's row of the slice's row l in lane l, PAD if there is none.
+// Writes the rows of a slice. row, in lane l: the caller's row that is the slice's row l, PAD if there is
+// none.
 __device__ __forceinline__ void store_rows(const Sums& sums, int shift, Index row, const YBlock& block)
 {
     const int group = share() * SLOTS_OF_WARP + lane_id() / LANES * SLOTS;
@@ -365,7 +370,8 @@ dasp_slices_columns(const uint4* __restrict__ headers, const Index* __restrict__
     }
 }
 
-// One warp adds the partials of one long row and one column, in the order of partial.cuh.
+// Launch: one dimension, blocks of DASP_THREADS threads. One warp adds the partial sums of one long row and
+// one column, in the order of partial.cuh. count: long rows.
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_segments_columns(const Index* __restrict__ long_rows, const Index* __restrict__ segment_offsets,
                       long long count, Y* y, const Sum* partials, long long y_column, int y_row, int columns,

@@ -1,18 +1,19 @@
 // The product of one 8 x 4 tile with the x of its slots, and sums over tiles.
 //
-// Slot l of a tile is row l/4, column l%4, and it is what lane l holds, together with x at that slot's
-// column. Row r of the tile meets its own x only: as B's column r on the tensor core, where just the
-// diagonal of C means anything, or as one multiply-add per lane without it.
+// Slot l of a tile is row l/4, column l%4. Lane l holds it, together with x at that slot's column. Row r of
+// the tile is multiplied by its own x only: on the tensor core this x is B's column r, and only the diagonal
+// of C has a meaning; without it each lane does one multiply-add.
 //
-// And the types in the arithmetic of every product y = alpha A x + beta y:
+// And the types in every product y = alpha A x + beta y:
 //
-//     Value   in which A is stored (where it is not coded: spmv/slices.cu)
+//     Value   of A as it is stored, unless it is coded (spmv/slices.cu)
 //     X       of x
 //     Sum     of every product and sum, of alpha and of beta
 //     Y       of y
 //
-// Values and x are made ready for a Sum where they are loaded, real numbers as real ones, and a sum is made Y where it
-// is stored, so nothing between knows more than one type. What a type is, and can do, stands in number.cuh.
+// Values and x are converted for a Sum when they are loaded, real numbers to real ones, and a sum is
+// converted to Y when it is stored, so code between the two knows one type only. number.cuh defines all
+// types.
 #pragma once
 
 #include "mma.cuh"
@@ -50,16 +51,16 @@ using X = DASP_X;
 using Sum = DASP_SUM;
 using Y = DASP_Y;
 
-// What a value, and a number of x, is made to be multiplied: Sum, or its real part's type if it is real.
+// The types to which values and x are converted to be multiplied: Sum, or its real type if they are real.
 using Factor = Multiplied<Sum, Value>;
 using Operand = Multiplied<Sum, X>;
 
-// A sum is so many messages of these bits: one, or one for each part.
+// A sum is sent as MESSAGES words of type Bits: one, or one for each part of a complex number.
 using Real = Parts<Sum>::Real;
 using Bits = decltype(bits_of(Real()));
 constexpr int MESSAGES = Parts<Sum>::are_two ? 2 : 1;
 
-// A signalling NaN, which no arithmetic gives: stands for a sum, or a part of one, that is not there.
+// A signalling NaN, which no arithmetic gives: stands for a message that has not come.
 constexpr Bits ABSENT = sizeof(Bits) == 8 ? Bits(0x7ff4da5f00000000ull) : Bits(0x7fa0da5f);
 
 using Index = DASP_INDEX;

@@ -1,11 +1,10 @@
-// Copies a matrix of any strides to one that lies row by row, or back to one that lies column by column: DASP_TO_ROWS
-// says which.
+// Copies a matrix of any strides to one stored row by row (DASP_TO_ROWS 1), or such a matrix back (0).
 //
 // Launch: one dimension, blocks of 256 threads. A block copies a tile of ROWS rows and COLUMNS columns through shared
-//     memory, so that both sides are read and written by runs of neighbouring addresses; blocks that follow each other
-//     have the `pieces` of the same rows. A thread has all its loads in flight before its first store.
-// rows_of: element (i, j) at i wide + j, with zeros behind the last column after a copy to rows. columns_of: at
-//     i row + j column. Numbers are copied as DASP_BYTES bytes: every bit is kept.
+//     memory, so that both sides are read and written by runs of neighbouring addresses; `pieces` consecutive
+//     blocks have the tiles of the same rows. A thread has all its loads in flight before its first store.
+// rows_of: element (i, j) at i wide + j; after a copy to rows, zeros follow the last column. columns_of:
+//     element (i, j) at i row + j column. Numbers are copied as DASP_BYTES bytes: every bit is kept.
 
 #include "warp.cuh"
 
@@ -19,7 +18,7 @@
 #error "define DASP_BYTES: of a number, 2, 4, 8 or 16"
 #endif
 
-// So many bytes.
+// A word of BYTES bytes.
 template <int BYTES> struct Words;
 template <> struct Words<2> { using Type = unsigned short; };
 template <> struct Words<4> { using Type = unsigned; };
@@ -33,7 +32,7 @@ constexpr int EACH = 32 / DASP_BYTES;           // numbers of a thread
 constexpr int ROWS = THREADS * EACH / COLUMNS;  // of a tile
 constexpr int PITCH = COLUMNS + 1;              // from row to row of it: odd, so that a column's lie in all banks
 
-// Where a number stands in a tile: the numbers of a thread follow each other in a column, or in a row.
+// The place in a tile of a thread's number e: neighbouring threads have neighbours in a column, or in a row.
 struct Place {
     int row;
     int column;
