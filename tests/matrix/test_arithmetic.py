@@ -191,8 +191,9 @@ def test_functions_of_values_are_numpys(layout, dtype, kind, device):
         # A GPU divides complex numbers in its own way, and adds up in an order that may hang on the coding.
         exactly = device == "cpu"
         assert_same_numbers(got._values(), want._values(), exactly or data.dtype.kind != "c")
-        rounded_in = got.dtype if data.dtype.kind == "c" else None
-        assert_same_numbers(got @ A.asarray(x), want @ A.asarray(x), exactly, rounded_in)
+        if got.dtype == A.dtype:  # products of other types would be compiled for this test alone
+            rounded_in = got.dtype if data.dtype.kind == "c" else None
+            assert_same_numbers(got @ A.asarray(x), want @ A.asarray(x), exactly, rounded_in)
         mine = [array for array in arrays_of(got.plan.values) if array.size]
         assert not any(np.may_share_memory(here(a), here(b)) for a in mine for b in arrays_of(A.plan.values))
 
