@@ -1,1 +1,1 @@
-"""The `dasp` command: a module a sub-command."""
+"""The `dasp` command and the modules of its sub-commands."""

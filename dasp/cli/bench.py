@@ -42,7 +42,7 @@ DTYPES = "float64", "float32", "float16", "bfloat16", "complex64", "complex128"
 """Types of sparse matrices: the names in `dasp.runtime.dtypes.TABLE`, which is not loaded for `--help`."""
 
 Row = dict[str, Any]
-"""The findings about a matrix: text, and numbers, NaN for an unknown one."""
+"""The results for a matrix: texts and numbers, NaN for an unknown number."""
 
 
 def add_bench(subparsers: Subparsers) -> None:
@@ -84,7 +84,7 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Run `dasp bench`; 0 when every product is right, 1 when one is wrong."""
+    """Run `dasp bench`; return 0 if every product is right, else 1."""
     from dasp.cli.devices import TimedHost, open_device
     from dasp.cli.measure import as_float
     from dasp.io.matrices import load_matrix
@@ -106,7 +106,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value as JSON has it, which holds no NaN and no infinity."""
+    """Return a value for JSON, which has no NaN and no infinity: None and "never" in their place."""
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return None if math.isnan(value) else "never"
@@ -134,12 +134,12 @@ def measure_matrix(
     *,
     seed: int = 0,
 ) -> Row:
-    """Plan, verify and time one matrix of SciPy; return the findings.
+    """Plan, verify and time one matrix of SciPy; return the results.
 
     Raises
     ------
     ValueError
-        If it holds NaN or infinity: there is no bound on the rows of such a product.
+        If the matrix holds NaN or infinity: the rows of its product have no error bound.
     """
     import numpy as np
 
@@ -177,7 +177,7 @@ def measure_matrix(
 
 
 def report(rows: list[Row]) -> str:
-    """Return the table of some rows, their means, and what did not run."""
+    """Return the table of some rows, their mean speed-up, and the baselines that did not run."""
     from dasp.cli.report import Table, geometric_mean, products, significant
 
     def figure(name: str) -> Callable[[Row], str]:

@@ -1,6 +1,6 @@
-"""The devices on which `dasp bench` times products, and what a user would call there in place of a plan.
+"""The devices on which `dasp bench` times products, and the baselines on each.
 
-On a CPU that is SciPy's product and a loop of Numba, on a GPU CuPy's product.
+The baselines are SciPy's product and a loop of Numba on a CPU, and CuPy's product on a GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 Makers = dict[str, Callable[[], Candidate]]
-"""What makes a baseline, by its name; it raises where the baseline does not run."""
+"""Functions that make baselines, by name; one raises if its baseline does not run."""
 
 
 def _refuse_halves(dtype: np.dtype[Any], name: str) -> None:
@@ -35,13 +35,13 @@ def _refuse_halves(dtype: np.dtype[Any], name: str) -> None:
 
 
 def scipy_candidate(csr: csr_array, x: Array) -> Candidate:
-    """Return SciPy's `csr @ x`: one thread, a new y at every product; RuntimeError for halves."""
+    """Return SciPy's `csr @ x`: one thread, a new y at every product; RuntimeError for half precision."""
     _refuse_halves(x.dtype, "SciPy")
     return Candidate("scipy", lambda: csr @ x)
 
 
 def cupy_candidate(csr: csr_array, x: Array) -> Candidate:
-    """Return CuPy's `A @ x`, called from Python; RuntimeError for halves."""
+    """Return CuPy's `A @ x`, called from Python; RuntimeError for half precision."""
     from cupyx.scipy.sparse import csr_matrix
 
     _refuse_halves(x.dtype, "CuPy")
@@ -51,7 +51,7 @@ def cupy_candidate(csr: csr_array, x: Array) -> Candidate:
 
 @cache
 def _compile_row_loop() -> Callable[..., None]:
-    """Return a compiled y = A x that goes row by row; the threads share the rows in equal counts."""
+    """Return a compiled loop over rows for y = A x; all threads get equally many rows."""
     import numba
 
     from dasp.runtime.cpu.compile import jit
@@ -68,7 +68,7 @@ def _compile_row_loop() -> Callable[..., None]:
 
 
 def numba_candidate(csr: csr_array, x: Array) -> Candidate:
-    """Return the plain loop over rows by Numba; RuntimeError for halves."""
+    """Return Numba's plain loop over rows; RuntimeError for half precision."""
     _refuse_halves(x.dtype, "Numba")
     multiply = _compile_row_loop()
     y = np.empty(csr.shape[0], dtype=x.dtype)
@@ -81,12 +81,12 @@ def numba_candidate(csr: csr_array, x: Array) -> Candidate:
 
 
 class TimedHost:
-    """The host's cores.
+    """The cores of the host.
 
     Parameters
     ----------
     threads : int, optional
-        Threads for us and for every baseline that can use them; every core by default.
+        Threads of dasp and of every baseline that can use them; every core by default.
     seconds : float
         Time for the samples of each candidate.
     """
@@ -110,7 +110,7 @@ class TimedHost:
         return host_copy_bandwidth(self.threads)
 
     def vector(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the vector itself."""
+        """Return the vector, contiguous."""
         return np.ascontiguousarray(values)
 
     def synchronize(self) -> None:
@@ -121,7 +121,7 @@ class TimedHost:
         return {"scipy": lambda: scipy_candidate(csr, x), "numba_csr": lambda: numba_candidate(csr, x)}
 
     def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
-        """Time by the wall clock, in rounds."""
+        """Time candidates by the wall clock, in rounds."""
         return time_host(candidates, seconds=self._seconds, samples=samples)
 
 
@@ -152,7 +152,7 @@ class TimedGpu:
         return {"cupy": lambda: cupy_candidate(csr, x)}
 
     def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
-        """Time CUDA graphs."""
+        """Time candidates in CUDA graphs."""
         return time_cuda(candidates, samples=samples)
 
 
@@ -161,7 +161,7 @@ TimedDevice = TimedHost | TimedGpu
 
 
 def open_device(name: str, *, threads: int | None = None, seconds: float = 0.6) -> TimedDevice:
-    """Return the device of `--device`, a GPU made the current one.
+    """Return the device that `--device` names; make a GPU the current one.
 
     Raises
     ------

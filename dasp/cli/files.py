@@ -69,7 +69,7 @@ def add_fetch(subparsers: Subparsers) -> None:
 
 
 def _fetch(arguments: argparse.Namespace) -> int:
-    """Fetch what the command line names; 2 if anything failed."""
+    """Fetch the matrices that the command line names; return 2 if one failed, else 0."""
     from dasp.io.suitesparse import FetchError, choose
 
     chosen = choose(arguments.names, arguments.all or arguments.list, arguments.max_entries)
@@ -121,7 +121,7 @@ def _partition(arguments: argparse.Namespace) -> int:
     from dasp.io.matrices import load_matrix
 
     matrix = load_matrix(arguments.matrix, seed=arguments.seed)
-    # Ended by a signal, this process removes what it has written.
+    # Raise at SIGTERM, so that `write_parts` removes what it has written.
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         parts = distributed.write_parts(matrix, arguments.ranks, arguments.out)

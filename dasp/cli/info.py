@@ -1,4 +1,4 @@
-"""`dasp info`: a matrix, its row lengths and its plan, in text, as JSON and as a page with pictures."""
+"""`dasp info`: show a matrix, its row lengths and its plan, in text, as JSON and as a page with pictures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def add_info(subparsers: Subparsers) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         check_file("--html", arguments.html, (".html", ".htm"))
-        importlib.import_module("matplotlib")  # which is missed before any work
+        importlib.import_module("matplotlib")  # raises before any work if it is missing
     name = arguments.matrix
     matrix, planned, seconds = load_and_plan(arguments)
     if arguments.json:
@@ -75,7 +75,7 @@ def row_lengths(matrix: csr_array) -> NDArray[np.integer]:
 
 
 def describe(name: str, matrix: csr_array) -> str:
-    """Write the size of a matrix and the spread of its row lengths."""
+    """Return lines of text with the size of a matrix and the spread of its row lengths."""
     import numpy as np
 
     rows, columns = matrix.shape
@@ -118,7 +118,7 @@ def as_json(name: str, matrix: csr_array, planned: SpMatrix, milliseconds: float
 
 
 def length_classes(lengths: NDArray[np.integer]) -> list[tuple[int, int, int, int]]:
-    """Count rows by length, in classes that double from 5 on and follow the categories up to 4.
+    """Count rows by length, in one class each for 0 to 4, then in classes that double: 5-8, 9-16, 17-32.
 
     Returns
     -------
@@ -143,7 +143,7 @@ def length_classes(lengths: NDArray[np.integer]) -> list[tuple[int, int, int, in
 
 
 def histogram(lengths: NDArray[np.integer]) -> str:
-    """Draw the row lengths in text: rows as a bar, their share of all entries as a number."""
+    """Return row lengths in text: for each class, a bar for its rows, and its share of all entries."""
     classes = length_classes(lengths)
     largest = max(1, *(rows for _, _, rows, _ in classes), 1)
     total = max(1, int(lengths.sum()))
@@ -196,20 +196,20 @@ $pictures
 def write_page(
     path: Path, name: str, summary: str, matrix: csr_array, planned: SpMatrix, format: str
 ) -> None:
-    """Measure a matrix and write its page, which needs no file beside it.
+    """Measure a matrix and write its page, which needs no other file.
 
     Parameters
     ----------
     path : pathlib.Path
     name : str
-        Of the matrix.
+        Name of the matrix.
     summary : str
-        Its name and size, and its row lengths, a line each.
+        The lines of `describe`.
     matrix : csr_array
     planned : SpMatrix
-        Of the matrix.
+        The same matrix, planned.
     format : str
-        In which it was asked to be planned.
+        The format that the user asked for.
     """
     from dasp import formats
 
@@ -242,13 +242,13 @@ def _measure(name: str, matrix: csr_array, planned: SpMatrix, format: str) -> st
 
 
 def draw_matrix(matrix: csr_array, shares: Mapping[str, Mapping[str, int]]) -> str:
-    """Draw row lengths, entries and the plan as an `<svg>` element that needs nothing from elsewhere.
+    """Return an `<svg>` element that shows row lengths, entries and the plan, and needs no other file.
 
     Parameters
     ----------
     matrix : csr_array
     shares : mapping
-        How the plan is shared out: what, then by which share how much, as the plan's format says it.
+        {quantity: {part of the plan: count}}, as `dasp.formats.shares` returns it.
     """
     text = io.StringIO()
 
@@ -302,7 +302,7 @@ def _draw_density(axes: Axes, matrix: csr_array) -> None:
 
 
 def _draw_plan(axes: Axes, shares: Mapping[str, Mapping[str, int]]) -> None:
-    """Draw a block of bars for each thing that is shared out, a bar a share, with its count beside it."""
+    """Draw a block of bars for each quantity: a bar for each part of the plan, with its count beside it."""
     axes.set_title("The plan")
     axes.set_xlabel("share")
     axes.set_xlim(0, 1.25)
@@ -324,7 +324,7 @@ def _draw_plan(axes: Axes, shares: Mapping[str, Mapping[str, int]]) -> None:
 
 
 def density_image(matrix: csr_array, pixels: int = 400) -> NDArray[np.float64]:
-    """Return the share of the places that hold an entry, in each cell of a grid laid over the matrix.
+    """Lay a grid over the matrix; return the share of each cell's places that hold an entry.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`dasp config` and `dasp warmup`: the devices and libraries of this machine, and what it has compiled."""
+"""`dasp config` and `dasp warmup`: list the devices and libraries of this machine, and compile for it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def show_config() -> None:
 
 
 def describe() -> dict[str, str]:
-    """Return the lines of `show_config`, each value by its name."""
+    """Return the values that `show_config` prints, by name."""
     works, reason = gpus.available()
     device = "cuda:0" if works else "cpu"
     libraries = "numpy", "scipy", "numba", "matplotlib", "threadpoolctl"
@@ -63,7 +63,7 @@ def describe() -> dict[str, str]:
 
 
 def _name_model(device: str) -> str:
-    """Return the name of the model by which choices are made for a device, or what is wrong with it."""
+    """Return the name of the cost model of a device, or the reason why it cannot be used."""
     try:
         return str(devices.find(device).find_cost_model(device).name)
     except ValueError as error:
@@ -82,7 +82,7 @@ def _find_version(name: str) -> str:
 DTYPES = "float64", "float32"
 
 MODELS = "poisson2d:200", "powerlaw:20000"
-"""A matrix of few values and even rows, and one of any values with short and long rows."""
+"""A matrix with few different values and even rows, and one with any values and short and long rows."""
 
 MOST_ITERATIONS = 30
 
@@ -119,7 +119,7 @@ def _warm_up(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _timed(name: str) -> Iterator[None]:
-    """Print how long something took."""
+    """Print the seconds that the block took."""
     start = time.perf_counter()
     yield
     print(f"{name:<40} {time.perf_counter() - start:6.2f} s", flush=True)
@@ -140,7 +140,7 @@ def _multiply(csr: csr_array, device: str) -> None:
 
 
 def _solve(csr: csr_array, device: str) -> None:
-    """Solve a system that is positive definite by each method, and by cg with preconditioners."""
+    """Solve a positive definite system by each method, and by cg with preconditioners."""
     import numpy as np
 
     import dasp

@@ -1,10 +1,10 @@
-"""The `dasp` command: finds the sub-commands, runs one, turns errors into one line and an exit status.
+"""The `dasp` command: run a sub-command; turn an error into one line and an exit status.
 
 A sub-command is a row of `COMMANDS`. Its module has a function `add_NAME(subparsers)`, which adds a parser
 and sets its default `run`, a function of the parsed arguments that returns the exit status: 0, or 1 if the
 work was done and its result is bad (no convergence, a wrong product). A user's mistake is raised as
-TypeError, ValueError or RuntimeError and becomes exit status 2 here. Only the module of the command that is
-asked for is imported, so that `dasp --help` needs neither Numba nor SciPy.
+TypeError, ValueError or RuntimeError and becomes exit status 2 here. Only the module of the given
+command is imported, so that `dasp --help` needs neither Numba nor SciPy.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
 PATIENCE = 2.0
-"""Seconds after which a rank ends that leaves a complaint to rank 0: a launcher ends all with the first that
-does."""
+"""Seconds that other ranks wait before they exit, while rank 0 reports an error: a launcher ends all ranks
+when one exits."""
 
 _EPILOG = """\
 A MATRIX is a file (.mtx, .mtx.gz, or .npz of scipy.sparse.save_npz), a name found in the folder that the
@@ -50,10 +50,9 @@ class UsageError(ValueError):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints are exceptions, so that they come out as one line like all others.
+    """A parser that raises its errors, so that `main` prints them on one line like all others.
 
-    Of several ranks that a launcher started only the first prints its help. That it cannot be printed is an
-    error, which argparse keeps to itself.
+    Of several ranks only rank 0 prints help. An error in printing it is raised, which argparse would hide.
     """
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
@@ -61,7 +60,7 @@ class _Parser(argparse.ArgumentParser):
             print(message, end="", file=file or sys.stderr)
 
     def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the usage and leaving the process."""
+        """Raise instead of printing the usage and ending the process."""
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
@@ -77,8 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         The exit status: 0; 1 if the work was done and its result is bad; 2 for a user's error, or for output
-        that cannot be written, reported as one line on stderr, by rank 0 alone if it is the same on all
-        ranks; 130 after Ctrl-C; 141 if the reader of our output went away.
+        that cannot be written; 130 after Ctrl-C; 141 if the reader of the output went away. An error is one
+        line on stderr, from rank 0 alone if all ranks raise it.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
@@ -87,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not debug:
                 warnings.showwarning = _show_warning
             status = _run([word for word in words if word != "--debug"])
-            if sys.stdout is not None:  # as it is where the caller closed it
+            if sys.stdout is not None:  # None if the caller closed it
                 sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -109,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _discard_output() -> None:
-    """Point stdout at nothing, so that Python's last flush does not complain of it again."""
+    """Point stdout at the null device, so that Python's last flush does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -117,7 +116,7 @@ def _run(words: list[str]) -> int:
     command = next((word for word in words if not word.startswith("-")), None)
     try:
         arguments, others = build_parser(command).parse_known_args(words)
-    except SystemExit as leaving:  # --help and --version print and leave
+    except SystemExit as leaving:  # --help and --version print and exit
         return leaving.code if isinstance(leaving.code, int) else 0
     if others:
         raise UsageError(f"unrecognized arguments: {' '.join(others)}; see dasp {command} --help")
@@ -126,7 +125,7 @@ def _run(words: list[str]) -> int:
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser: every command has a name and a summary, the one asked for its arguments too."""
+    """Return the parser: every command with its name and summary, `command` with its arguments too."""
     parser: argparse.ArgumentParser = _Parser(
         prog="dasp",
         description=str(dasp.__doc__).partition("\n")[0],

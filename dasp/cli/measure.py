@@ -1,10 +1,10 @@
-"""A product of a planned matrix: every row verified by a bound, then timed beside other libraries'.
+"""Verify every row of a planned matrix's product by an error bound, then time it beside baselines.
 
 A floating-point dot product of n entries in any order satisfies
 |got - want| <= gamma(n) sum_j |a_ij x_j| with gamma(n) = n u / (1 - n u) (Higham, Accuracy and Stability of
-Numerical Algorithms, 2nd edition, section 3.1). The check allows gamma(n_i + 2), the two more for a product
-that is scaled by alpha and added to beta y, and an absolute term for products that underflow. Each part of
-a complex product is a dot product of 2 n real numbers; one in half precision is summed in float32, and
+Numerical Algorithms, 2nd edition, section 3.1). The check allows gamma(n_i + 2), two more since a product may
+be scaled by alpha and added to beta y, and an absolute term for products that underflow. Each part of a
+complex product is a dot product of 2 n real numbers. A product in half precision is summed in float32 and
 rounded once.
 """
 
@@ -33,29 +33,29 @@ if TYPE_CHECKING:
     from dasp.matrix.matrix import SpMatrix
 
 OURS = "dasp"
-"""The timing of `A.matvec(x, out=y)`, which is what is compared."""
+"""The name of the timing of `A.matvec(x, out=y)`, which is the one that is compared."""
 
 OURS_NEW = "dasp_new"
-"""The timing of `A @ x`, called from Python, which makes a new y, as SciPy's and CuPy's does."""
+"""The name of the timing of `A @ x`, which is called from Python and makes a new y, as in SciPy and CuPy."""
 
 BY_A_CALL = ("scipy", "cupy")
-"""Baselines that are called from Python and make a new y; ours is called in the same way against them."""
+"""Baselines that are called from Python and make a new y; `pays_after` compares them with `OURS_NEW`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A product beside others of the same matrix, on one device.
+    """The timings of a product and of baselines for the same matrix, on one device.
 
     Attributes
     ----------
     verified : Verification
-        The check of our product; where it failed, nothing was timed.
+        The check of dasp's product; if it failed, nothing was timed.
     timings : dict of str to Timing
-        By name: ours, then the baselines.
+        By name: dasp's, then the baselines'.
     setup_ms : dict of str to float
         Milliseconds that each baseline needs once.
     missing : dict of str to str
-        By name, why a baseline did not run, or that it was wrong.
+        By name, why a baseline was not timed: it did not run, or was wrong.
     """
 
     verified: Verification
@@ -64,7 +64,7 @@ class Comparison:
     missing: dict[str, str] = field(default_factory=dict)
 
     def us(self, name: str) -> float:
-        """Return the microseconds that are compared for a timing; NaN where it is missing."""
+        """Return the microseconds that are compared for a timing; NaN if it is missing."""
         return self.timings[name].us if name in self.timings else math.nan
 
     @property
@@ -78,7 +78,7 @@ class Comparison:
         return min(self.baselines, key=self.us, default="")
 
     def pays_after(self, plan_ms: float, name: str) -> float:
-        """Return after how many products a plan has paid against a baseline that was timed."""
+        """Return the number of products after which a plan has paid, against a baseline that was timed."""
         ours = self.us(OURS_NEW if name in BY_A_CALL else OURS)
         return break_even(plan_ms, ours, self.setup_ms.get(name, 0.0), self.us(name))
 
@@ -101,16 +101,16 @@ def compare(
         The same matrix.
     device : TimedDevice
     make : callable
-        Returns the makers of the baselines for x, shape (n,), on the device.
+        Takes x, shape (n,), on the device; returns the makers of the baselines.
     seed : int
-        Of x, drawn from the standard normal distribution.
+        Seed of x, which is drawn from the standard normal distribution.
     samples : int, optional
-        Timed samples of each candidate, instead of as many as the device thinks right.
+        Timed samples of each candidate; by default the device chooses their number.
 
     Returns
     -------
     Comparison
-        With timings only if our product is right in every row. A baseline that is wrong is missing.
+        Has timings only if dasp's product is right in every row. A baseline that is wrong is missing.
     """
     given = random_vector(csr.shape[1], csr.dtype, seed)
     reference = reference_product(csr.data, csr.indices, csr.indptr, given)
@@ -138,7 +138,7 @@ def compare(
 
 
 def _make_right(makers: Makers, reference: Reference) -> tuple[list[Candidate], dict[str, str]]:
-    """Make the baselines; return those whose every row is right, and by name why others are missing."""
+    """Make the baselines; return those whose every row is right, and the reasons why others are missing."""
     right, missing = [], {}
     for name, make in makers.items():
         try:
@@ -159,7 +159,8 @@ def _make_right(makers: Makers, reference: Reference) -> tuple[list[Candidate], 
 PLAN_TRIES = 100
 
 PLAN_SECONDS = 0.5
-"""Planning is timed twice, as the first may compile, and then up to so often in so long; the best counts."""
+"""Planning is timed twice, as the first may compile, then for this long or up to `PLAN_TRIES` times in all;
+the best time counts."""
 
 
 def best_ms(make: Callable[[], Any], device: TimedDevice, tries: int = PLAN_TRIES) -> tuple[Any, float]:
@@ -168,7 +169,7 @@ def best_ms(make: Callable[[], Any], device: TimedDevice, tries: int = PLAN_TRIE
     for nth in range(tries):
         if nth > 1 and time.perf_counter() - begun > PLAN_SECONDS:
             break
-        made = None  # the one before is given back first
+        made = None  # free the last result first
         started = time.perf_counter()
         made = make()
         device.synchronize()
@@ -178,7 +179,7 @@ def best_ms(make: Callable[[], Any], device: TimedDevice, tries: int = PLAN_TRIE
 
 
 def break_even(plan_ms: float, ours_us: float, setup_ms: float, theirs_us: float) -> float:
-    """Return after how many products planning has paid, the baseline's own set-up counted.
+    """Return the number of products after which planning has paid, with the baseline's set-up counted.
 
     Examples
     --------
@@ -199,7 +200,7 @@ def break_even(plan_ms: float, ours_us: float, setup_ms: float, theirs_us: float
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of the check of one product.
+    """The result of checking one product.
 
     Attributes
     ----------
@@ -220,7 +221,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class Reference:
-    """The product in long double and the bound of each row, complex for both parts; shape (m,)."""
+    """The product in long double and each row's error bound, complex for both parts; shape (m,)."""
 
     want: NDArray[Any]
     bound: NDArray[Any]
@@ -240,16 +241,16 @@ def reference_product(
     data, indices, indptr : numpy.ndarray
         The CSR matrix: values (nnz,), columns (nnz,), row offsets (m + 1,).
     x : numpy.ndarray
-        Shape (n,), same dtype as `data`, a type of `dasp.runtime.dtypes.TABLE`: its u is in the bound.
+        Shape (n,), same dtype as `data`, a type of `dasp.runtime.dtypes.TABLE`; the bound has its u.
 
     Returns
     -------
     Reference
-        Where long double is no wider than the dtype, the bound is widened by the reference's own error.
+        The bound includes the reference's own error, as long double may be no wider than the dtype.
 
     Notes
     -----
-    In chunks of whole rows, about 45 ns an entry on one core.
+    Works in chunks of whole rows and takes about 45 ns an entry on one core.
     """
     rows = len(indptr) - 1
     lengths = np.diff(indptr)
@@ -272,7 +273,7 @@ def reference_product(
 
 
 def _measure_sizes(values: NDArray[Any], there: NDArray[Any]) -> NDArray[Any]:
-    """|a_ij x_j|; of complex numbers, for each part the products of real numbers that make it up."""
+    """Return |a_ij x_j|; for complex numbers, the sizes of the real products that each part sums."""
     if values.dtype.kind != "c":
         return np.asarray(np.abs(values * there))
     (a, b), (c, d) = ((abs(numbers.real), abs(numbers.imag)) for numbers in (values, there))
@@ -282,7 +283,7 @@ def _measure_sizes(values: NDArray[Any], there: NDArray[Any]) -> NDArray[Any]:
 def _bound_errors(
     lengths: NDArray[Any], scale: NDArray[Any], want: NDArray[Any], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """gamma(n_i + 2) sum |a_ij x_j|, with what underflow and the reference itself may add."""
+    """Return gamma(n_i + 2) sum |a_ij x_j|, plus the errors that underflow and the reference may add."""
     total = real_type(sum_type(dtype))
     limits, unit = np.finfo(total), TABLE[total.name].unit_roundoff
     # CuPy compiles with -ftz=true, so a float32 product below the smallest normal number becomes zero.
@@ -291,14 +292,14 @@ def _bound_errors(
     factor = _gamma(count, unit) + _gamma(count, float(np.finfo(np.longdouble).eps) / 2)
     absolute = np.longdouble(lost) * count * (1 + 1j if dtype.kind == "c" else 1)
     bound = np.asarray(factor * scale + absolute)
-    if total.itemsize > real_type(dtype).itemsize:  # a half, rounded at the end
+    if total.itemsize > real_type(dtype).itemsize:  # half precision, rounded at the end
         least = np.longdouble(float(ml_dtypes.finfo(dtype).smallest_subnormal))  # type: ignore[no-untyped-call]
         bound = bound + TABLE[dtype.name].unit_roundoff * (np.abs(want) + bound) + least
     return bound
 
 
 def _gamma(count: NDArray[Any], unit: float) -> NDArray[Any]:
-    """n u / (1 - n u) for each n in `count`, in long double."""
+    """Return n u / (1 - n u) for each n in `count`, in long double."""
     scaled = count.astype(np.longdouble) * np.longdouble(unit)
     return np.asarray(scaled / (1 - scaled))
 
@@ -335,17 +336,17 @@ def check_rows(got: NDArray[Any], reference: Reference) -> Verification:
 
 
 def as_float(csr: csr_array, dtype: DTypeLike = np.float64, seed: int = 0) -> csr_array:
-    """Return the matrix as it is multiplied: CSR, 32-bit indices where they fit, values of `dtype`.
+    """Return the matrix in CSR, with values of `dtype` and with 32-bit indices where they suffice.
 
     Parameters
     ----------
     csr : scipy.sparse matrix or array
     dtype : dtype
-        A type of `dasp.runtime.dtypes.TABLE`. Real values become complex ones by imaginary parts that are
-        drawn, complex ones real ones by their real parts, and values beyond 256 are scaled by a power of
-        two for float16, so that sums stay in its range.
+        A type of `dasp.runtime.dtypes.TABLE`. Real values get random imaginary parts for a complex type;
+        complex values keep only their real parts for a real one. For float16, values beyond 256 are scaled
+        by a power of two, so that sums stay in its range.
     seed : int
-        Of the imaginary parts.
+        Seed of the imaginary parts.
     """
     import scipy.sparse
 
@@ -358,7 +359,7 @@ def as_float(csr: csr_array, dtype: DTypeLike = np.float64, seed: int = 0) -> cs
         data = data.real
     if kind == np.float16 and np.abs(data).max(initial=0) > 256:
         data = np.ldexp(data, 8 - math.frexp(float(np.abs(data).max()))[1])
-    # SciPy has no halves, but keeps the arrays that it is given.
+    # SciPy has no half precision, but keeps the arrays that it is given.
     matrix = scipy.sparse.csr_array(
         (data.astype(kind, copy=False), matrix.indices, matrix.indptr), shape=matrix.shape
     )
@@ -370,7 +371,7 @@ def as_float(csr: csr_array, dtype: DTypeLike = np.float64, seed: int = 0) -> cs
 
 
 def random_vector(size: int, dtype: DTypeLike, seed: int) -> np.ndarray[Any, Any]:
-    """Return numbers of a type whose parts are drawn from the standard normal distribution."""
+    """Return a vector of a type; its numbers, or their two parts, are drawn from the standard normal."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(size)
     if np.dtype(dtype).kind == "c":

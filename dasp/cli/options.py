@@ -1,6 +1,6 @@
 """The commands of `dasp`, and the options that several of them share.
 
-The module of a command is loaded only when the command is asked for, and nothing of dasp before an option is
+The module of a command is loaded only when the command is given, and the rest of dasp only when an option is
 used, so that `--help` answers at once.
 """
 
@@ -41,7 +41,7 @@ COMMANDS = {
     "warmup": Command("machine", "compile what usual calls need, so that later processes find it on disk"),
     "tune": Command("tune", "measure what choices depend on, on this machine"),
 }
-"""In the order in which `dasp --help` names them."""
+"""The commands, in the order of `dasp --help`."""
 
 FORMATS = ("auto", "sell", "dasp")
 
@@ -97,7 +97,7 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def check_file(option: str, path: str, endings: Sequence[str]) -> None:
-    """Check that a file can be written, before the work that it will hold.
+    """Check that a file can be written, before the work whose result it will hold.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def check_file(option: str, path: str, endings: Sequence[str]) -> None:
         The option that named it.
     path : str
     endings : sequence of str
-        That its name may have.
+        Those that its name may have.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def load_and_plan(arguments: argparse.Namespace) -> tuple[csr_array, SpMatrix, f
     matrix : scipy.sparse.csr_array
     planned : SpMatrix
     seconds : float
-        Of a second plan: the first may compile.
+        Time of a second planning: the first may compile.
     """
     from dasp.io.matrices import load_matrix
     from dasp.matrix.planning import find_device
@@ -141,7 +141,7 @@ def load_and_plan(arguments: argparse.Namespace) -> tuple[csr_array, SpMatrix, f
 
 
 def plan_timed(matrix: csr_array, format: str, device: str) -> tuple[SpMatrix, float]:
-    """Return the planned matrix and the seconds of a second plan: the first may compile."""
+    """Plan a matrix twice; return it and the seconds of the second planning: the first may compile."""
     from dasp.matrix.matrix import SpMatrix
     from dasp.matrix.policy import Policy
 
@@ -153,12 +153,12 @@ def plan_timed(matrix: csr_array, format: str, device: str) -> tuple[SpMatrix, f
 
 
 def positive(text: str) -> int:
-    """Return a whole number from 1, for argparse."""
+    """Return the whole number in a text, at least 1, for argparse."""
     return _read_integer(text, 1)
 
 
 def seed(text: str) -> int:
-    """Return a whole number from 0, for argparse."""
+    """Return the whole number in a text, at least 0, for argparse."""
     return _read_integer(text, 0)
 
 
@@ -173,7 +173,7 @@ def _read_integer(text: str, least: int) -> int:
 
 
 def duration(text: str) -> float:
-    """Return a time above 0, which may be infinite, for argparse."""
+    """Return the seconds in a text, above 0 and perhaps infinite, for argparse."""
     value = _read_float(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text} was given; a number of seconds above 0 is needed")
@@ -181,7 +181,7 @@ def duration(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """Return a number between 0 and 1, for argparse."""
+    """Return the number in a text, between 0 and 1, for argparse."""
     value = _read_float(text)
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text} was given; a number above 0 and below 1 is needed")

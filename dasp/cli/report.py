@@ -31,9 +31,9 @@ class Table:
     title : str
     headings : tuple of str
     lines : list of tuple of str
-        As many cells as headings each.
+        Tuples of one cell for each heading.
     words : frozenset of str
-        Headings of the columns that hold words and stand to the left, besides the first.
+        Headings of the columns that are aligned to the left, as the first column always is.
     """
 
     title: str
@@ -49,12 +49,12 @@ class Table:
         rows: Iterable[Any],
         words: Iterable[str] = (),
     ) -> Table:
-        """Make a table of (heading, cell of a row) pairs and rows."""
+        """Make a table of rows; `columns` pairs each heading with a function from a row to its cell."""
         lines = [tuple(cell(row) for _, cell in columns) for row in rows]
         return cls(title, tuple(heading for heading, _ in columns), lines, frozenset(words))
 
     def text(self, width: int = WIDTH) -> str:
-        """Return the table for a terminal; columns that do not fit stand below, the first one repeated."""
+        """Return the table for a terminal; columns that do not fit follow below, the first one repeated."""
         cells = [self.headings, *(tuple(map(_shorten, line)) for line in self.lines)]
         widths = [max(len(line[i]) for line in cells) for i in range(len(self.headings))]
         blocks, used = [[0]], widths[0]
@@ -84,7 +84,7 @@ class Table:
 
 
 def _shorten(cell: str) -> str:
-    """Return a cell that is no longer than LONGEST_CELL, its middle left out if need be."""
+    """Return a cell; leave out the middle of one that is longer than LONGEST_CELL."""
     half = (LONGEST_CELL - 3) // 2
     return cell if len(cell) <= LONGEST_CELL else f"{cell[:half]}...{cell[-half:]}"
 
@@ -93,7 +93,7 @@ def _shorten(cell: str) -> str:
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """Return the geometric mean of the numbers among `values`; NaN where there are none.
+    """Return the geometric mean of the positive numbers among `values`; NaN if there are none.
 
     Examples
     --------
@@ -158,7 +158,7 @@ STYLE: Any = {
 
 
 def styled(draw: Callable[..., None]) -> Callable[..., None]:
-    """Run a function that draws under STYLE."""
+    """Decorate a function that draws, so that it draws in STYLE."""
 
     @functools.wraps(draw)
     def run(*arguments: object) -> None:
@@ -171,7 +171,7 @@ def styled(draw: Callable[..., None]) -> Callable[..., None]:
 
 
 def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """Return a figure of so many inches with panels side by side, line after line."""
+    """Return a figure of width x height inches, and its panels row by row."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -179,5 +179,5 @@ def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> 
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure in the format of the file's suffix; a PDF without its date, so that equal is equal."""
+    """Write a figure in the format of the file's suffix; a PDF without date, so that equals stay equal."""
     figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)

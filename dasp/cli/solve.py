@@ -1,7 +1,7 @@
-"""`dasp solve`: a linear system by an iterative method, judged by its true residual.
+"""`dasp solve`: solve a linear system by an iterative method, and judge x by its true residual.
 
-On one rank A lies whole in this process; as one of the ranks of a launcher this process has some of its rows,
-and rank 0 prints. `dasp.cli.systems` has what both do alike.
+A process that runs alone holds all of A. One of several ranks holds some rows of A, and rank 0 prints.
+`dasp.cli.systems` has the code that both share.
 """
 
 from __future__ import annotations
@@ -160,19 +160,19 @@ def on_terminal() -> bool:
 
 
 COMPILING = 50_000
-"""Entries of the rows that are solved with first: enough to need what all do, too few to take time."""
+"""Entries of the rows that are solved first: enough to need all compiled code, too few to take time."""
 
 
 def leading_rows(matrix: csr_array) -> csr_array:
-    """Return the first rows of a matrix, of about `COMPILING` entries."""
+    """Return the first rows of a matrix, with about `COMPILING` entries."""
     return matrix[: max(1, bisect.bisect_left(matrix.indptr, COMPILING, hi=matrix.shape[0]))]
 
 
 def _compile(arguments: argparse.Namespace, matrix: csr_array, b: NDArray[np.inexact]) -> None:
-    """Plan and solve with some of the rows, so that no time below holds what a process compiles first."""
+    """Plan and solve with some of the rows, so that no later time includes compiling."""
     rows = leading_rows(matrix)
     small = SpMatrix(rows[:, : rows.shape[0]], arguments.device, policy=Policy(format=arguments.format))
-    # A fault of some of the rows need not be one of all; if it is, the full solve reports it.
+    # A fault of these rows need not be one of the matrix; if it is, the full solve reports it.
     with suppress(ValueError):
         _solve(arguments, small, as_solved(np.ones(small.shape[0], b.dtype), small.dtype), maxiter=1)
 
@@ -188,7 +188,7 @@ def _solve(
 
 
 def preconditioner(kind: str, A: SpMatrix, block: int | None) -> Any:
-    """Return the preconditioner that is asked for, None, or "auto", which `dasp.solve` takes."""
+    """Return `--precond` as `dasp.solve` takes it: a preconditioner, None or "auto"."""
     if kind in ("auto", "none"):
         return "auto" if kind == "auto" else None
     if kind == "block-jacobi":
@@ -199,7 +199,7 @@ def preconditioner(kind: str, A: SpMatrix, block: int | None) -> Any:
 def _solve_plainly(
     matrix: csr_array, planned: SpMatrix, b: NDArray[np.inexact], method: str, *, rtol: float, maxiter: int
 ) -> Outcome:
-    """Solve by our own method without a preconditioner."""
+    """Solve by a method of dasp without a preconditioner."""
     solve(planned, b, method=method, M=None, rtol=rtol, maxiter=1)  # compiles
     x, stats = solve(planned, b, method=method, M=None, rtol=rtol, maxiter=maxiter)
     return _judge_ours(method, stats, 0.0, true_residual(matrix, x, b), rtol)
@@ -265,7 +265,7 @@ def _check_for_ranks(arguments: argparse.Namespace) -> None:
 def _load_over_ranks(
     arguments: argparse.Namespace, comm: Communicator, folder: bool
 ) -> tuple[distributed.SpMatrix, str, str]:
-    """Return the matrix of a folder or of rank 0, the method that is asked for or fits, and why."""
+    """Return the matrix, from a folder or from rank 0, the given method or one that fits, and why."""
     given = arguments.method, "as asked for"
     options = {"policy": Policy(format=arguments.format), "device": arguments.device}
     if folder:
@@ -283,15 +283,17 @@ def _load_over_ranks(
 
 
 def _take_right_hand_side(given: str, seed: int, D: distributed.SpMatrix, comm: Communicator) -> Any:
-    """Return this rank's part of b, where D lies."""
+    """Return this rank's part of b, on the device of D."""
     mine = slice(D.rows.first, D.rows.first + D.rows.count)
     b = as_solved(distributed.agree(comm, partial(right_hand_side, given, D.shape[0], seed))[mine], D.dtype)
     return devices.find(D.device).asarray(b, D.device, b.dtype)
 
 
 def _preconditioner_of_ranks(arguments: argparse.Namespace, D: distributed.SpMatrix) -> Any:
-    """Return the preconditioner that is asked for, None if that is none or left open; all but two are of each
-    rank's own block."""
+    """Return the preconditioner of `--precond`, or None for `none` and `auto`.
+
+    Jacobi and Chebyshev take the whole matrix, the others each rank's own block.
+    """
     kind, ours = arguments.precond, distributed.preconditioners
     if kind in ("auto", "none"):
         return None

@@ -1,7 +1,7 @@
-"""A linear system of `dasp solve`, on one rank or several.
+"""The parts of `dasp solve` that are alike on one rank and on several, and its `--compare`.
 
-Its options are checked, b and x read and written, a solution is judged by its true residual and reported.
-For `--compare` others solve the same system: methods of SciPy and CuPy, and PyAMG's multigrid.
+They check options, read b and write x, judge a solution by its true residual, and report it. `--compare`
+solves the same system by methods of SciPy and CuPy, and by PyAMG's multigrid.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Check options beside each other; ValueError if they cannot be followed."""
+    """Check that options fit each other and name files that can be written; ValueError if not."""
     if arguments.precond not in ("auto", "none") and arguments.method in WITHOUT_M:
         raise ValueError(
             f"--precond is {arguments.precond}, and {arguments.method} takes no preconditioner; leave it out "
@@ -54,18 +54,18 @@ def check(arguments: argparse.Namespace) -> None:
             raise ValueError(f"--out is {out}, the file of the matrix; another name is needed")
     if arguments.plot is not None:
         check_file("--plot", arguments.plot, (".png", ".pdf", ".svg"))
-        importlib.import_module("matplotlib")  # which is missed before any work
+        importlib.import_module("matplotlib")  # raises before any work if it is missing
 
 
 def check_shape(name: str, shape: tuple[int, int]) -> None:
-    """Check that a matrix is square and has rows."""
+    """Check that a matrix is square and has rows; ValueError if not."""
     rows, columns = shape
     if rows != columns or rows == 0:
         raise ValueError(f"{name} is {rows} x {columns}; solve needs a square matrix with rows")
 
 
 def tolerance(arguments: argparse.Namespace, dtype: np.dtype[Any]) -> float:
-    """Return the norm of the residual over that of b that is asked for, or fits a matrix of this type."""
+    """Return the relative residual to reach: `--rtol`, or the default for a matrix of this type."""
     rtol: float | None = arguments.rtol
     return RTOL[real_type(dtype).itemsize] if rtol is None else rtol
 
@@ -74,12 +74,12 @@ def tolerance(arguments: argparse.Namespace, dtype: np.dtype[Any]) -> float:
 
 
 def right_hand_side(given: str, rows: int, seed: int) -> NDArray[np.inexact]:
-    """Return b: ones, normal random numbers, or what a file holds.
+    """Return b: ones, normal random numbers, or the vector of a file.
 
     Raises
     ------
     ValueError
-        If the file holds no vector of so many numbers.
+        If the file holds no vector of `rows` numbers.
     """
     if given == "ones":
         return np.ones(rows)
@@ -102,7 +102,7 @@ def read_vector(path: str) -> NDArray[Any]:
     Raises
     ------
     ValueError
-        If the file is none of these, or cannot be read, or a .mtx holds a matrix.
+        If the name has another ending, if the file cannot be read, or if a .mtx file holds no vector.
     """
     suffix = Path(path).suffix.lower()
     if suffix == ".npy":
@@ -117,7 +117,7 @@ def read_vector(path: str) -> NDArray[Any]:
 
 
 def write_vector(path: str, x: NDArray[Any]) -> None:
-    """Write x as .npy, or as a Matrix Market array of one column; a file that is there is replaced whole."""
+    """Write x as .npy, or as a Matrix Market array of one column; replace an existing file as a whole."""
     with replacing(Path(path)) as file:
         if Path(path).suffix.lower() == ".npy":
             np.save(file, x)
@@ -130,22 +130,22 @@ def write_vector(path: str, x: NDArray[Any]) -> None:
 # ---- the verdict -----------------------------------------------------------------------------------------
 
 TOLERATED = 10.0
-"""A solution is accepted whose true residual is up to so many times the tolerance: the residual by which a
-solver stops drifts from the true one by rounding."""
+"""A solution is accepted if its true residual is at most this many times the tolerance: by rounding, the
+residual by which a solver stops drifts from the true one."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a solver.
+    """The result of one solver for the system.
 
     Attributes
     ----------
     solver : str
     iterations : int
     setup, seconds : float
-        To make a preconditioner or a hierarchy, and to solve; planning in neither.
+        Seconds to set up a preconditioner or a hierarchy, and to solve; neither includes planning.
     residual : float
-        Norm of b - A x over that of b, by SciPy's product with the original matrix.
+        Norm of b - A x over that of b: on one rank `true_residual`, on several `Stats.relative`.
     converged : bool
         True if the solution is accepted.
     """
@@ -172,8 +172,7 @@ def judge(
 
 
 def true_residual(matrix: csr_array, x: NDArray[np.inexact], b: NDArray[np.inexact]) -> float:
-    """Norm of ``b - A x`` over that of b, by SciPy's product with the original matrix, in double
-    precision."""
+    """Return the norm of b - A x over that of b, by SciPy's product with the original matrix in float64."""
     x, b = (vector.astype(np.result_type(vector, np.float64)) for vector in (x, b))
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.linalg.norm(b - matrix @ x) / (np.linalg.norm(b) or 1.0))
@@ -188,7 +187,7 @@ SHARED = ("cg", "minres", "bicgstab", "gmres")
 def solve_by_others(
     matrix: csr_array, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int, device: str
 ) -> list[Outcome]:
-    """Solve the same system by others: SciPy, CuPy if the device is a GPU, PyAMG if it is installed."""
+    """Solve the same system by SciPy, by CuPy if the device is a GPU, and by PyAMG, where they can."""
     outcomes: list[Outcome] = []
     if method in SHARED:
         outcomes += [
@@ -204,7 +203,7 @@ def solve_by_others(
 def _solve_by_library(
     kind: str, matrix: csr_array, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int
 ) -> Outcome:
-    """Solve by one of SciPy's solvers, or of CuPy's; the second of two solves is timed, without counting."""
+    """Solve by a solver of SciPy or CuPy; time the second of two solves, which counts no iterations."""
     name, _ = library_of(kind)
     operator, there = matrix, b
     if kind == "cuda":
@@ -232,16 +231,16 @@ def _solve_by_pyamg(matrix: csr_array, b: NDArray[np.inexact], rtol: float, maxi
 
 
 Solve = Callable[[], Any]
-"""Solves, and returns x where it lies."""
+"""Solves the system; returns x on its device."""
 
 RESTART = 30
-"""Iterations of a cycle of gmres."""
+"""Iterations of gmres between two restarts."""
 
 
 def by_library(kind: str, method: str, A: Any, b: Array, rtol: float, maxiter: int) -> tuple[Solve, int]:
-    """Return a solve by SciPy or CuPy, and how many iterations it makes, which one solve counts.
+    """Solve once by SciPy or CuPy to count iterations; return a function that solves again, and the count.
 
-    CuPy's minres tells of its progress by its own estimate, and stops by it.
+    CuPy's minres takes `tol` in place of `rtol`, and stops by an estimate of its own.
     """
     name, library = library_of(kind)
     solver = getattr(library, method)
@@ -263,7 +262,7 @@ def by_library(kind: str, method: str, A: Any, b: Array, rtol: float, maxiter: i
 
 
 def library_of(kind: str) -> tuple[str, ModuleType]:
-    """Return the name of the library with solvers for a device, `cpu` or `cuda`, and its module."""
+    """Return the name and the module of the library with solvers for a device, `cpu` or `cuda`."""
     if kind == "cpu":
         import scipy.sparse.linalg
 
@@ -274,9 +273,9 @@ def library_of(kind: str) -> tuple[str, ModuleType]:
 
 
 def one_blas_thread() -> tuple[AbstractContextManager[Any], str]:
-    """Return a context in which every BLAS of this process has one thread, and words about it.
+    """Return a context in which every BLAS of this process has one thread, and a message about it.
 
-    Threads of a BLAS that spin take the processors from whatever runs next: a comparison would time that.
+    Spinning threads of a BLAS take processors from the solver that runs next, which would distort its time.
     """
     try:
         from threadpoolctl import threadpool_limits
@@ -303,14 +302,14 @@ def report(
     outcomes: list[Outcome],
     stats: Stats,
 ) -> int:
-    """Draw and print what the options ask for; return the exit status of the first outcome, ours.
+    """Draw and print what the options ask for; return the exit status of the first outcome, which is dasp's.
 
     Parameters
     ----------
     planning : float
-        Seconds.
+        Seconds of planning.
     stats : Stats
-        Of ours.
+        Statistics of dasp's solve.
     """
     ours = outcomes[0]
     title = ours.solver.removeprefix("dasp ")
@@ -352,7 +351,7 @@ def report(
 
 
 def _print_outcomes(outcomes: list[Outcome], planning: float) -> None:
-    """Print what our solver did, and what others did beside it."""
+    """Print the outcome of dasp's solver, and all outcomes in a table if there are others."""
     ours = outcomes[0]
     each = 1e6 * ours.seconds / max(1, ours.iterations)
     setup = f"; chosen and set up in {ours.setup:.3f} s" if ours.setup > 1e-4 else ""
@@ -374,7 +373,7 @@ def _print_outcomes(outcomes: list[Outcome], planning: float) -> None:
 
 @styled
 def draw_residuals(path: Path, title: str, stats: Stats, rtol: float) -> None:
-    """Draw the norm of the residual after each check, and what was asked for."""
+    """Draw the norm of the residual after each check, and the norm that was asked for."""
     least = rtol * stats.residuals[0]  # that of b, as x starts at 0
     figure, (axes,) = new_figure(3.5, 2.6)
     stats.plot(axes)

@@ -1,17 +1,17 @@
 """Timing of repeated products, on the host and on the GPU, and the roofline that times are compared with.
 
-On the host competitors are timed in rounds, each round in another order, so that a machine that slows down
-half-way slows down everybody. Before each series two products are run untimed: they compile what compiles on
-first use, and leave in the cache what a repeated product would find there.
+On the host candidates are timed in rounds, each round in another order, so that a machine that slows down
+half-way slows down all of them. Two untimed products precede each series: they compile code, and leave in the
+cache the data that a repeated product finds there.
 
 On the GPU a CUDA graph of twenty products is captured once and replayed once untimed, then seven times
 between two events; a sample is the time of a replay over twenty. The products are in one stream, one after
-another, as in a solver. What cannot be captured is enqueued twenty times between two events instead (method
-`events`), so the cost of its calls counts.
+another, as in a solver. A product that cannot be captured is enqueued twenty times between two events
+instead (method `events`), so the cost of its calls counts.
 
 The roofline is the bytes that must move over the measured bandwidth of a copy: a CSR product moves the
 matrix once, x once and y once at least. A plan that stores columns or values in fewer bytes can beat it:
-it is a mark on the wall, the same for everybody, not a limit of nature.
+it is a common mark for all libraries, not a limit.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class Candidate:
     Attributes
     ----------
     name : str
-        The setting, as it stands in column names: `scipy`, `mkl`, `cusparse_alg2_pre`.
+        The library and its setting, as in column names: `scipy`, `mkl`, `cusparse_alg2_pre`.
     run : callable
         Computes the product once. On a GPU it enqueues the product on the current stream and returns.
     out : array of shape (m,), optional
         The vector that every run writes. Without it each run makes a new one and returns it, and no CUDA
         graph captures the run.
     spoil : float
-        What stands in `out` before a check, so that a row that a run leaves unwritten is seen.
+        The number that fills `out` before a check, so that the check finds rows that a run leaves unwritten.
     setup_ms : float
         Milliseconds spent once per matrix: conversion, analysis, workspace.
     cooldown_seconds : float
         How long the threads of this library may go on spinning after a run; the timer waits that long
-        before it times somebody else.
+        before it times the next candidate.
     close : callable, optional
         Releases descriptors and handles.
     owned : object
@@ -78,11 +78,11 @@ class Candidate:
     owned: object = None
 
     def product(self) -> Array:
-        """Spoil `out`, run once and return the product, where it lies."""
+        """Spoil `out`, run once, and return the product on its device."""
         if self.out is None:
             new: Array = self.run()
             return new
-        # By its bits, as CuPy fills no bfloat16.
+        # Fill its bits, as CuPy cannot fill bfloat16.
         bits = bits_type(self.out.dtype)
         self.out.view(bits).fill(np.array(self.spoil, self.out.dtype).view(bits)[()])
         self.run()
@@ -167,7 +167,7 @@ def time_host(
 
 
 def _plan_samples(candidate: Candidate, seconds: float, samples: int | None) -> tuple[int, int]:
-    """Return the products of a sample of this candidate, and the samples of a round."""
+    """Return the number of products in a sample of this candidate, and of its samples in a round."""
     elapsed(candidate.run)
     once = max(min(elapsed(candidate.run) for _ in range(3)), 1e-7)
     time.sleep(candidate.cooldown_seconds)
@@ -213,12 +213,12 @@ def time_cuda(candidates: Sequence[Candidate], *, samples: int | None = None) ->
 
 
 def capture(run: Callable[[], object], stream: Stream, products: int = PRODUCTS) -> Graph | None:
-    """Capture `products` runs in a CUDA graph; None where they cannot be captured."""
+    """Return a CUDA graph of `products` runs, or None if they cannot be captured."""
     stream.begin_capture()
     try:
         for _ in range(products):
             run()
-    except Exception:  # whatever a library raises inside a capture, the answer is to time without a graph
+    except Exception:  # whatever a library raises inside a capture, time it without a graph
         with suppress(Exception):
             stream.end_capture()
         return None
@@ -241,7 +241,7 @@ def between_events(enqueue: Callable[[], object], stream: Stream) -> float:
 
 
 def products_in(microseconds: float, run: Callable[[], object], stream: Stream, most: int) -> int:
-    """Return how many products take so long on the stream, from 1 to `most`."""
+    """Return how many products take `microseconds` on the stream, from 1 to `most`."""
     run()
     once = max(min(between_events(run, stream) for _ in range(3)), 1.0)
     return int(min(max(microseconds / once, 1), most))
@@ -255,14 +255,14 @@ def replays(
     *,
     capturable: bool = True,
 ) -> tuple[list[float], str]:
-    """Time replays of a CUDA graph of some products on the stream, which is the current one.
+    """Time replays of a CUDA graph of some products on the stream, which must be the current one.
 
     Returns
     -------
     list of float
         Microseconds a product of each replay.
     str
-        The method: `graph`, or `events` where the products could not be captured.
+        The method: `graph`, or `events` if the products could not be captured.
     """
     run()
     run()

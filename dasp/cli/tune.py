@@ -1,9 +1,9 @@
-"""`dasp tune gemm` and `dasp tune machine`: measure what choices depend on, on this machine.
+"""`dasp tune gemm` and `dasp tune machine`: measure, on this machine, the numbers that choices depend on.
 
-`dasp.cli.tune_gemm` searches tile sizes. The numbers of a cost model are searched here: each one is tried at
-other values, one after the other. The matrices of a collection are planned anew with each value, and where a
-plan changes its product is timed. A value is taken if products are faster in the geometric mean and none is
-much slower, in two measurements.
+`dasp.cli.tune_gemm` searches tile sizes. This module searches the numbers of a cost model, one after the
+other, each at other values. It plans the matrices of a collection with each value, and times the products of
+plans that change. It takes a value if products are faster in the geometric mean and none is much slower, in
+two measurements.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _add_gemm(subparsers: Subparsers) -> None:
 
 
 def _tune_gemm(arguments: argparse.Namespace) -> int:
-    """Search, print what is found, and keep it."""
+    """Search tile sizes, print those that are found, and write the table."""
     from dasp.cli import tune_gemm
 
     gpus.use(find_device("cuda"))
@@ -104,7 +104,7 @@ def _add_machine(subparsers: Subparsers) -> None:
 
 
 def _tune_machine(arguments: argparse.Namespace) -> int:
-    """Measure, print and keep."""
+    """Search the numbers of this machine, write them to a file and print them."""
     device = find_device(arguments.device)
     path = arguments.out or cost.find_file()
     if device == "cpu":
@@ -127,11 +127,11 @@ def _tune_machine(arguments: argparse.Namespace) -> int:
 
 Matrix = TypeVar("Matrix")
 Clock = Callable[[], float]
-"""Microseconds of a product, measured."""
+"""Times a product; returns microseconds."""
 Planned = tuple[Hashable, Clock]
 """The choice for a matrix, and the clock of its product."""
 Planner = Callable[[Matrix, CostModel], Planned]
-"""Plans a matrix by a cost model."""
+"""Plans a matrix by a cost model; returns the choice and the clock."""
 
 COLLECTION = {
     "cpu": (
@@ -152,17 +152,17 @@ SEARCHED = (
 """The fields that are searched, in this order."""
 
 FACTORS = 0.5, 2.0
-"""Each number is tried at so many times its value."""
+"""Each number is tried at its value times these factors."""
 
 LEAST_GAIN = 0.99
-"""A value is taken if the geometric mean of the times falls to this ratio or below,"""
+"""A value is taken if new times over old ones are at most this in the geometric mean,"""
 
 MOST_LOSS = 1.03
-"""and if no product takes more than so many times as long."""
+"""and at most this for each product."""
 
 
 def variants(model: CostModel, field: str) -> Iterator[CostModel]:
-    """Yield the model with each number of a field at other values; nothing for a number that is 0."""
+    """Yield the model with each number of a field, unless it is 0, at its value times each of `FACTORS`."""
     value: Any = getattr(model, field)
     for factor in FACTORS:
         if isinstance(value, Gathers):
@@ -176,7 +176,7 @@ def variants(model: CostModel, field: str) -> Iterator[CostModel]:
 
 
 Times = dict[tuple[int, Hashable], float]
-"""Microseconds by the number of a matrix and the choice for it, each measured once."""
+"""Microseconds of a product, measured once, by the index of its matrix and the choice for it."""
 
 
 def is_faster(new: Sequence[Planned], old: Sequence[Planned], times: Times) -> bool:
@@ -194,7 +194,7 @@ def is_faster(new: Sequence[Planned], old: Sequence[Planned], times: Times) -> b
 
 
 def _pays(times: list[list[float]], matrices: int) -> bool:
-    """Return True if the first of each two times are shorter; the plans of all other matrices are equal."""
+    """Return True if the new of each (new, old) times pay; the plans of all other matrices are equal."""
     ratios = [new / old for new, old in times]
     mean = math.exp(sum(map(math.log, ratios)) / matrices)
     return mean <= LEAST_GAIN and max(ratios) <= MOST_LOSS
@@ -206,10 +206,10 @@ def measure(model: CostModel, matrices: Sequence[Matrix], planner: Planner[Matri
     Parameters
     ----------
     model : CostModel
-        Of the machine, until now.
+        The machine's model until now.
     matrices : sequence
     planner : callable
-        Plans one of them by a model, and times its product.
+        Plans a matrix by a model; see `Planner`.
 
     Returns
     -------
@@ -231,7 +231,7 @@ def measure(model: CostModel, matrices: Sequence[Matrix], planner: Planner[Matri
 
 
 def plan(matrix: Any, model: CostModel, device: str) -> tuple[SpMatrix, Hashable]:
-    """Return a SciPy matrix planned by a cost model, and what was chosen."""
+    """Return a SciPy matrix planned by a cost model, and the choice made for it."""
     request = planning.Request(device, Policy(format="sell"), model)
     A = SpMatrix(planning.pack(*convert.from_scipy(matrix, request), request), device)
     choice = A.plan.pattern.choice
@@ -240,7 +240,7 @@ def plan(matrix: Any, model: CostModel, device: str) -> tuple[SpMatrix, Hashable
 
 
 def host_planner(seconds: float) -> Planner[Any]:
-    """Return the planner of this CPU, whose clocks take so many seconds each."""
+    """Return the planner of this CPU; each of its clocks takes `seconds`."""
 
     def make(matrix: Any, model: CostModel) -> Planned:
         A, choice = plan(matrix, model, "cpu")
@@ -252,7 +252,7 @@ def host_planner(seconds: float) -> Planner[Any]:
 
 
 def gpu_planner(device: str) -> Planner[Any]:
-    """Return the planner of a GPU, made the current one: its clocks take the least of seven replays."""
+    """Make a GPU the current one; return its planner, whose clocks return the least of seven replays."""
     import cupy
 
     gpus.use(device)
@@ -277,7 +277,7 @@ def gpu_planner(device: str) -> Planner[Any]:
 
 
 def table(model: CostModel, measured: Mapping[str, Any]) -> str:
-    """Return the measured numbers as text, beside those until now."""
+    """Return a table of the measured numbers beside those until now, as text."""
     if not measured:
         return "No other numbers make products faster: those until now stay."
     lines: list[tuple[str, ...]] = [

@@ -1,10 +1,10 @@
 """The search for tile sizes of dense products on a GPU: enumerate, prune, compile, check, time, keep.
 
-Sets of sizes that cannot run are pruned before anything is compiled (`find_problem`). Each one
-that is left is compiled, by several threads, and must give a right product of odd sizes before it is timed.
-Beyond 2048 only the fastest at 2048 are timed. The fastest few of a size are timed again with other numbers
-of parts and other groups of blocks. The winner of each rung and size class goes into the table, with cuBLAS's
-time beside it.
+Sets of sizes that cannot run are pruned before anything is compiled (`find_problem`). Each set that is left
+is compiled, by several threads, and must give a right product, whose sizes are no whole tiles, before it is
+timed. Beyond 2048 only the sets that are fastest at 2048 are timed. The fastest few at a size are timed again
+with other numbers of parts and other groups of blocks. The winner of each rung and size class goes into the
+table, with cuBLAS's time beside it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.types import Array
 
 CHECK = (200, 264, 136)
-"""m, n, k of the product that checks a set of sizes: whole pieces, no whole tiles."""
+"""m, n, k of the product that checks a set of sizes: whole pieces of 16 bytes, but no whole tiles."""
 TOGETHER = 64
 """Sets of sizes that are compiled together, by several threads."""
 FINALISTS = 6
@@ -50,14 +50,14 @@ LARGE, SURVIVORS = 2048, 32
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
 GROUPS = (4, 8, 16)
 GRAPH_US = 2000.0
-"""A sample is a graph of as many products, 40 at most, as take so long."""
+"""Microseconds of a sample: a graph of as many products as take this long, 40 at most."""
 
 
 # ---- the sets of sizes -----------------------------------------------------------------------------------
 
 SHARED_LIMIT = {False: STATIC_LIMIT, True: 227 * 1024}
-"""Bytes of shared memory that a block may have; staged rungs ask for it at the launch, on sm_90 (163 KiB on
-sm_80)."""
+"""Bytes of shared memory that a block may have, by whether its rung is staged. A staged rung asks for them at
+the launch; its limit is that of sm_90 (sm_80 has 163 KiB)."""
 
 REGISTERS = 65536
 """Registers of a multiprocessor, of 4 bytes each; a thread has 255 of them at most."""
@@ -85,11 +85,11 @@ SPACES: dict[str, dict[str, tuple[int, ...]]] = {
         "stages": (3, 4),
     },
 }
-"""The rungs that are searched, and the sizes that are combined."""
+"""The rungs that are searched, and the values of each size, all of which are combined."""
 
 
 def list_candidates(rung: Rung, dtype: str) -> list[TileSizes]:
-    """Return every set of tile sizes that can run and is tried, parts and group as usual."""
+    """Return every set of tile sizes that is tried: it can run, and has the rung's usual parts and group."""
     space, found = SPACES[rung.name], []
     for values in itertools.product(*space.values()):
         setting = replace(rung.default(dtype), **dict(zip(space, values, strict=True)))
@@ -105,34 +105,34 @@ def find_problem(rung: Rung, setting: TileSizes, dtype: str) -> str | None:
         return f"{threads} threads in a block"
     if shared > SHARED_LIMIT[rung.tiles.staged]:
         return f"{shared} bytes of shared memory; the limit is {SHARED_LIMIT[rung.tiles.staged]}"
-    refuse = {"tuned": _not_by_pieces, "split": _not_by_stages}.get(rung.name, _not_by_tensors)
+    refuse = {"tuned": _find_piece_problem, "split": _find_stage_problem}.get(rung.name, _find_tensor_problem)
     return refuse(setting, dtype, threads)
 
 
 def count_shared_bytes(rung: Rung, setting: TileSizes, dtype: str) -> int:
-    """Return the shared memory of a block, in the memory order that needs most."""
+    """Return the bytes of shared memory of a block, for the operand layout that needs most."""
     item, shared = ITEM[dtype], rung.tiles.shared
     if shared is None:
         return setting.bk * (setting.bm + setting.bn) * item
     return max(shared(setting, item, a, b) for a, b in itertools.product((False, True), repeat=2))
 
 
-def _too_many_registers(each: int, threads: int) -> str | None:
+def _find_register_problem(each: int, threads: int) -> str | None:
     if each > 255 or each * threads > REGISTERS:
         return f"about {each} registers in each of {threads} threads"
     return None
 
 
-def _not_by_pieces(s: TileSizes, dtype: str, threads: int) -> str | None:
-    """Say why threads cannot read and keep whole pieces of 16 bytes; None if they can."""
+def _find_piece_problem(s: TileSizes, dtype: str, threads: int) -> str | None:
+    """Return why threads cannot read and keep whole pieces of 16 bytes, or None if they can."""
     width, words = 16 // ITEM[dtype], ITEM[dtype] // 4
     if s.tm % width or s.tn % width or s.bk % width or s.bm % s.tm or s.bn % s.tn:
         return "the tiles are not made of whole pieces of 16 bytes"
-    return _too_many_registers(s.tm * s.tn * words + 2 * (s.tm + s.tn) + 24, threads)
+    return _find_register_problem(s.tm * s.tn * words + 2 * (s.tm + s.tn) + 24, threads)
 
 
-def _not_by_stages(s: TileSizes, dtype: str, threads: int) -> str | None:
-    """Say why the lanes of a warp cannot form a rectangle, or share a tile's copies; None if they can."""
+def _find_stage_problem(s: TileSizes, dtype: str, threads: int) -> str | None:
+    """Return why a warp's lanes cannot form a rectangle, or share a tile's copies, or None if they can."""
     width, words = 16 // ITEM[dtype], ITEM[dtype] // 4
     if s.bm % s.wm or s.bn % s.wn:
         return "a block is not made of whole warp tiles"
@@ -144,13 +144,13 @@ def _not_by_stages(s: TileSizes, dtype: str, threads: int) -> str | None:
         return "a lane's results are not whole pieces of 16 bytes"
     if s.bk % 8 or any(threads % (side // width) or side % (threads // 8) for side in (s.bm, s.bn)):
         return "the threads do not share a tile's copies evenly"
-    return _too_many_registers((s.tm * s.tn + 2 * (s.tm + s.tn)) * words + 30, threads)
+    return _find_register_problem((s.tm * s.tn + 2 * (s.tm + s.tn)) * words + 30, threads)
 
 
-def _not_by_tensors(s: TileSizes, dtype: str, threads: int) -> str | None:
-    """Say why warps cannot multiply by whole instructions; None if they can.
+def _find_tensor_problem(s: TileSizes, dtype: str, threads: int) -> str | None:
+    """Return why warps cannot multiply by whole instructions, or None if they can.
 
-    These are m8n8k4 and m16n8 of `mma_k` for float64, m16n16k16 for half precisions.
+    The instructions are m8n8k4, or m16n8 with k of `mma_k`, for float64, and m16n16k16 for half precision.
     """
     half = dtype in HALF
     deep, tall, across = (16, 16, 16) if half else (max(s.mma_k, 4), 16 if s.mma_k else 8, 8)
@@ -162,7 +162,7 @@ def _not_by_tensors(s: TileSizes, dtype: str, threads: int) -> str | None:
         return "the threads do not share a tile's copies evenly"
     fragments = (s.wm + s.wn) // 8 * (1 if half else deep // 4)
     words = 1 if half else 2
-    return _too_many_registers((s.wm * s.wn // 32 + 2 * fragments) * words + 40, threads)
+    return _find_register_problem((s.wm * s.wn // 32 + 2 * fragments) * words + 40, threads)
 
 
 # ---- the search ------------------------------------------------------------------------------------------
@@ -176,9 +176,9 @@ class TileSearch:
     rung : Rung
     dtype : str
     seconds : float
-        Stop compiling and timing after so long; the best until then counts.
+        Time after which compiling and timing stop; the best until then counts.
     say : function of a str
-        Hears what happens.
+        Takes lines of progress.
     """
 
     def __init__(self, rung: Rung, dtype: str, seconds: float, say: Callable[[str], None]) -> None:
@@ -211,7 +211,7 @@ class TileSearch:
         return right
 
     def best(self, candidates: Iterable[TileSizes], size: int) -> tuple[TileSizes, float] | None:
-        """Return the fastest of checked candidates for square products of `size`, and its microseconds."""
+        """Return the fastest right candidate for square products of `size` and its microseconds, or None."""
         a, b, want, bound = self._operands(size, size, size, seed=size)
         out = self._cupy.empty_like(want, dtype=a.dtype)
         timed = []
@@ -239,7 +239,7 @@ class TileSearch:
         a, b, want, _ = self._operands(size, size, size, seed=size)
         out = self._cupy.empty_like(want, dtype=a.dtype)
         product = DenseProduct(a, b, None, out, 1.0, 0.0)
-        return self._microseconds(lambda: cuda.VENDOR.run(product), samples=5)
+        return self._time_run(lambda: cuda.VENDOR.run(product), samples=5)
 
     def _variants(self, usual: TileSizes, size: int) -> Iterator[TileSizes]:
         """Yield tile sizes with other numbers of parts and groups of blocks."""
@@ -263,8 +263,8 @@ class TileSearch:
         m, n, k = sizes
         return launches(self.rung, self.dtype, OperandLayout(m, n, k, k, n, n, n), setting, 1.0, 0.0)
 
-    def _ready(self, setting: TileSizes, a: Array, b: Array, out: Array) -> Callable[[], None]:
-        """Return the product with these sizes, to be run; RuntimeError if they do not compile."""
+    def _make_run(self, setting: TileSizes, a: Array, b: Array, out: Array) -> Callable[[], None]:
+        """Return a function that runs the product with these sizes; RuntimeError if they do not compile."""
         steps = self._launches(setting, (*out.shape, a.shape[1]))
         launch = PreparedCalls(steps, self._device, ARRAYS)
         arrays = a, b, out, out, self._cupy.empty(max(steps[0].sums, 1), out.dtype)
@@ -274,7 +274,7 @@ class TileSearch:
     def _is_right(self, setting: TileSizes, a: Array, b: Array, want: Array, bound: Array) -> bool:
         out = self._cupy.full(want.shape, self._cupy.nan, a.dtype)
         try:
-            self._ready(setting, a, b, out)()
+            self._make_run(setting, a, b, out)()
             self._cupy.cuda.get_current_stream().synchronize()
         except RuntimeError as error:
             self._say(f"left out: {setting}: {str(error).splitlines()[0]}")
@@ -286,13 +286,13 @@ class TileSearch:
 
     def _time(self, setting: TileSizes, a: Array, b: Array, out: Array, samples: int) -> float:
         try:
-            run = self._ready(setting, a, b, out)
+            run = self._make_run(setting, a, b, out)
         except RuntimeError:
             return math.inf
-        return self._microseconds(run, samples)
+        return self._time_run(run, samples)
 
-    def _microseconds(self, run: Callable[[], None], samples: int) -> float:
-        """Return the best of some replays of a graph of products."""
+    def _time_run(self, run: Callable[[], None], samples: int) -> float:
+        """Return the microseconds of a product: the best of some replays of a graph of products."""
         stream = self._cupy.cuda.Stream(non_blocking=True)
         self._cupy.cuda.Device().synchronize()
         with on_stream(stream):
@@ -306,9 +306,9 @@ def tune(dtypes: Sequence[str], path: Path, *, seconds: float, say: Callable[[st
     Parameters
     ----------
     dtypes : names of dtypes
-    path : the JSON file to write; what it already holds of other GPUs, dtypes and sizes stays
+    path : the JSON file to write; its lines for other GPUs, dtypes and sizes stay
     seconds : time for each rung of each dtype
-    say : hears what happens
+    say : takes lines of progress
 
     Returns
     -------
