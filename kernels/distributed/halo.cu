@@ -1,10 +1,11 @@
-// Packs the elements of x that neighbours lack, and adds the halo's product to the rows of y that have one.
+// Packs the elements of x that neighbours lack; adds the halo's product to the rows of y with entries there.
 //
-// One thread takes an element at a time: row i of `count`, column c of `columns`; the rows of `packed` follow each other.
+// A thread takes one element at a time: row i of `count`, column c of `columns`.
 //
 // Launch: one dimension, blocks of DASP_THREADS threads, any number of blocks.
-// dasp_pack: packed (count * columns) = x at rows `places` (count); x has elements `row` and `column` apart.
-// dasp_add: y at `rows` (count, none twice) += product (columns, count); elements of y are `row` and `column` apart.
+// dasp_pack: packed (count, columns) = rows `places` (count) of x.
+// dasp_add: rows `rows` (count, none twice) of y += the transpose of product (columns, count).
+// Element (i, j) of x, or of y, lies i row + j column elements after the first.
 // DASP_SCALAR: any type of number.cuh.
 // Equal inputs give equal bits: each element of y is written by one thread.
 

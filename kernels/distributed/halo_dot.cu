@@ -1,9 +1,9 @@
-// Adds the halo's product to the rows of y that have one, and leaves dot products of all of y.
+// Adds the halo's product to the rows of y with entries in it, and leaves dot products of all of y.
 //
 // Launch: one dimension, blocks of DASP_THREADS threads, any number of blocks.
-// y at `rows` (count, none twice) += product (count).
-// left (DASP_DOT * before): sums that make up w'y, and y'y, as the interior's product left y: see ../spmv/dot.cuh. sums
-//     (DASP_DOT * blocks of the launch): what makes them up now.
+// Rows `rows` (count, none twice) of y += product (count).
+// left (DASP_DOT, before): the partial sums of w'y, and of y'y, that the interior's product left: see
+//     ../spmv/dot.cuh. sums (DASP_DOT, blocks of the launch): the partial sums of the new y.
 // DASP_SCALAR: float or double. Equal inputs and equal launches give equal bits: each element of y is written by one
 // thread, and every sum has a fixed order.
 

@@ -1,17 +1,20 @@
-// Brings rows of x to the GPUs of other ranks, and those that they bring to `received`: see peers.cuh.
+// Sends rows of x to the GPUs of other ranks, and copies their rows to `received`: see peers.cuh.
 //
-// A message is some rows for one neighbour. Each block takes a piece of every message, says to all neighbours that its
-// pieces are there, and waits for the same pieces of what they send; so blocks of one launch wait for none of it.
+// A message is some rows for one neighbour. Each block copies its piece of every message, tells all
+// neighbours that its pieces are there, and waits for the same pieces of their messages. So no block waits
+// for another block of its launch.
 //
-// Launch: one dimension, blocks of DASP_THREADS threads, as many on all ranks; it begins when the kernels before it have
-//     ended, and lets none begin before its own end, whose blocks would wait in the place of the product beside it.
-// neighbours (9 * count), for each: the first of the rows that it gets and one past the last; where its slot is in
-//     memory, and how far the other slot is from it; where its flags for this rank are; the first of the rows that it
-//     sends, and one past the last; where this rank's flags for it are; its rank. A flag (4 bytes) for each block, of the
-//     last turn.
-// own, own_step: where the rows that come are in memory (of row 0, in the first slot), and how far the other slot is.
-// places: which rows of x are sent; or null: those themselves. x has elements `row` and `column` apart.
-// turns (blocks): of the last launch. limit: see peers.cuh. lost (1): not 0 once this GPU has given up, in any launch.
+// Launch: one dimension, blocks of DASP_THREADS threads, equally many on all ranks. The kernel begins when
+//     the kernels before it have ended, and lets none begin before its own end: waiting blocks of a later
+//     kernel would take the place of the product that runs beside this one.
+// neighbours (count, 9), for each: the first row that is sent to it and one past the last, as indices of
+//     `places`; the place in memory of its first slot for them, and the bytes to its second; the place of its
+//     flags for this rank; the first row of `received` that it sends and one past the last; the place of this
+//     rank's flags for it; its rank. Flags (blocks), 4 bytes each: the last turn of each block.
+// own, own_step: the place in memory of this rank's first slot, and the bytes to its second.
+// places: the rows of x that are sent, or null: place i is row i. Element (i, j) of x lies i row + j column
+//     elements after the first.
+// turns (blocks): the last turn. limit: see peers.cuh. lost (1): not 0 once any launch has given up here.
 // received (rows, columns). DASP_SCALAR: any type of number.cuh.
 
 #include "distributed/peers.cuh"
@@ -24,7 +27,7 @@ struct Neighbour {
     long long first, end, slot, step, their_flags, received, received_end, own_flags, rank;
 };
 
-// Copies this block's piece of so many elements.
+// Copies this block's piece of a message of `elements` elements.
 template <class Read, class Write>
 __device__ __forceinline__ void copy_piece(long long elements, const Read& read, const Write& write)
 {

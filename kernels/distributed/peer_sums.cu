@@ -1,12 +1,13 @@
-// Sets numbers to their sums over the GPUs of all ranks: see peers.cuh.
+// Sums of numbers over the GPUs of all ranks: see peers.cuh.
 //
-// Each thread says its number to all other ranks, hears theirs, and adds in the order of ranks: all get the same bits.
+// Each thread sends its number to all other ranks, receives theirs, and adds in the order of ranks: all ranks
+// get the same bits.
 //
 // Launch: one dimension, blocks of DASP_THREADS threads, as many threads as numbers or more.
-// mailboxes (ranks): where in memory each rank hears; there for each slot, each rank that says something and each of
-//     `capacity` numbers, two words.
-// turns (capacity): of the last launch that had so many numbers. limit: see peers.cuh. lost (1): not 0 once this GPU has
-//     given up, in any launch.
+// mailboxes (ranks): the place in memory of each rank's mailbox, (2 slots, ranks that send, capacity, 2)
+//     words of 8 bytes.
+// turns (capacity): for each number, the turn of the last launch that had it. limit: see peers.cuh.
+// lost (1): not 0 once any launch has given up here.
 // numbers, totals (count): the numbers and their sums, which may be one array.
 
 #include "distributed/peers.cuh"

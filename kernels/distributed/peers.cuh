@@ -1,12 +1,12 @@
-// What a GPU says to another one in whose memory it writes.
+// Messages of a GPU to another one, in whose memory it writes.
 //
-// The memory of all ranks is one range of addresses: `memory` is its lowest one, places are counted from there in bytes.
-// A turn is a number that grows by one with each launch, the same on all ranks; 0 comes before the first. What is
-// written for a turn lies in one of two slots by turns: whoever begins turn k + 2 has heard from each neighbour in turn
-// k + 1, and that one was done with turn k before.
+// The memory of all ranks is one range of addresses: `memory` is its lowest one, and places are bytes from
+// there. A turn is a number that grows by one with each launch, the same on all ranks; 0 comes before the
+// first. Messages of turn k lie in slot k % 2: a rank that begins turn k + 2 has heard from each neighbour in
+// turn k + 1, and the neighbour was done with turn k before.
 //
-// A thread that waits longer than it may gives up, for good: its GPU says nothing any more, since what others then found
-// here might be of a later turn, and what it should have received is NaN.
+// A thread that waits longer than it may gives up for good: its GPU sends nothing any more, since others
+// might then find data of a later turn here, and all that it should have received is NaN.
 #pragma once
 
 #include "number.cuh"
@@ -20,13 +20,13 @@ template <class T> __device__ __forceinline__ T not_a_number()
     return value;
 }
 
-// Tries between two looks at what the host says, in its own memory: some milliseconds.
+// Tries between two reads of `limit`, which is in the host's memory: some milliseconds.
 constexpr unsigned TRIES = 4096;
 
-// Milliseconds to wait for a process that has ended: what it sent is here by then.
+// Milliseconds to wait for a process that has ended: all that it sent has come by then.
 constexpr int ENDED = 1000;
 
-// What a thread knows of how long it has waited.
+// How long a thread has waited.
 struct Patience {
     unsigned tries = 0;
     unsigned long long began = 0;
@@ -53,8 +53,8 @@ __device__ __forceinline__ bool waits_on(Patience& patience, int* limit, int ran
 #endif
 }
 
-// Says a turn to another GPU: who hears it sees what this thread, and others of its block before a barrier, wrote before
-// (PTX ISA, memory consistency model: release and acquire, scope sys).
+// Sends a turn to another GPU: a thread that hears it sees all earlier writes of this thread, and those of
+// its block before a barrier (PTX ISA, memory consistency model: release and acquire, scope sys).
 __device__ __forceinline__ void say_turn(unsigned* flag, unsigned turn)
 {
 #ifdef DASP_SIMT
@@ -66,7 +66,8 @@ __device__ __forceinline__ void say_turn(unsigned* flag, unsigned turn)
 #endif
 }
 
-// Waits until the GPU of a rank has said this turn; it may have said the next one since. Returns false if it gives up.
+// Waits until the GPU of a rank has sent this turn; it may have sent the next one since. Returns false if it
+// gives up.
 __device__ __forceinline__ bool hear_turn(unsigned* flag, unsigned turn, int* limit, int rank)
 {
     Patience patience;
@@ -83,8 +84,8 @@ __device__ __forceinline__ bool hear_turn(unsigned* flag, unsigned turn, int* li
     }
 }
 
-// A number and its turn, each half of it in one word with the turn, so that whoever sees the turn in both has the
-// number: nothing else has to be waited for.
+// Sends a number: each half in one word with the turn. A reader that sees the turn in both words has the
+// number, and waits for nothing else.
 __device__ __forceinline__ void say_number(unsigned long long* words, double number, unsigned turn)
 {
     const unsigned long long bits = bits_of(number), mark = (unsigned long long)turn << 32;
@@ -97,7 +98,7 @@ __device__ __forceinline__ void say_number(unsigned long long* words, double num
 #endif
 }
 
-// Waits for a number that the GPU of a rank says in this turn. Returns false if it gives up.
+// Waits for a number that the GPU of a rank sends in this turn. Returns false if it gives up.
 __device__ __forceinline__ bool hear_number(unsigned long long* words, unsigned turn, int* limit, int rank, double& number)
 {
     Patience patience;

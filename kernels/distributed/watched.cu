@@ -1,12 +1,13 @@
-// What stands around messages that another library brings: the host learns how far they have come, and what came of
-// messages that were given up is NaN.
+// Kernels before and after messages that another library moves: they tell the host how far the messages have
+// come, and replace received data by NaN if the messages were given up.
 //
-// dasp_begin_messages: one thread. Tells that the messages of a turn begin.
-// dasp_end_messages: one dimension, blocks of DASP_THREADS threads, any number of blocks. Sets every byte of `received`
-//     (nbytes) to 0xff, a NaN in any type of number.cuh, if `given_up` (1, in the host's memory) is not 0; tells that they
-//     have ended.
-// turns (1): ended before. mailbox (2), in the host's memory: the last turn that began, and the last that ended.
-// Launches for the same `turns` follow each other.
+// dasp_begin_messages: one thread. Tells the host that the messages of a turn begin.
+// dasp_end_messages: one dimension, blocks of DASP_THREADS threads, any number of blocks. Sets every byte of
+//     `received` (nbytes) to 0xff, a NaN in any type of number.cuh, if `given_up` (1, in the host's memory)
+//     is not 0; tells the host that the messages have ended.
+// turns (1): the last turn that ended. mailbox (2), in the host's memory: the last turn that began, and the
+//     last that ended.
+// Launches with the same `turns` follow each other.
 
 #include "number.cuh"
 

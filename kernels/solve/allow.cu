@@ -1,7 +1,8 @@
-// Lets an iteration go on, from either array of scalars: those of the first are copied to the second.
+// Lets an iteration go on from either array of scalars: copies those of the first to the second.
 //
-// Launch: one block. Slots 0 to 2 of `scalars` (slots) are why the iteration stopped, the iterations made, and those
-// allowed. A stop because enough iterations were made (`limit`) is taken back, any other stays.
+// Launch: one block. scalars, other (slots): slot 0 says why the iteration stopped, slot 1 how many
+// iterations were made, slot 2 how many are allowed. Slot 0 becomes 0 if it is `limit` (enough iterations
+// were made), else it stays; slot 1 becomes 0, slot 2 `most`.
 
 #include "warp.cuh"
 

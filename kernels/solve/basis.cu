@@ -1,22 +1,23 @@
 // Arnoldi's method without the host: a step of it, and the least-squares problem that grows by a column a step.
 //
-// The basis is kept as it comes: v_j = w_j / norm(w_j). Of q = A w_k, dasp_basis_leave makes all dot products, a part in
-// each block; dasp_basis_take adds the parts up and makes the coefficients and the residual; dasp_basis_subtract makes
-// w_(k+1) of q. Where vectors lie on several GPUs, the parts are summed over these between the first two.
+// The vectors w_j of the basis are stored unscaled: v_j = w_j / norm(w_j). For q = A w_k, dasp_basis_leave
+// computes all dot products, a part in each block; dasp_basis_take adds the parts and computes the
+// coefficients and the residual; dasp_basis_subtract turns q into w_(k+1). If vectors lie on several GPUs,
+// the parts are added over these between the first two.
 // One projection by I - V T V', T the inverse of I + L, L the strict lower triangle of V'V, is modified Gram-Schmidt
 // with one reduction (Swirydowicz, Langou, Ananthan, Yang, Thomas, doi:10.1002/nla.2343), which
 // is as much orthogonality as GMRES needs (Paige, Rozloznik, Strakos, doi:10.1137/050630416).
 //
-// Launch: one dimension, blocks of DASP_THREADS threads, any number of them, of dasp_basis_take and dasp_basis_solve
-//     one; of dasp_basis_subtract the last turns the new column while the others subtract. All numbers of `small` but
-//     those a call writes are those that the calls before it wrote.
-// basis (DASP_MOST rows of `stride`, n of each): the vectors w one after the other, rows multiples of 16 bytes apart.
-// parts (2 * DASP_MOST * blocks): sums of blocks.
-// small: see the constants below. closing: 1 if w_k is the last vector for now: only its norm is found.
-// dasp_basis_solve: the coefficients, of the vectors w, of the correction from the first `count` steps.
-// dasp_basis_add: out += their combination of `count` vectors.
-// DASP_COMPLEX 1: vectors are of complex numbers, and so are all small ones; norms, sines and the diagonal of R have no
-//     imaginary part. x'y is the sum of conj(x_i) y_i.
+// Launch: one dimension, blocks of DASP_THREADS threads, any number of blocks; of dasp_basis_take and
+//     dasp_basis_solve one; of dasp_basis_subtract two or more: the last one rotates the new column while the
+//     others subtract. A call reads the numbers of `small` that the calls before it wrote.
+// basis (DASP_MOST, stride), n elements of each row: the vectors w; rows are multiples of 16 bytes apart.
+// parts (2 DASP_MOST, blocks): for each dot product, the sum of each block.
+// small: see the constants below. closing: 1 if w_k is the last vector for now: only its norm is computed.
+// dasp_basis_solve: computes the coefficients of the vectors w in the correction after `count` steps.
+// dasp_basis_add: out (n) += the combination of `count` vectors with these coefficients.
+// DASP_COMPLEX 1: all numbers of vectors and of `small` are complex; norms, sines and the diagonal of R have
+//     no imaginary part. x'y is the sum of conj(x_i) y_i.
 // Equal inputs and equal launches give equal bits: every sum has a fixed order.
 
 #if DASP_COMPLEX
@@ -30,7 +31,7 @@ using Scalar = DASP_SCALAR;
 #if DASP_COMPLEX
 using Number = Complex<double>;
 
-// A Number in shared memory, where nothing may have constructors.
+// A Number in shared memory, where a type may not have constructors.
 struct Held {
     double real, imag;
 
@@ -73,17 +74,17 @@ constexpr int DOTS_AT_ONCE = DASP_COMPLEX ? 4 : 6, AT_ONCE = DASP_COMPLEX ? 4 : 
 constexpr int MOST = DASP_MOST;
 constexpr double NOTHING_LEFT = 1e-14;  // of a vector's norm, or of the largest pivot
 
-// Where things lie in `small`, all of MOST numbers but the last two, which are MOST rows of MOST.
+// The places of arrays in `small`. Each has MOST numbers, but for the last two, which have MOST rows of MOST.
 enum Small {
     RESIDUAL = 0,          // norm of the residual after k steps, with a sign
     BROKEN = MOST,         // 1 where step k left nothing
     INVERSE = 2 * MOST,    // 1 / norm(w_k)
-    RIGHT = 3 * MOST,      // the turned right-hand side
+    RIGHT = 3 * MOST,      // the rotated right-hand side
     COSINE = 4 * MOST,     // rotations
     SINE = 5 * MOST,
     PENDING = 6 * MOST,    // the diagonal of column k before its own rotation
     SQUARE = 7 * MOST,     // of the coefficients of column k
-    FACTOR = 8 * MOST,     // of each w_j in what is being made
+    FACTOR = 8 * MOST,     // the coefficient of each w_j in the vector that is computed
     COLUMN = 9 * MOST,     // the coefficients of v_j in the latest column
     INVERTED = 10 * MOST,  // T, by rows
     TRIANGLE = 10 * MOST + MOST * MOST,  // R, by columns
@@ -144,7 +145,7 @@ __device__ __forceinline__ void leave_dots(const Scalar* basis, long long stride
     }
 }
 
-// Leaves all that step k needs, or if it is `closing` those of w_k alone.
+// Leaves all dot products that step k needs; if it is `closing`, those of w_k alone.
 __device__ __forceinline__ void leave_all_dots(const Scalar* basis, long long stride, long long n, int k, bool closing,
                                                Number* parts)
 {
@@ -152,7 +153,7 @@ __device__ __forceinline__ void leave_all_dots(const Scalar* basis, long long st
         leave_dots(basis, stride, n, first, k, closing, parts);
 }
 
-// Ends column k - 1, now that the norm of w_k is known; one thread does so, and again if it is asked again.
+// Completes column k - 1 by the norm of w_k. One thread calls this; a second call changes nothing.
 __device__ __forceinline__ void end_column(Number* small, int k, double norm)
 {
     if (k == 0) {
@@ -171,7 +172,7 @@ __device__ __forceinline__ void end_column(Number* small, int k, double norm)
     small[BROKEN + k - 1] = !(norm > NOTHING_LEFT * sqrt(real_part(small[SQUARE + k - 1]) + norm * norm));
 }
 
-// Turns the latest column, k, by the rotations of the columns before it; every thread of one block.
+// Applies the rotations of all columns before k, the latest, to it. Every thread of one block calls this.
 __device__ __forceinline__ void turn_column(Number* small, int k)
 {
     __shared__ Held column[MOST], cosine[MOST];
@@ -197,7 +198,7 @@ __device__ __forceinline__ void turn_column(Number* small, int k)
 
 constexpr int ROWS_AT_ONCE = 4;  // rows of parts that a warp adds up at once
 
-// Adds up the parts of all blocks: dot products with q, and with w_k; of these the last alone if `closing`.
+// Adds the parts of all blocks to dot products with q and with w_k; if `closing`, those of w_k alone.
 __device__ __forceinline__ void add_parts(const Number* parts, int k, int blocks, bool closing, Held* with_q, Held* with_own)
 {
     const int rows = 2 * (k + 1);
@@ -220,9 +221,9 @@ __device__ __forceinline__ void add_parts(const Number* parts, int k, int blocks
     }
 }
 
-constexpr bool T_IS_NEAR = MOST * MOST * sizeof(Number) <= 32768;  // so that it fits shared memory
+constexpr bool T_IS_NEAR = MOST * MOST * sizeof(Number) <= 32768;  // T fits shared memory
 
-// All that is small in step k and needed at once; every thread of one block.
+// Computes the numbers of step k that the next kernel needs. Every thread of one block calls this.
 __device__ __forceinline__ void take_dots(Number* small, int k, int blocks, bool closing, const Number* parts)
 {
     __shared__ Held with_q[MOST], with_own[MOST], near[T_IS_NEAR ? MOST * MOST : 1];
@@ -275,7 +276,7 @@ dasp_basis_take(const Number* parts, int blocks, int k, int closing, Number* sma
     take_dots(small, k, blocks, closing, parts);
 }
 
-// target[at] = scale target[at] + sign * the combination of `count` vectors, by so many blocks.
+// target = scale target + sign times the combination of `count` vectors, by the first `blocks` blocks.
 __device__ __forceinline__ void combine(const Scalar* basis, long long stride, long long n, int count,
                                         const Number* small, Scalar* target, double scale, double sign,
                                         unsigned blocks)

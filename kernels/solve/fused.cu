@@ -1,9 +1,9 @@
-// One pass over vectors of n numbers: scalars, then updates element by element, then dot products of what came out.
+// One pass over vectors of n numbers: scalars, then updates element by element, then their dot products.
 //
-// A pass is put together by dasp/solvers/cuda/passes.py: what it does is in the constants below, as text. Its scalars are made
-// of the sums of the pass before it and of an array of scalars, by every thread for itself, so no launch and no
-// atomic stands between a dot product and the coefficient that it becomes. Its own dot products it leaves as a
-// sum for each block.
+// dasp/solvers/cuda/passes.py writes the text of a pass into the constants below. Every thread computes the
+// scalars for itself, from the sums of the pass before and an array of scalars, so no launch and no atomic
+// stands between a dot product and the coefficient made of it. A pass leaves its own dot products as a sum
+// for each block.
 //
 // Launch: one dimension, blocks of DASP_THREADS threads, any number of blocks.
 // DASP_VECTORS: the vectors as parameters v0, v1, ...; rows are multiples of 16 bytes apart. Each element is read
@@ -11,13 +11,14 @@
 // in, out (slots): arrays of scalars. Slot 0 says why the iteration stopped, 0 while it goes on. DASP_STORES writes
 //     slots of `out` that this pass reads in neither array.
 // sums_in (DASP_SUMS_IN * blocks_in), sums_out (DASP_DOTS * blocks): for each dot product, a sum for each block.
-// sums_more (DASP_SUMS_MORE * blocks_more): the same from the product before this pass (spmv/dot.cuh); they count
-//     after the others.
+// sums_more (DASP_SUMS_MORE * blocks_more): the same from the product before this pass (spmv/dot.cuh); they
+//     follow the others in `sum`.
 // DASP_COMPLEX 1: vectors are of complex numbers, and coefficients real or complex; all sums are real.
 // history: the norm of the residual after each iteration.
-// DASP_LEAVE: nothing, or a return where the scalars say so.
-// DASP_GUARD 1: a pass after the stop does nothing; the first of an iteration (DASP_CARRIED > 0) then hands so many slots
-//     on. DASP_GUARD 2: it does nothing after a stop because enough iterations were made, 2 in slot 0.
+// DASP_LEAVE: nothing, or a return on a condition of the scalars.
+// DASP_GUARD 1: a pass after the stop does nothing, but the first pass of an iteration (DASP_CARRIED > 0)
+//     copies DASP_CARRIED slots from `in` to `out`. DASP_GUARD 2: a pass does nothing if slot 0 is 2, which
+//     says that enough iterations were made.
 // Equal inputs and equal launches give equal bits: every sum has a fixed order.
 
 #if DASP_COMPLEX
@@ -73,7 +74,7 @@ __device__ __forceinline__ void write_piece_once(Scalar* address, const Piece& p
     __stcs(reinterpret_cast<uint4*>(address), *reinterpret_cast<const uint4*>(&piece));
 }
 
-// The sums over all threads of a block, in every thread that asks for them after the barrier.
+// Leaves the sums over each warp of a block, which every thread may then add (sum_of_warps).
 template <int COUNT> __device__ __forceinline__ void leave_warp_sums(double (*parts)[WARPS], double* value)
 {
 #pragma unroll
@@ -84,7 +85,7 @@ template <int COUNT> __device__ __forceinline__ void leave_warp_sums(double (*pa
     __syncthreads();
 }
 
-// What one thread adds up of the sums of blocks.
+// This thread's share of the sum over blocks.
 __device__ __forceinline__ double sum_by_threads(const double* sums, int blocks)
 {
     double sum = 0;
@@ -108,7 +109,7 @@ dasp_fused(DASP_VECTORS long long n, const double* in, double* out, const double
     wait_for_earlier_kernels();
     const long long step = (long long)(WIDTH * THREADS) * gridDim.x;
     long long at = WIDTH * ((long long)THREADS * blockIdx.x + threadIdx.x);
-    // All that is read before the first update is asked for at once: one wait for the memory, not four.
+    // All loads before the first update are issued at once: one wait for the memory, not four.
 #if DASP_GUARD
     const double stopped = in[0];
 #endif

@@ -2,21 +2,25 @@
 // plan and its rows of the vectors in shared memory until the method stops.
 //
 // Ghysels and Vanroose (2014), doi:10.1016/j.parco.2013.06.001, algorithm 4, for M a diagonal or none; the scalars are
-// those of dasp/solvers/cg.py. The one vector that all blocks read, M w, lies in two copies that are written by
-// turns, and an iteration is one product, whose rows are updated where they are made, and one sum over the grid.
+// those of dasp/solvers/cg.py. The one vector that all blocks read, M w, has two copies that are written in
+// turn. An iteration is one product, each of whose rows is updated as soon as it is computed, and one sum
+// over the grid.
 //
-// Launch: cooperative, one dimension, blocks of DASP_THREADS threads, with as much dynamic shared memory as a block's
-//     share takes at most: see dasp/solvers/persistent.py.
+// Launch: cooperative, one dimension, blocks of DASP_THREADS threads, with as much dynamic shared memory as
+//     the largest share of a block takes: see dasp/solvers/persistent.py.
 // The plan's arrays: as in spmv/slices.cu, without segments.
 // b, x (n): by rows. x is read if `mode` is FROM_X or AGAIN, and written.
 // diagonal (n): M is diag(diagonal); not read if DASP_JACOBI is 0.
-// shown (2 * stride): M w by rows, twice. kept (4 * stride): w, z, s, p by positions, where a launch stops at a limit.
-// nbytes: of dynamic shared memory; more than a block's share takes. record (SLOTS): scalars, for the next launch.
-// history (most + 1): the square of the residual's norm after each iteration. mailbox (MAILBOX): both, in the host's memory.
+// shown (2, stride): the two copies of M w, by rows. kept (4, stride): w, z, s, p by positions, written if a
+//     launch stops at a limit; the older copy in `shown` then becomes r, by positions.
+// nbytes: the dynamic shared memory, more than any block's share. record (SLOTS): scalars for the next
+//     launch.
+// history (most + 1): the square of the residual's norm after each iteration. mailbox (MAILBOX), in the
+//     host's memory: `record`, then the beginning of `history`.
 // messages: see grid.cuh.
 // mode: where to begin. finish: whether the true residual is computed at the end.
 // Equal inputs and equal launches give equal bits: every sum has a fixed order.
-// Loops of a few turns before and behind the iteration are not unrolled: else compiling takes half as long again.
+// Short loops before and after the iteration are not unrolled: else compiling takes half as long again.
 
 #include "grid.cuh"
 #include "spmv/slices.cuh"
@@ -34,8 +38,9 @@ enum Finish { NEVER, ALWAYS, UNLESS_LIMIT };
 enum Reason { RUNNING, CLAIMED, LIMIT, NOT_FINITE, NOTHING, INDEFINITE = 8, BAD_M };
 enum Slot { REASON, COUNT, BB, RR, START, WANTED, GOAL, TRUE_RR, XX, RHO, CURVATURE, OVER_RHO, OVER_ALPHA, SHOWN, SLOTS };
 constexpr int MAILBOX = DASP_MAILBOX, HISTORY = 16;  // numbers of `mailbox`, and where the history begins there
-// What happens before a sum over the grid: r is set (BEGIN), also from a product with x (OF_X); w is made (FIRST); an
-// iteration; vectors of an earlier launch are read (READ); x is written (WRITTEN); the true residual (TRUE).
+// The work before a sum over the grid: set r = b (BEGIN) or r = b - A x (OF_X); compute w (FIRST); one
+// iteration (ITERATE); read the vectors of an earlier launch (READ); none, as x was just written (WRITTEN);
+// compute the true residual (TRUE).
 enum Phase { BEGIN, OF_X, FIRST, ITERATE, READ, WRITTEN, TRUE };
 
 constexpr double FINITE = 1e308, LOW = 1e-200, HIGH = 1e200;
@@ -72,7 +77,7 @@ __device__ __forceinline__ Place place_behind_all(const uint4* headers, int coun
     return {count, last.x + steps_of(last), last.z + steps_of(last) * (width == 0 ? 0 : 1 << (width - 1)), positions};
 }
 
-// The first slice before which there are so many bytes. Every thread of the block calls this.
+// The first slice whose predecessors take at least `bytes` bytes. Every thread of the block calls this.
 __device__ __forceinline__ int slice_at(const uint4* headers, int count, int identity, long long bytes)
 {
     int low = 0, high = count;
@@ -85,7 +90,7 @@ __device__ __forceinline__ int slice_at(const uint4* headers, int count, int ide
     return low;
 }
 
-// What a block has of the plan in shared memory; indices are those of the whole plan.
+// A block's part of the plan, in shared memory; indices are those of the whole plan.
 struct Near {
     const uint4* headers;
     const Index* bases;
@@ -116,7 +121,7 @@ template <> __device__ __forceinline__ Index Near::column<LaneDelta>(const uint4
     return bases[header.x + step] + lane_id();
 }
 
-// Up to STEPS steps of a slice, whose x is on its way.
+// Up to STEPS steps of a slice, whose x is being loaded.
 struct Chunk {
     Operand x[STEPS];
     unsigned pads;  // a bit for each step, set if this lane's slot is a pad
@@ -181,8 +186,8 @@ struct Cursor {
     }
 };
 
-// Makes the product of a warp's slices with `from`; `take` gets the sum of each row and its position, in the first of
-// the row's lanes. Gathers of one chunk wait while the one before is added up.
+// Multiplies a warp's slices by `from`: calls `take` with the position and the sum of each row, in the first
+// of the row's lanes. The gathers of a chunk are in flight while the chunk before is added.
 template <class Take>
 __device__ __forceinline__ void multiply(const Near& near, int first, int end, int positions, const X* from,
                                          const Take& take)
@@ -190,7 +195,7 @@ __device__ __forceinline__ void multiply(const Near& near, int first, int end, i
     Cursor ahead(near, first, end), here = ahead;
     Chunk next;
     Sum sum = 0;
-    bool there = false;  // is a chunk on its way?
+    bool there = false;  // is a chunk being loaded?
 #pragma unroll 1
     while (here.inside()) {
         const Chunk chunk = next;
@@ -214,7 +219,7 @@ __device__ __forceinline__ void multiply(const Near& near, int first, int end, i
     }
 }
 
-// Judges r, and computes the scalars of the step that follows. total: w'M r, r'r, r'M r. Everybody waits for it.
+// Judges r, and computes the scalars of the next iteration; all other threads wait. total: w'M r, r'r, r'M r.
 __device__ __forceinline__ void decide(double* scalar, const double (&total)[SUMS], double most, double* history,
                                        X& step, X& turn)
 {
@@ -233,14 +238,14 @@ __device__ __forceinline__ void decide(double* scalar, const double (&total)[SUM
     turn = X(beta);
 }
 
-// Computes what the next iteration needs of this one, while others make the product.
+// Computes scalars of this iteration that the next one needs, while other warps multiply.
 __device__ __forceinline__ void look_ahead(double* scalar)
 {
     scalar[OVER_RHO] = 1 / scalar[RHO];
     scalar[OVER_ALPHA] = scalar[CURVATURE] / scalar[RHO];
 }
 
-// Judges the b and the r to begin with, whose squares are the first sums.
+// Judges b and the first r; total: b'b, r'r.
 __device__ __forceinline__ void begin(double* scalar, const double (&total)[SUMS], double wanted, double margin)
 {
     const double bb = total[0], rr = total[1], goal = wanted * margin;
@@ -271,9 +276,10 @@ dasp_persistent(const uint4* __restrict__ headers, const Index* __restrict__ bas
     const int mine = end.position - start.position;  // rows
     if (end.bytes(identity) - start.bytes(identity) + 16 > nbytes) __trap();  // a slice is longer than the plan says
 
-    // What stays in shared memory: its part of the plan, its rows of the vectors, and scalars, equal in each block.
+    // Shared memory holds the block's part of the plan, its rows of the vectors, and scalars, equal in all
+    // blocks.
     extern __shared__ __align__(16) unsigned char memory[];
-    uint4* const words = reinterpret_cast<uint4*>(memory);  // headers, values and deltas, one behind the other
+    uint4* const words = reinterpret_cast<uint4*>(memory);  // headers, values and deltas, one after the other
     const int steps = int(end.step - start.step), of_headers = end.slice - start.slice;
     const int of_values = VALUE_BYTES / 16 * steps, before_deltas = of_headers + of_values;
     const int before_bases = before_deltas + 2 * int(end.deltas - start.deltas);
@@ -312,7 +318,8 @@ dasp_persistent(const uint4* __restrict__ headers, const Index* __restrict__ bas
     Phase phase = mode == FROM_ZERO ? BEGIN : mode == FROM_X ? OF_X : scalar[REASON] == LIMIT ? READ : TRUE;
 #pragma unroll 1
     for (;;) {
-        double value[SUMS] = {};  // b'b, w'M r or the square of the true residual; r'r, or x'x with that; r'M r
+        // b'b, w'M r or, with TRUE, the square of the true residual; r'r or, with TRUE, x'x; r'M r.
+        double value[SUMS] = {};
         const auto measure = [&](int i, X of_r, X of_w) {
             const X of_u = times_m(i, of_r);
             value[0] += double(of_w) * double(of_u);

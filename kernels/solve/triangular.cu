@@ -1,7 +1,8 @@
 // One level of a triangular solve: x[row] = inverse[row] (b[row] - sum of data[e] x[indices[e]]) for each of its rows.
 //
-// Rows of a level need x of earlier levels alone, each of which is a launch before (level scheduling: Anderson and
-// Saad 1989, doi:10.1142/S0129053389000056). Launch: one dimension, a thread a row, blocks of DASP_THREADS threads.
+// Rows of a level need x of earlier levels alone, which earlier launches computed (level scheduling: Anderson
+// and Saad 1989, doi:10.1142/S0129053389000056). Launch: one dimension, a thread a row, blocks of
+// DASP_THREADS threads.
 // rows (count), indptr (n + 1), indices and data (entries): the strict triangle, by rows. inverse, b, x (n): x is written
 // for the rows of the level. DASP_COMPLEX: whether Scalar is complex. Equal inputs give equal bits.
 
