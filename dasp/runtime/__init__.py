@@ -1,1 +1,1 @@
-"""Devices without matrices: types, arrays, checks, and what runs code on a CPU or a GPU."""
+"""Devices and no matrices: types, arrays, checks, and the execution of code on CPUs and GPUs."""

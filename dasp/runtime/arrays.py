@@ -1,8 +1,8 @@
-"""Arrays of NumPy and CuPy: the library of one, and a caller's array taken in.
+"""Arrays of NumPy and CuPy: the library of an array, and the checks of a caller's arrays.
 
 Every array that a caller passes comes through here before any work starts. An array of numbers is returned as
-a plain array in native byte order, and everything else is refused in one line: a TypeError for the wrong
-kind, a ValueError for a wrong value. Compiled code reads nothing else.
+a plain array in native byte order, and everything else is refused in one line: by a TypeError for the
+wrong kind, or a ValueError for a wrong value. Compiled code reads nothing else.
 Neither CuPy nor SciPy is imported: an object of theirs exists only where its library was imported already.
 """
 
@@ -19,7 +19,7 @@ from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.types import Array, DeviceArray, Vector
 
 _OVERLAP_WORK = 100_000
-"""Steps after which NumPy stops to decide whether two odd views share an element; they count as sharing."""
+"""Steps after which NumPy gives up on whether two odd views share an element; they then count as sharing."""
 
 
 # Which library
@@ -43,9 +43,10 @@ def is_cupy(array: object) -> TypeGuard[DeviceArray]:
 
 
 def address(array: Vector) -> int:
-    """Return where an array of numbers begins.
+    """Return the address of an array.
 
-    `array.ctypes.data` takes twice as long, and imports, which a finalizer at the end of a process cannot.
+    `array.ctypes.data` takes twice as long, and imports a module, which a finalizer at the end of a process
+    cannot.
     """
     return int(array.__array_interface__["data"][0])
 
@@ -61,7 +62,7 @@ def namespace(array: object) -> ModuleType:
 
 
 def to_host(array: object) -> Vector:
-    """Return a NumPy array: a copy of one of CuPy, and NumPy's own as it is."""
+    """Return an array as one of NumPy: a copy of CuPy's, and NumPy's own unchanged."""
     host: Vector = array.get() if is_cupy(array) else np.asarray(array)
     return host
 
@@ -71,7 +72,7 @@ Order = Literal["C", "F"]
 
 
 def order(array: Array) -> Order:
-    """Return the order in memory that is nearest to an array's: C where a row lies in one run, else F.
+    """Return the nearest memory order: F if a column's elements lie closer together than a row's, else C.
 
     Examples
     --------
@@ -90,7 +91,7 @@ def operand(name: str, given: object) -> Array:
     Raises
     ------
     TypeError
-        For anything else, and if `take` refuses it.
+        If `given` is anything else, or `take` refuses it.
     """
     if not is_array(given):
         raise TypeError(f"{name} is {_check.kind_of(given)}; a numpy.ndarray or a cupy.ndarray is needed")
@@ -111,15 +112,15 @@ def take(name: str, given: object) -> Vector:
     Returns
     -------
     numpy.ndarray
-        Of the caller's shape and type, any strides, perhaps read-only; the caller's own memory where its byte
-        order is native.
+        Of the caller's shape and type, with any strides, perhaps read-only; in the caller's own memory if
+        `given` is an array in native byte order.
 
     Raises
     ------
     TypeError
-        For an array on a GPU, a sparse or a masked array, and anything that is not made of numbers.
+        If `given` is an array on a GPU, a sparse or a masked array, or is not made of numbers.
     ValueError
-        For a list whose rows differ in length.
+        If `given` is a list whose rows differ in length.
 
     Examples
     --------
@@ -144,7 +145,7 @@ def take(name: str, given: object) -> Vector:
 
 
 def _refuse_others(name: str, given: object) -> None:
-    """Refuse things that NumPy would turn into others, or into an error of its own."""
+    """Refuse objects that NumPy would take for something else, or refuse with an error of its own."""
     if isinstance(given, np.ma.MaskedArray):
         raise TypeError(
             f"{name} is a masked array; one without a mask is needed; pass {name}.filled(0) or {name}.data"
@@ -158,19 +159,19 @@ def _refuse_others(name: str, given: object) -> None:
 
 
 def index(name: str, given: object) -> Vector:
-    """Return an array-like of indices as int32 or int64, whichever holds every number of its type.
+    """Return an array-like of indices as int32 if that holds every number of its type, else as int64.
 
     Returns
     -------
     numpy.ndarray, one dimension, int32 or int64
-        Contiguous and aligned; not yet compared with the size of anything.
+        Contiguous and aligned; not compared with the size of anything.
 
     Raises
     ------
     TypeError
-        For another type than integers: bool is a mask and not an index, and a fraction must not be cut off.
+        If the numbers are not integers: bool is a mask and not an index, and a fraction must not be cut off.
     ValueError
-        For another number of dimensions, and unsigned numbers that int64 does not hold.
+        If the number of dimensions is not 1, or an unsigned number does not fit into int64.
 
     Examples
     --------
@@ -200,7 +201,7 @@ def values(name: str, given: object, dimensions: int = 1) -> Vector:
     name : str
     given : array_like, any dtype of numbers
     dimensions : int
-        How many it must have.
+        The number of dimensions that `given` must have.
 
     Returns
     -------
@@ -215,14 +216,14 @@ def values(name: str, given: object, dimensions: int = 1) -> Vector:
 
 
 def check_result(name: str, array: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Hold that a result can be written into a caller's NumPy array: every element, and each one once.
+    """Raise an error unless a result can be written into a caller's NumPy array, each element once.
 
     Raises
     ------
     TypeError
-        For another kind of array, a mask, or another type or byte order.
+        If it is another kind of array, is masked, or has another type or byte order.
     ValueError
-        For another shape, and memory that is read-only or stands for several elements at once.
+        If it has another shape, is read-only, or has memory that stands for several elements at once.
     """
     if not isinstance(array, np.ndarray) or isinstance(array, (np.ma.MaskedArray, np.matrix)):
         raise TypeError(f"{name} is {_check.kind_of(array)}; a numpy.ndarray is needed")
@@ -240,8 +241,8 @@ def overlaps_itself(array: Array) -> bool:
 
     Notes
     -----
-    Tells by the strides: False for every view that slicing, reshaping and transposing make of an array
-    without such elements.
+    The strides decide: the answer is False for every view that slicing, reshaping and transposing make of an
+    array without such elements.
     """
     if not array.size:
         return False
@@ -257,7 +258,7 @@ def overlaps_itself(array: Array) -> bool:
 def may_be_writable(array: Array) -> bool:
     """Return True if an array, perhaps read-only, lies in memory that can be written.
 
-    That of an array in a pickle, or in a file that is mapped for reading, cannot.
+    The memory of an array in a pickle, or in a file that is mapped for reading, cannot.
     """
     if not isinstance(array, np.ndarray):
         return True
@@ -271,7 +272,7 @@ def may_be_writable(array: Array) -> bool:
 
 
 def overlap(one: Vector, other: Vector) -> bool:
-    """Return True if two NumPy arrays share an element, or are too oddly laid out to tell soon."""
+    """Return True if two NumPy arrays share an element, or if that takes too long to decide."""
     if not np.may_share_memory(one, other):
         return False
     try:

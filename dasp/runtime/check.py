@@ -1,6 +1,6 @@
-"""Checks of a caller's arguments, each with its error.
+"""Checks of a caller's arguments.
 
-TypeError for the wrong kind of argument, ValueError for a wrong value, where nothing else is said.
+Unless a function says otherwise, a wrong kind of argument raises TypeError and a wrong value ValueError.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _SAID_WITH_AN = re.compile(r"[aeio]|u(?!int|func|ser)|ndarray|spmatrix", re.IGNO
 
 
 def kind_of(given: object, *, library: bool = False) -> str:
-    """Return the name of a thing of the wrong kind in an error: `an int`, `a list`, `None`, `the class str`.
+    """Return how an error names an object of the wrong kind: `an int`, `a list`, `None`, `the class str`.
 
-    With `library` its package comes first, unless it is one of Python's own: `a torch.Tensor`.
+    With `library` the name begins with the package, unless the type is built in: `a torch.Tensor`.
     """
     if given is None:
         return "None"
@@ -59,7 +59,7 @@ def scale(name: str, value: Any, product: np.dtype[Any]) -> complex:
     TypeError
         If `value` is not a number, or not a real one and the product is real.
     ValueError
-        If it is an integer or a fraction that float64 does not hold.
+        If `value` is an integer or a fraction beyond the range of float64.
     """
     value = python_number(value)
     number = isinstance(value, float | int | Real | np.bool_) or (
@@ -78,16 +78,16 @@ def scale(name: str, value: Any, product: np.dtype[Any]) -> complex:
 
 
 def python_number(value: Any) -> Any:
-    """Return the only element of another library's array without dimensions as a number of Python.
+    """Return a zero-dimensional array of another library as a Python number.
 
-    Anything else is returned as it is, an array of NumPy's types too.
+    Anything else is returned unchanged, arrays with dtypes of NumPy included.
     """
     foreign = getattr(value, "ndim", None) == 0 and not isinstance(getattr(value, "dtype", None), np.dtype)
     return value.item() if foreign and hasattr(value, "item") else value
 
 
 def operand(matrix: tuple[int, int], x: DenseArray) -> None:
-    """Hold that x is a vector of n numbers, or n x k."""
+    """Raise ValueError unless x has shape (n,) or (n, k), for a matrix of shape (m, n)."""
     if x.ndim not in (1, 2) or x.shape[0] != matrix[1]:
         wanted = f"({matrix[1]},)" if x.ndim < 2 else f"({matrix[1]}, k)"
         remedy = "; pass x.T" if x.ndim == 2 and x.shape[1] == matrix[1] else ""
@@ -97,7 +97,7 @@ def operand(matrix: tuple[int, int], x: DenseArray) -> None:
 
 
 def left_operand(matrix: tuple[int, int], shape: tuple[int, ...], axis: int) -> None:
-    """Hold that x has m numbers along its first axis (0) or its last (-1), to be multiplied from the left."""
+    """Raise ValueError unless x has one or two dimensions, and m numbers along `axis`, 0 or -1."""
     if len(shape) not in (1, 2) or shape[axis] != matrix[0]:
         several = f"({matrix[0]}, k)" if axis == 0 else f"(k, {matrix[0]})"
         wanted = f"({matrix[0]},)" if len(shape) < 2 else several
@@ -107,7 +107,7 @@ def left_operand(matrix: tuple[int, int], shape: tuple[int, ...], axis: int) -> 
 
 
 def out(array: DenseArray, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "out") -> None:
-    """Hold that an array of either library has the shape and type of the product."""
+    """Raise an error unless an array has the dtype (TypeError) and the shape (ValueError) of the product."""
     if array.dtype != dtype:
         raise TypeError(f"{name} has dtype {array.dtype}; the product has dtype {dtype}")
     if array.shape != shape:
@@ -115,7 +115,7 @@ def out(array: DenseArray, shape: tuple[int, ...], dtype: np.dtype[Any], name: s
 
 
 def count(name: str, value: object, others: str = "", most: int | None = None) -> int:
-    """Return a number of things, from 1 to `most`; `others` says in an error what else may be given.
+    """Return `value` as an int from 1 to `most`; `others` says in an error what else is allowed.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def count(name: str, value: object, others: str = "", most: int | None = None) -
 
 
 def interval(bounds: Iterable[float], *, may_be_point: bool = False) -> tuple[float, float]:
-    """Return the ends of an interval of positive numbers, called bounds.
+    """Return the two rising positive numbers of `bounds`; with `may_be_point` they may be equal.
 
     Raises
     ------

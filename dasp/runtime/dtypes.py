@@ -1,7 +1,7 @@
 """The types of values that dasp multiplies, one row each, and the four types in a product's arithmetic.
 
-Results have the types that NumPy gives them. bfloat16 is that of ml_dtypes, which NumPy knows
-by name once this module is imported.
+Results have the types that NumPy gives them. bfloat16 comes from ml_dtypes; NumPy knows it by name once this
+module is imported.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Arithmetic(NamedTuple):
 
     @property
     def types(self) -> dict[str, np.dtype[Any]]:
-        """The types by the names that CUDA kernels have for them."""
+        """The types by their names in CUDA kernels."""
         return {"Value": self.value, "X": self.x, "Sum": self.sum, "Y": self.y}
 
     @property
     def defines(self) -> dict[str, str]:
-        """The compile-time constants that tell them to CUDA kernels."""
+        """The compile-time constants that give the types to CUDA kernels."""
         return {f"DASP_{name.upper()}": C_NAMES[dtype] for name, dtype in self.types.items()}
 
 
@@ -70,7 +70,7 @@ C_NAMES = {row.dtype: row.c for row in TABLE.values()} | {
     np.dtype(np.int32): "int",
     np.dtype(np.int64): "long long",
 }
-"""Names in the CUDA sources of the types of values and of positions."""
+"""The name in the CUDA sources of each type of values and of indices."""
 
 BFLOAT16 = TABLE["bfloat16"].dtype
 
@@ -79,19 +79,19 @@ _FLOAT16 = TABLE["float16"].dtype
 
 @functools.cache  # because NumPy takes microseconds for the name of a type
 def real_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type of the parts of a type of `TABLE`: itself, if it is real."""
+    """Return the type of the real part of a type of `TABLE`; a real type is its own."""
     return TABLE[TABLE[dtype.name].real].dtype
 
 
 @functools.cache
 def sum_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type in which products are added up whose result has a type of `TABLE`."""
+    """Return the type of the sums in a product whose result has this type of `TABLE`."""
     return TABLE[TABLE[dtype.name].sum].dtype
 
 
 @functools.cache
 def bits_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return a type that moves numbers of a type bit by bit: unsigned integers; complex128 moves itself."""
+    """Return a type that copies numbers bit for bit: an unsigned integer, or complex128 for itself."""
     return np.dtype(f"u{dtype.itemsize}") if dtype.itemsize <= 8 else TABLE["complex128"].dtype
 
 
@@ -101,11 +101,12 @@ def is_number(dtype: np.dtype[Any]) -> bool:
 
 
 def named(given: npt.DTypeLike) -> np.dtype[Any]:
-    """Return the type of `TABLE` that somebody asks for.
+    """Return the type of `TABLE` that a caller names.
 
     Raises
     ------
     TypeError
+        If `given` is not in `TABLE`.
     """
     try:
         name = np.dtype(given).name
@@ -120,12 +121,12 @@ def named(given: npt.DTypeLike) -> np.dtype[Any]:
 def stored(dtype: np.dtype[Any], what: str = "A") -> np.dtype[Any]:
     """Return the type of `TABLE` in which numbers of a type are stored.
 
-    Those of the table stay; bool, integers and long double become float64, complex long double complex128.
+    Types of the table stay; bool, integers and long double become float64, complex long double complex128.
 
     Raises
     ------
     TypeError
-        For a type that is none of numbers.
+        If `dtype` is not a type of numbers.
     """
     if not is_number(dtype):
         raise TypeError(f"{what} has dtype {dtype}; a dtype of numbers is needed")
@@ -136,9 +137,9 @@ def stored(dtype: np.dtype[Any], what: str = "A") -> np.dtype[Any]:
 
 @functools.cache
 def result_type(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type of a product of numbers of two types, as NumPy has it.
+    """Return the type of a product of numbers of two types, by NumPy's rules.
 
-    bfloat16 meets others as float16 does, and the two meet in float32.
+    bfloat16 is promoted as float16 is, and the two together give float32.
 
     Examples
     --------
@@ -156,12 +157,12 @@ def result_type(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def arithmetic(matrix: np.dtype[Any], x: np.dtype[Any]) -> Arithmetic:
-    """Return the types of the product of a matrix by a vector: docs/dtypes.md.
+    """Return the types in the product of a matrix and a vector; see docs/dtypes.md.
 
     Raises
     ------
     TypeError
-        If `x` is of no type of numbers, or more than double precision.
+        If `x` is not a type of numbers, or has more than double precision.
     """
     if not is_number(x) or x.itemsize > (16 if x.kind == "c" else 8):
         raise TypeError(f"x has dtype {x}; a real or complex dtype of at most double precision is needed")
@@ -170,8 +171,8 @@ def arithmetic(matrix: np.dtype[Any], x: np.dtype[Any]) -> Arithmetic:
 
 @functools.cache
 def into(matrix: np.dtype[Any], x: np.dtype[Any], y: np.dtype[Any]) -> Arithmetic:
-    """Return the types of the product of a matrix by a vector, made into a vector of a type that holds it.
+    """Return the types in the product of a matrix and a vector that is written into a vector of type `y`.
 
-    Values stay as they are stored; x has the type of y, or that of its parts where x is real and y complex.
+    Values keep their stored type; x has the type of y, or of y's real part where x is real.
     """
     return Arithmetic(matrix, y if x.kind == "c" else real_type(y), sum_type(y), y)

@@ -1,7 +1,7 @@
-"""Arrays of other libraries (PyTorch, JAX, all that speak DLPack), taken in and given back without a copy.
+"""Arrays of other libraries (PyTorch, JAX, all that speak DLPack), converted both ways without a copy.
 
-No library is imported: an array of one exists only where that was imported already. A GPU's arrays are read
-and written on the stream that is current where they come from: PyTorch's own for its tensors, CuPy's else.
+No library is imported here: its arrays exist only if it was imported already. Arrays on a GPU are read and
+written on their library's current stream: PyTorch's for its tensors, else CuPy's.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _CPU = 1, 3
 """Kinds of devices in DLPack (`DLDeviceType`) whose memory NumPy reads: the host's, and pinned memory."""
 
 _CUDA = 2, 13
-"""Those whose memory CuPy reads: a GPU's, and managed memory."""
+"""Kinds of devices whose memory CuPy reads: a GPU's, and managed memory."""
 
 matrices: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-"""The matrices that there are, by their keys."""
+"""The matrices with a key that are still alive, by their keys."""
 
 _keys = itertools.count()
 
 
 def new_key(matrix: object) -> str:
-    """Return a key for a matrix, which is found in `matrices` by it as long as it lives.
+    """Return a key by which `matrices` finds a matrix as long as the matrix lives.
 
-    A text, because that is what every PyTorch keeps as a constant in a compiled graph.
+    The key is a str, because every version of PyTorch keeps that as a constant in a compiled graph.
     """
     key = str(next(_keys))
     matrices[key] = matrix
@@ -59,21 +59,21 @@ def is_foreign(array: object) -> TypeGuard[ForeignArray]:
 def call(
     product: Callable[..., Array], A: Any, x: AnyArray, out: AnyArray | None, **scales: Number
 ) -> AnyArray:
-    """Return product(x, out=out, ...) with the arrays taken in; the result is of the kind of `x`.
+    """Return product(x, out=out, ...) for arrays of other libraries: `out`, or an array of the kind of `x`.
 
     Parameters
     ----------
     product : callable
-        A's.
-    A : SpMatrix, or another that has its shape, dtype and device
-    x, out : array, one of them of another library
+        A's, for arrays of NumPy or CuPy.
+    A : SpMatrix, or another object with its shape, dtype and device
+    x, out : array, at least one of another library
     **scales : float
         alpha and beta.
 
     Raises
     ------
     TypeError
-        For an array somewhere else than on the device, a sparse one, and an `out` that cannot be written.
+        If an array is not on A's device or is sparse, or `out` cannot be written.
     """
     with stream_of(x if is_foreign(x) else out, A.device):
         vector, result = take("x", x, A.device), out
@@ -84,18 +84,18 @@ def call(
             return give_back(product(vector, **scales), x)
         product(vector, out=_take_out(result, A.device), **scales)
         if out is not None and _root(out) == "torch" and not out.is_inference():
-            # Autograd must know that what it may have kept has other numbers now.
+            # Autograd may have kept `out`, and must know that its numbers have changed.
             sys.modules["torch"].autograd.graph.increment_version(out)
         return result
 
 
 def take(name: str, array: AnyArray, device: str) -> AnyArray:
-    """Return an array of another library as one of NumPy or CuPy that shares its memory; others as they are.
+    """Return an array of another library as one of NumPy or CuPy that shares its memory; others unchanged.
 
     Raises
     ------
     TypeError
-        If it is not on the device, or sparse.
+        If it is not on the device, or is sparse.
     """
     if not is_foreign(array):
         return array
@@ -122,12 +122,12 @@ def take_anywhere(array: ForeignArray) -> AnyArray:
 
 
 def as_matrix(given: ForeignArray) -> Any:
-    """Return a matrix of another library as an array of NumPy or CuPy; a sparse tensor as CSR of theirs.
+    """Return a matrix of another library as an array of NumPy or CuPy, a sparse tensor as a CSR matrix.
 
     Raises
     ------
     TypeError
-        If it is a sparse tensor that PyTorch makes no CSR of: one of blocks, or with more dimensions.
+        If PyTorch cannot make CSR of a sparse tensor: it is stored in blocks, or has more dimensions.
     """
     if _root(given) != "torch" or given.layout is sys.modules["torch"].strided:
         return take_anywhere(given)
@@ -155,7 +155,7 @@ def to_host(array: ForeignArray) -> Array:
 
 
 def give_back(y: Array, like: AnyArray) -> AnyArray:
-    """Return an array of NumPy or CuPy as one of the library of `like`; as it is where that takes none."""
+    """Return an array of NumPy or CuPy as one of the library of `like`; unchanged if that takes no others."""
     if not is_foreign(like):
         return y
     library = like.__array_namespace__() if hasattr(like, "__array_namespace__") else None
@@ -164,7 +164,7 @@ def give_back(y: Array, like: AnyArray) -> AnyArray:
 
 
 def wants_gradients(x: AnyArray) -> bool:
-    """Return True if products with this are operators of PyTorch: it has gradients, or is traced."""
+    """Return True if products with x must be operators of PyTorch: x has gradients, or is traced."""
     return _root(x) == "torch" and (is_traced() or _has_gradients(x))
 
 
@@ -183,9 +183,10 @@ def by_operators(
 
     Raises
     ------
-    TypeError, ValueError
-        If more than a product is asked for with gradients, which would not go through `out`; if the result
-        does not fit there.
+    TypeError
+        If x has gradients and `out`, `alpha` or `beta` is given: gradients do not go through `out`.
+    ValueError
+        If the result does not fit into `out`.
     """
     if out is None and alpha == 1 and beta == 0:
         return product(x)
@@ -205,12 +206,12 @@ def by_operators(
 
 
 def is_traced() -> bool:
-    """Return True if `torch.compile` is tracing this."""
+    """Return True if `torch.compile` is tracing the running code."""
     return bool(sys.modules["torch"].compiler.is_compiling())
 
 
 def is_transformed(x: ForeignArray) -> bool:
-    """Return True if a tensor of PyTorch has a tangent, or is one of those that `torch.func` passes."""
+    """Return True if a tensor of PyTorch has a tangent, or is wrapped by a transform of `torch.func`."""
     torch = sys.modules["torch"]
     if torch._C._functorch.is_functorch_wrapped_tensor(x):
         return True
@@ -219,7 +220,7 @@ def is_transformed(x: ForeignArray) -> bool:
 
 
 def _take_out(out: AnyArray, device: str) -> AnyArray:
-    """Return the array that a result is written to; TypeError if nobody may write there."""
+    """Return `out` as an array that a result is written to; raise TypeError if it cannot be written."""
     if is_foreign(out) and _root(out) in ("jax", "jaxlib"):
         raise TypeError(
             f"out is {_check.kind_of(out, library=True)}, which cannot be written to; leave it out"
@@ -233,7 +234,7 @@ def _take_out(out: AnyArray, device: str) -> AnyArray:
 
 
 def _plain(name: str, array: ForeignArray) -> ForeignArray:
-    """Return a tensor of PyTorch without its history, and with its values as they lie in memory."""
+    """Return a PyTorch tensor without its history, conjugated or negated in memory; others unchanged."""
     if _root(array) != "torch":
         return array
     if array.is_nested:
@@ -246,7 +247,7 @@ def _plain(name: str, array: ForeignArray) -> ForeignArray:
 
 
 def _device_of(array: ForeignArray) -> str:
-    """Return `cpu` or `cuda:N`, or another name of a device in words."""
+    """Return an array's device: `cpu`, `cuda:N`, or the name of another device."""
     if not hasattr(array, "__dlpack_device__"):
         import cupy
 
@@ -262,7 +263,7 @@ def _device_of(array: ForeignArray) -> str:
 
 @cache
 def _number_type(kind: object) -> np.dtype[Any]:
-    """Return the type of NumPy of a type of PyTorch."""
+    """Return NumPy's type for a type of PyTorch."""
     name = str(kind).rpartition(".")[2]
     if name in _dtypes.TABLE:
         return _dtypes.TABLE[name].dtype
@@ -275,12 +276,12 @@ def _number_type(kind: object) -> np.dtype[Any]:
 
 @cache
 def _tensor_type(kind: np.dtype[Any]) -> Any:
-    """Return the type of PyTorch of a type of NumPy."""
+    """Return PyTorch's type for a type of NumPy."""
     return getattr(sys.modules["torch"], kind.name)
 
 
 def _view(tensor: ForeignArray, device: str) -> AnyArray:
-    """Return a tensor as an array of NumPy or CuPy on its memory; for each product, so not through DLPack."""
+    """Return an array of NumPy or CuPy on a tensor's memory, without DLPack: every product calls this."""
     kind = _number_type(tensor.dtype)
     if device == "cpu":
         if kind == _dtypes.BFLOAT16:
@@ -295,7 +296,7 @@ def _view(tensor: ForeignArray, device: str) -> AnyArray:
 
 
 def stream_of(array: AnyArray, device: str) -> AbstractContextManager[object]:
-    """Return a context in which CuPy works on the stream that is current for an array."""
+    """Return a context in which CuPy works on the current stream of an array's library."""
     if device == "cpu" or _root(array) != "torch":
         return nullcontext()
     import cupy

@@ -2,7 +2,7 @@
 
 Silent unless the program sets the `logging` module up, or the environment variable `DASP_LOG` names a level
 (`debug`, `info`, `warning`): then lines go to stderr.
-Whoever waits at a terminal or a prompt while code is compiled is told so, once.
+A user at a terminal or a prompt is told once in a process that code is being compiled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 
 SECONDS = 1.0
-"""Seconds of compiling in a process, after which its user is told."""
+"""Seconds of compiling after which a process tells its user."""
 
 _NOTICE = "dasp: compiling for this machine, which takes seconds once; `dasp warmup` compiles beforehand"
 
@@ -24,12 +24,12 @@ _compiled_for = 0.0
 
 
 def tell_compiling(seconds: float) -> None:
-    """Count seconds of compiling; once there are too many, say so on stderr if somebody may read it now."""
+    """Count seconds of compiling; when they reach `SECONDS`, say so on stderr to a terminal or a prompt."""
     global _compiled_for
     before, _compiled_for = _compiled_for, _compiled_for + seconds
     if not before < SECONDS <= _compiled_for:
         return
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr is closed, or is none
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr is closed, or is None
         if sys.stderr.isatty() or hasattr(sys, "ps1"):
             print(_NOTICE, file=sys.stderr)
 
@@ -40,7 +40,7 @@ def to_stderr(level: str) -> None:
     Raises
     ------
     ValueError
-        For no level of `logging`.
+        If `level` is not a level of `logging`.
     """
     number = logging.getLevelNamesMapping().get(level.strip().upper())
     if number is None:

@@ -1,15 +1,15 @@
-"""A process: what may come in the middle of its work, a fork or a signal.
+"""A process: forks and signals that come in the middle of its work.
 
-A forked child has the thread that forked and none of the others. A lock that another thread held, that of a
-module half loaded among them, stays locked there for ever. So a fork takes the locks first, and modules that
-are loaded when they are first used are loaded here.
+A forked child has only the thread that forked. A lock that another thread held, such as that of a module half
+loaded, stays locked there for ever. So a fork first takes the locks that are registered here, and `load`
+loads a module, when it is first used, under one of them.
 
-Before a fork the functions that were registered last are called first. `logging` registers one too, for a
-lock that a thread wants which loads or compiles; imported here, it takes its lock after ours.
+Before a fork Python calls the registered functions in reverse order. `logging` registers one too, for a lock
+that threads need while they load or compile; it is imported here, so that a fork takes its lock after ours.
 
-A signal's handler that Python runs may raise, as that of Ctrl-C does, between any two instructions of the
-main thread. Where other threads still write into a caller's array, or LLVM is half-way through a module, that
-would leave more behind than an exception. So signals wait until such work is done.
+A handler of a signal that Python runs may raise, as that of Ctrl-C does, between any two instructions of the
+main thread. While other threads write into a caller's array, or LLVM compiles a module, that would leave the
+array or the module half done. So `Deferred` holds signals back until such work is done.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ _loading = threading.RLock()
 _locks: list[tuple[Callable[[], object], Callable[[], object]]] = [(_loading.acquire, _loading.release)]
 _taken: list[Callable[[], object]] = []
 _forks = 0
-"""How often a process forked on the way from the first one to this one."""
+"""The number of forks between the first process and this one."""
 
 
 def load(name: str) -> ModuleType:
-    """Return the module of a name, loaded if need be; a fork of another thread waits for that.
+    """Return a module, loaded if need be; a fork by another thread waits until it is loaded.
 
-    A finalizer at the end of the process gets what was loaded before, when Python itself finds nothing more.
+    A finalizer at the end of the process, when Python imports nothing more, gets a module that was loaded
+    before.
     """
     if name not in _loaded:
         with _loading:
@@ -47,15 +48,15 @@ def load(name: str) -> ModuleType:
 
 
 def hold_at_fork(acquire: Callable[[], object], release: Callable[[], object]) -> None:
-    """Let each fork take a lock, after those named before it, and give it back in parent and child."""
+    """Let each fork take a lock, after those registered before it, and release it in parent and child."""
     _locks.append((acquire, release))
 
 
 class ProcessLock:
-    """A lock that threads of one process may take again and again, and that is open in a forked child.
+    """A reentrant lock for the threads of one process, which is open in a forked child.
 
-    There nobody would give it back if another thread had it when the process forked. Such a thread's work is
-    undone in the child, so what the lock guards must be whole until the work is done.
+    A thread that holds it while another forks does not exist in the child and could not release it there. The
+    thread's work stays undone in the child, so the guarded data must be valid until that work is done.
     """
 
     def __init__(self) -> None:
@@ -67,7 +68,7 @@ class ProcessLock:
 
 
 def _take() -> None:
-    for acquire, release in _locks:  # what is loaded while the first is waited for may name more
+    for acquire, release in _locks:  # may grow: a module that loads while this waits may register locks
         acquire()
         _taken.append(release)
 
@@ -89,18 +90,18 @@ if hasattr(os, "register_at_fork"):
 
 # ---- signals -----------------------------------------------------------------------------------------
 
-# `signal` wraps the functions of CPython's own module, to return enumerations, which takes ten times as long:
-# too much where a product of 50 microseconds is shielded.
+# `signal` wraps the functions of CPython's own module to return enumerations, which takes ten times as long:
+# too much around a product of 50 microseconds.
 _fast: Any = sys.modules.get("_signal", signal)
 _get: Callable[[int], Any] = _fast.getsignal
 _set: Callable[[int, Any], Any] = _fast.signal
 
 HELD = tuple(int(getattr(signal, name)) for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(signal, name))
-"""The signals whose handlers raise: those of Ctrl-C, of schedulers and of timeouts."""
+"""The signals whose handlers may raise: those of Ctrl-C, of schedulers and of timeouts."""
 
 
 class Deferred:
-    """Holds back the signals of `HELD` that Python functions handle, while it lasts; then delivers them.
+    """A context that holds back the signals of `HELD` with Python handlers, and delivers them at its end.
 
     Outside the main thread, where Python runs no handler, it does nothing. Contexts may be nested. What a
     handler raises comes out at the end of the outermost context.
@@ -130,32 +131,32 @@ class Deferred:
                     self._handlers.append((number, handler))
         except ValueError:  # a subinterpreter, which runs no handlers either
             pass
-        except BaseException:  # a handler that was not held back yet
+        except BaseException:  # raised by a handler that was not held back yet
             self.__exit__()
             raise
 
     def __exit__(self, *_: object) -> None:
         try:
-            while self._handlers:  # that of Ctrl-C is given back last
+            while self._handlers:  # Ctrl-C's handler is restored last
                 _set(*self._handlers[-1])
                 self._handlers.pop()
             while self._pending:
                 signal.raise_signal(self._pending.pop(0))
-        finally:  # the others, if a handler raised
+        finally:  # deliver the others if a handler raised
             if self._handlers or self._pending:
                 self.__exit__()
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        if number not in self._pending:  # as signals of one kind do that the system holds back
+        if number not in self._pending:  # the system, too, keeps one of a kind
             self._pending.append(number)
 
 
 @contextlib.contextmanager
 def as_raised() -> Iterator[None]:
-    """Let out what a handler of a signal raised where a library made another exception of it.
+    """Raise the exception of a signal's handler where a library has turned it into another one.
 
-    Compiled code answers with a SystemError that it causes, and archives that are closed too early with a
-    ValueError: what handles exceptions would take an interrupt for a failure.
+    Compiled code turns it into a SystemError, and an archive that is closed too early into a ValueError:
+    callers would take an interrupt for a failure.
     """
     before = sys.exception()
     try:

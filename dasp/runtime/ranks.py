@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PALS_NRANKS")
-"""Environment variables in which launchers of MPI tell a process how many there are."""
+"""Environment variables in which launchers of MPI give the number of ranks."""
 
 MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID")
-"""Those in which they tell which of them it is."""
+"""Environment variables in which launchers of MPI give a process its rank."""
 
 TORCH_NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Those that torchrun sets; set by hand they do too."""
+"""Environment variables that torchrun sets; a user may set them by hand too."""
 
 EVERYWHERE = "All ranks raise this."
 """The note of an error that is the same on all ranks."""
@@ -33,5 +33,5 @@ def speaks() -> bool:
 
 
 def is_raised_everywhere(error: BaseException) -> bool:
-    """Return True if all ranks raise an error, so that one of them is enough to tell it."""
+    """Return True if all ranks raise an error, so that one of them is enough to report it."""
     return EVERYWHERE in getattr(error, "__notes__", ())

@@ -1,4 +1,4 @@
-"""Sizes: whole blocks, the type that holds an index, and memory, looked up before much is taken."""
+"""Sizes: multiples of blocks, types of indices, and the memory of this machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy.typing as npt
 from dasp.runtime.types import Array
 
 HUGE_PAGE = 1 << 21
-"""Bytes of a large page, where the system lends such; by small ones new memory takes ten times as long."""
+"""Bytes of a huge page, where the system has them; new memory in small pages takes ten times as long."""
 
 BYTES_PER_ENTRY, BYTES_PER_ROW, BYTES_PER_COLUMN = 64, 80, 16
-"""Most memory that reading, planning and multiplying a matrix takes for each stored entry, row and column.
+"""Most bytes that reading, planning and multiplying a matrix take for each stored entry, row and column.
 
-Measured with 32-bit indices: 21 to 41 bytes an entry, by the symmetry and the field, 70 a row and 8 a column;
+Measured with 32-bit indices: 21 to 41 bytes an entry, depending on symmetry and field, 70 a row, 8 a column;
 64-bit indices take up to 1.5 times as much an entry."""
 
 _INT32, _INT64, _MOST_INT32 = np.dtype(np.int32), np.dtype(np.int64), np.iinfo(np.int32).max
@@ -57,15 +57,15 @@ def round_up(a: int | Array, b: int | Array) -> int | Array:
 
 
 def narrowest(largest: int) -> np.dtype[Any]:
-    """Return int32 where it holds a number, else int64."""
+    """Return int32 if it holds `largest`, else int64."""
     return _INT32 if largest <= _MOST_INT32 else _INT64
 
 
 def new_array(count: int, dtype: npt.DTypeLike) -> np.ndarray[Any, Any]:
-    """Return a new array of numbers, whatever they are; a large one takes whole huge pages.
+    """Return an uninitialized array; a large one begins at a huge page.
 
-    NumPy asks the system for such pages where an array takes 4 MB, but they begin where they must: what lies
-    before the first and behind the last of them comes page by page, which takes as long as all the others.
+    NumPy asks the system for huge pages if an array takes 4 MB, but does not align the array to them. The
+    parts before the first and after the last huge page come in small pages, which take as long as the rest.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def new_array(count: int, dtype: npt.DTypeLike) -> np.ndarray[Any, Any]:
 
 
 class OversizeError(ValueError):
-    """Something would not fit into this machine's memory, and was not begun."""
+    """An error raised before work that would not fit into this machine's memory."""
 
 
 def refuse_oversize(what: str, needed_bytes: float, remedy: str) -> None:
@@ -90,11 +90,11 @@ def refuse_oversize(what: str, needed_bytes: float, remedy: str) -> None:
     Parameters
     ----------
     what : str
-        The thing that was given, for the message: "the matrix of dense:1000000".
+        The name of the thing, for the message: "the matrix of dense:1000000".
     needed_bytes : float
         An estimate of the memory that building it takes, in bytes.
     remedy : str
-        The way out, for the message.
+        The advice to the user that ends the message.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def refuse_oversize(what: str, needed_bytes: float, remedy: str) -> None:
 
 
 def machine_bytes() -> int:
-    """Memory of the machine or of the container we run in, whichever is less, in bytes."""
+    """Return the memory of this machine or of its container, whichever is less, in bytes."""
     try:
         found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -121,7 +121,7 @@ def machine_bytes() -> int:
 
 
 def readable(count: float) -> str:
-    """Write a number of bytes with the unit that suits it.
+    """Return a number of bytes as text, with a suitable unit.
 
     Examples
     --------

@@ -11,7 +11,7 @@ Array = np.ndarray[Any, Any]
 """An array of NumPy, or one of CuPy, which has the same methods."""
 
 Vector = np.ndarray[Any, Any]
-"""An array of NumPy alone, most often of one dimension."""
+"""An array of NumPy, most often of one dimension."""
 
 ArrayLike = npt.ArrayLike
 """An array of any library, or a list of numbers."""
@@ -27,11 +27,11 @@ class DenseArray(Protocol):
 
     @property
     def shape(self) -> Any:
-        """Its lengths."""
+        """Its length in each dimension."""
 
     @property
     def ndim(self) -> int:
-        """How many they are."""
+        """The number of its dimensions."""
 
     @property
     def dtype(self) -> Any:
@@ -45,7 +45,7 @@ AnyArray = Any
 """An array of any library: `Array` or `ForeignArray`."""
 
 DeviceArray = Any
-"""A cupy.ndarray, which has NumPy's methods; CuPy has no types. Of NumPy where tests emulate a GPU."""
+"""A cupy.ndarray, which has NumPy's methods but no annotations; NumPy's array where tests emulate a GPU."""
 
 CupyDevice = Any
 """A cupy.cuda.Device."""
@@ -71,17 +71,17 @@ class KernelModule(Protocol):
     """Kernels that are compiled together, as cupy.RawModule."""
 
     def compile(self) -> None:
-        """Compile and load them."""
+        """Compile and load the kernels."""
 
     def get_function(self, name: str, /) -> ModuleFunction:
-        """Return a kernel."""
+        """Return the kernel of a name."""
 
 
 class Graph(Protocol):
     """A CUDA graph, as cupy.cuda.Graph."""
 
     def launch(self, stream: Stream, /) -> None:
-        """Run it on a stream."""
+        """Run the graph on a stream."""
 
 
 class Event(Protocol):
@@ -89,13 +89,13 @@ class Event(Protocol):
 
     @property
     def done(self) -> bool:
-        """True once the GPU has come so far."""
+        """True once the GPU has done the marked work."""
 
     def record(self, stream: Stream, /) -> None:
         """Mark the work on a stream so far."""
 
     def synchronize(self) -> None:
-        """Wait for that work."""
+        """Wait for the marked work."""
 
 
 class Stream(Protocol):
@@ -106,7 +106,7 @@ class Stream(Protocol):
         """CUDA's handle."""
 
     def use(self) -> Stream:
-        """Make it the current stream."""
+        """Make this the current stream."""
 
     def record(self) -> Event:
         """Return an event after the work so far."""
@@ -118,10 +118,10 @@ class Stream(Protocol):
         """Wait for all work."""
 
     def begin_capture(self) -> None:
-        """Capture what follows in a graph, and do not run it."""
+        """Capture later work in a graph instead of running it."""
 
     def end_capture(self) -> Graph:
-        """Return the graph."""
+        """End the capture and return its graph."""
 
     def __enter__(self) -> Self: ...
 

@@ -1,4 +1,4 @@
-"""Compilation for this processor: kept on disk where that is possible, and never torn by a signal.
+"""Compilation for this processor: kept on disk where that is possible, and never interrupted by a signal.
 
 Compiled code is kept in the folder that the environment variable `DASP_CACHE` names; `DASP_CACHE=0` (or an
 empty one) keeps nothing. Without it, Numba chooses: the folder that `NUMBA_CACHE_DIR` names, `__pycache__`
@@ -49,16 +49,17 @@ def jit(
     Parameters
     ----------
     signature : numba signature, optional
-        The only types that are taken, compiled at once. Without it, calls of new types compile again.
+        The only types that the function takes, compiled at once. Without it, a call with new types compiles.
     cache : bool
-        True to keep the compiled code on disk. Numba never finds a function again that holds other
-        compiled functions in a closure.
+        True to keep the compiled code on disk. Numba never finds the code of a function again whose closure
+        holds other compiled functions.
     **options
         Numba's: `nogil`, `parallel`, ... Not `fastmath`, with which bits would differ between processes:
         each runs the copy of a callee that it loads first, and copies would round differently. With
         `forceinline` or `inline` only compiled functions may call the function: it has no entry for Python,
-        and is kept as a part of its callers alone. `inline="always"` makes it part of its callers before they
-        are optimized, once instead of twice, but has no branches by the number of dimensions.
+        and is kept only as a part of its callers. `inline="always"` makes it part of its callers before they
+        are optimized, so that it is optimized once, not twice; it then cannot branch by the number of
+        dimensions.
     """
 
     def decorate(function: Callable[..., Any]) -> Dispatcher:
@@ -80,7 +81,7 @@ def jit(
 
 
 def c_function(signature: Signature, function: Callable[..., None], **options: Any) -> Any:
-    """Compile a function for callers in C, as `numba.cfunc` does; its `address` is theirs."""
+    """Compile a function for callers in C, as `numba.cfunc` does; they call its `address`."""
     compiled = CFunc(function, normalize_signature(signature), locals={}, options=options)
     _keep(compiled, function)
     _undisturbed(function.__name__, compiled.compile)()
@@ -111,7 +112,7 @@ def name_processor() -> str:
 
 
 def _undisturbed(name: str, compile_function: Callable[..., Any]) -> Callable[..., Any]:
-    """Hold signals back while LLVM works: it calls Python, and what a handler raises there is lost."""
+    """Return a compiling function that holds signals back, as LLVM loses what a handler raises inside it."""
 
     def undisturbed(*arguments: object) -> Any:
         start, misses = time.perf_counter(), _Cache.saves
@@ -131,13 +132,13 @@ def _undisturbed(name: str, compile_function: Callable[..., Any]) -> Callable[..
 class _Files(IndexDataCacheFile):  # type: ignore[misc]  # Numba's types are skipped
     """The files of one function's compiled code, each named by all that the code depends on.
 
-    Numba numbers them in an index. Of two processes that compile at the same time, one may write its code
-    under the number that stands for other types in the index of the other: results are wrong then, or the
-    process crashes. A name says what a file holds, and there is no index.
+    Numba itself numbers the files in an index. If two processes compile at the same time, one may write its
+    code under a number that stands for other types in the other's index; then results are wrong, or the
+    process crashes. Here the name says what a file holds, and there is no index.
     """
 
     def save(self, key: tuple[object, ...], data: object) -> None:
-        """Keep code; a process that keeps the same replaces it."""
+        """Write code to its file, in place of the same code from another process."""
         self._save_data(self._find_name(key), data)
 
     def load(self, key: tuple[object, ...]) -> Any:
@@ -158,7 +159,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # Numba's types are skipped
     Attributes
     ----------
     saves : int
-        How much was compiled in this process, and not found.
+        How often this process compiled code that was not found.
     """
 
     saves = 0
@@ -190,7 +191,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # Numba's types are skipped
 
 
 def _keep(compiled: Any, function: Callable[..., Any]) -> None:
-    """Give a function the cache that the environment asks for, if there can be one."""
+    """Give a compiled function the cache that the environment asks for, or warn if there can be none."""
     named = os.environ.get("DASP_CACHE")
     if named is not None and named.strip().lower() in _OFF:
         return
@@ -216,7 +217,7 @@ def _cache_in(folder: str, function: Callable[..., Any]) -> _Cache | None:
     """
     if not folder and not config.CACHE_DIR and _is_homeless(function):
         return None
-    with global_compiler_lock:  # which a fork waits for, and so leaves no folder half chosen
+    with global_compiler_lock:  # a fork waits for it, so that no child has the setting half changed
         usual = config.CACHE_DIR
         try:
             config.CACHE_DIR = folder or usual
@@ -226,7 +227,7 @@ def _cache_in(folder: str, function: Callable[..., Any]) -> _Cache | None:
 
 
 def _is_homeless(function: Callable[..., Any]) -> bool:
-    """Return True without a home, which Numba takes for a folder called `~`, or a place beside the source."""
+    """Return True if neither a home nor a place beside the source exists: Numba would make a folder `~`."""
     home = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~"))
     beside = os.path.dirname(function.__code__.co_filename)
     return sys.platform != "win32" and not os.path.isabs(home) and not os.access(beside, os.W_OK)
@@ -250,7 +251,7 @@ _llvm_lock: contextlib.AbstractContextManager[object] = getattr(lib, "_lock", co
 def _hold_compiler() -> None:
     with Deferred():
         global_compiler_lock.acquire()
-        _llvm_lock.__enter__()  # which a thread also holds that only drops what was compiled
+        _llvm_lock.__enter__()  # a thread that only drops compiled code holds it too
 
 
 def _release_compiler() -> None:

@@ -1,4 +1,4 @@
-"""LLVM instructions for code on a CPU: vectors, numbers in half precision, complex ones, and prefetches."""
+"""LLVM instructions for code on a CPU: for vectors, half precision, complex numbers, and prefetches."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from numba.np.numpy_support import as_dtype
 from dasp.runtime.cpu.compile import find_features, jit
 
 LINE = 64
-"""Bytes that a cache brings at a time."""
+"""Bytes of a cache line."""
 
 FIRST_LEVEL, SECOND_LEVEL = 3, 2
-"""LLVM's numbers of the caches that `prefetch_run` brings memory to."""
+"""LLVM's numbers of the caches into which `prefetch_run` brings memory."""
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
 
 def _widens_halves() -> bool:
-    """Return True if code is compiled for this very processor, and that widens float16 by an instruction."""
+    """Return True if code is compiled for this very processor, which has an instruction to widen float16."""
     own = config.CPU_NAME is None and config.CPU_FEATURES is None
     return own and not find_features().isdisjoint({"f16c", "fp-armv8"})
 
@@ -33,7 +33,7 @@ HALVES = types.uint16, types.int16
 
 
 def as_floats(builder: ir.IRBuilder, coded: types.Type, bits: ir.Value) -> ir.Value:
-    """Return the floats of a vector of numbers in half precision, of which the bits are given."""
+    """Return a vector of half-precision numbers, given by their bits, as floats."""
     return (_from_float16 if coded == types.uint16 else _from_bfloat16)(builder, bits)
 
 
@@ -46,10 +46,10 @@ def _from_bfloat16(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
 
 
 def _from_float16(builder: ir.IRBuilder, stored: ir.Value) -> ir.Value:
-    """Return the floats of numbers in float16.
+    """Return float16 numbers, given by their bits, as floats.
 
-    LLVM turns its own widening into a call of a function that need not exist where a processor has no such
-    instruction; so there the exponent is shifted into place, and 2^112 makes up for its bias.
+    On a processor without an instruction for this, LLVM would call a function that need not exist. There the
+    exponent is shifted into place, and a factor of 2^112 corrects its bias.
     """
     count = stored.type.count
     words, floats = ir.VectorType(I32, count), ir.VectorType(ir.FloatType(), count)
@@ -71,7 +71,7 @@ def _from_float16(builder: ir.IRBuilder, stored: ir.Value) -> ir.Value:
 def multiply_add(
     builder: ir.IRBuilder, fma: ir.Function, a: list[ir.Value], b: list[ir.Value], sums: list[ir.Value]
 ) -> list[ir.Value]:
-    """Return the parts of sums with products added: one of real numbers, two of complex ones."""
+    """Return sums + a * b; each is a list of parts: one for real numbers, two for complex ones."""
 
     def added(*terms: ir.Value) -> ir.Value:
         return builder.call(fma, terms)
@@ -87,7 +87,7 @@ def multiply_add(
 def prefetch_run(
     builder: ir.IRBuilder, address: ir.Value, start: int, count: int, level: int, writes: bool = False
 ) -> None:
-    """Ask for `count` bytes from `start` on behind an address, to be read or written, in a cache."""
+    """Prefetch `count` bytes, `start` bytes after an address, into a cache, for reading or writing."""
     byte = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
     function = builder.module.declare_intrinsic("llvm.prefetch", (byte,), kind)
@@ -98,12 +98,12 @@ def prefetch_run(
 
 
 def bytes_of(kind: types.Type) -> int:
-    """Return the bytes of a number of a type of Numba's."""
+    """Return the size in bytes of a number of a Numba type."""
     return int(as_dtype(kind).itemsize)
 
 
 def data_of(context: BaseContext, builder: ir.IRBuilder, kind: types.Type, array: ir.Value) -> ir.Value:
-    """Return a pointer to the first number of an array of Numba's type, or a pointer as it is."""
+    """Return a pointer to the first number of an array; a pointer is returned unchanged."""
     if isinstance(kind, types.CPointer):
         return array
     return context.make_array(kind)(context, builder, array).data
@@ -117,7 +117,7 @@ def place_of(
     first: ir.Value,
     vector: ir.VectorType,
 ) -> ir.Value:
-    """Return a pointer to a vector of an array's numbers from one of them on."""
+    """Return a pointer to the vector of an array's numbers that begins at index `first`."""
     start = builder.gep(data_of(context, builder, kind, array), [first])
     return builder.bitcast(start, vector.as_pointer())
 
@@ -130,23 +130,23 @@ def splat(builder: ir.IRBuilder, number: ir.Value, lanes: int) -> ir.Value:
 
 
 def first_lanes(builder: ir.IRBuilder, count: ir.Value, lanes: int, before: int = 0) -> ir.Value:
-    """Return a vector that says which lanes are among the first ones, of so many, and of those before."""
+    """Return a mask of the lanes whose numbers, which begin at `before`, are less than `count`."""
     numbers = ir.Constant(ir.VectorType(count.type, lanes), list(range(before, before + lanes)))
     return builder.icmp_unsigned("<", numbers, splat(builder, count, lanes))
 
 
 def load(builder: ir.IRBuilder, place: ir.Value) -> ir.Value:
-    """Load a vector from where its numbers stand."""
+    """Load a vector that is aligned as its numbers are."""
     return builder.load(place, align=place.type.pointee.element.width // 8)
 
 
 def store(builder: ir.IRBuilder, numbers: ir.Value, place: ir.Value) -> None:
-    """Store a vector where its numbers stand."""
+    """Store a vector at a place that is aligned as its numbers are."""
     builder.store(numbers, place, align=numbers.type.element.width // 8)
 
 
 def resized(builder: ir.IRBuilder, numbers: ir.Value, word: ir.IntType) -> ir.Value:
-    """Return a vector of unsigned integers in a type: its lower bits where that is narrower."""
+    """Return a vector of unsigned integers in another type: the lower bits if that is narrower."""
     vector = ir.VectorType(word, numbers.type.count)
     if word.width == numbers.type.element.width:
         return numbers
@@ -155,7 +155,7 @@ def resized(builder: ir.IRBuilder, numbers: ir.Value, word: ir.IntType) -> ir.Va
 
 
 def reduced(builder: ir.IRBuilder, operation: str, vector: ir.Value) -> ir.Value:
-    """Return one number of all those of a vector, by an operation of `llvm.vector.reduce`."""
+    """Reduce a vector of integers to one number, by an operation of `llvm.vector.reduce`."""
     kind = ir.FunctionType(vector.type.element, [vector.type])
     name = f"llvm.vector.reduce.{operation}.v{vector.type.count}i{vector.type.element.width}"
     return builder.call(builder.module.declare_intrinsic(name, (), kind), [vector])
@@ -165,8 +165,8 @@ def reduced(builder: ir.IRBuilder, operation: str, vector: ir.Value) -> ir.Value
 def scaled(typing_context, factor, number):
     """Return the product of two numbers of one type.
 
-    A complex factor without imaginary part multiplies as a real one does, so that 1 times an infinite number
-    is that number and no NaN.
+    A complex factor with imaginary part 0 multiplies as a real one does, so that 1 times an infinite number
+    is that number and not NaN.
     """
     is_complex = isinstance(number, types.Complex)
 
@@ -185,7 +185,7 @@ def scaled_parts(
     parts: Sequence[ir.Value],
     spread: Callable[[ir.Value], ir.Value],
 ) -> list[ir.Value]:
-    """Return the parts of a complex factor times numbers, whose parts are single or, by `spread`, vectors."""
+    """Return the parts of a complex factor times numbers; `spread` widens the factor's parts to vectors."""
     real, imaginary = map(spread, factor)
     plain = [builder.fmul(real, part) for part in parts]
     none = builder.fcmp_ordered("==", factor[1], ir.Constant(factor[1].type, 0.0))
@@ -198,7 +198,7 @@ def scaled_parts(
 
 @jit(nogil=True)
 def store_long(rows, segment_offsets, partials, done, y, alpha, beta):
-    """Set the rows of Y whose sums come in segments, but not the first `done` columns."""
+    """Set the rows of Y whose sums come in segments, from column `done` on."""
     for r in range(len(rows)):
         for j in range(done, y.shape[1]):
             total = partials[segment_offsets[r], j]
@@ -210,9 +210,9 @@ def store_long(rows, segment_offsets, partials, done, y, alpha, beta):
 
 @intrinsic
 def at(typing_context, array, place):
-    """Return a pointer to an item of an array, which is contiguous or a pointer itself.
+    """Return a pointer to an item of a contiguous array or of a pointer.
 
-    Compiles faster than a slice, which has a length, and items that may be counted from the end.
+    This compiles faster than a slice, which has a length and allows negative indices.
     """
 
     def generate(context, builder, signature, arguments):

@@ -1,6 +1,6 @@
-"""Work that threads share: a compiled function of a range, with the arguments that each call has.
+"""Work that threads share: a compiled function of a range, with the arguments that all its calls have.
 
-A job is cut into chunks, the same number for each part. It lies in memory as compiled code reads it.
+A job is cut into chunks, the same number for each part. It is laid out in memory for compiled code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dasp.runtime.cpu.compile import c_function
 from dasp.runtime.types import Vector
 
 CHUNKS = 4
-"""Chunks of a part: few, because each has a start that no prefetcher saw coming."""
+"""Chunks of a part: few, because no prefetcher foresees where one begins."""
 
 FIXED = 8
 """Arguments of a shared function that belong to the job."""
@@ -41,11 +41,11 @@ JOB = np.dtype(
 
 
 Kind = Any
-"""A dtype, `int` or None: an argument is a pointer to numbers of the type, an int64, or a null pointer."""
+"""The kind of an argument: a dtype for a pointer to numbers, `int` for int64, None for a null pointer."""
 
 
 def offsets_of(layout: np.dtype[Any]) -> Any:
-    """Return where each field lies, in bytes, as constants for compiled code."""
+    """Return the offset of each field, in bytes, as constants for compiled code."""
     fields: Mapping[str, Any] = layout.fields or {}
     return namedtuple("Offsets", fields)(*(field[1] for field in fields.values()))
 
@@ -56,7 +56,7 @@ _I64 = ir.IntType(64)
 
 @intrinsic
 def call(typing_context, job, operands, first, last):
-    """Call the job's function for `first` to `last`, with what is fixed and the operands at an address."""
+    """Call the job's function for `first` to `last`, with its arguments and the operands at an address."""
 
     def generate(context, builder, signature, arguments):
         job, operands, first, last = arguments
@@ -76,26 +76,26 @@ def call(typing_context, job, operands, first, last):
 
 
 class SharedFunction:
-    """A C function that does a range of items, and so may be shared by threads.
+    """A C function that works on a range of items, so that threads can share its work.
 
     Parameters
     ----------
     function : callable
-        To be compiled. Takes `first` and `last`, of the range; then `arguments`, by these names; then
-        pointers to three vectors that each call brings, and one to its (alpha, beta).
+        The function to compile. It takes the range, `first` and `last`; then `arguments`, by these names;
+        then pointers to the operands of a call: partials, x, y and (alpha, beta).
     arguments : mapping of str to Kind
-        `FIXED` of them, by their kinds.
+        The kind of each of the `FIXED` arguments, by name.
     total : dtype
-        Of what each call brings: of partials, y, alpha and beta.
+        The type of partials, y, alpha and beta.
     x : dtype, optional
-        Of x, where it is another one.
+        The type of x, if it is another one.
     **options
-        Numba's.
+        Numba's options.
 
     Raises
     ------
     TypeError
-        If the function takes other arguments, or as many in another order.
+        If the function takes other arguments, or takes them in another order.
     """
 
     def __init__(
@@ -128,24 +128,24 @@ def _numba_type(kind: Kind) -> types.Type:
 
 
 class Job:
-    """A shared function with the arguments and the range that it has in every call.
+    """A shared function with its range and its fixed arguments.
 
     Parameters
     ----------
     function : SharedFunction
     cuts : int64, shape (CHUNKS * parts + 1,)
-        Where chunks begin and end: rising from 0 to the end of the range.
+        The ends of the chunks: they rise from 0 to the end of the range.
     seconds : float
         About how long one thread needs.
     **arguments
-        The function's, by name: arrays, which are kept alive, or ints.
+        The function's arguments by name: arrays, which are kept alive, or ints.
 
     Raises
     ------
     TypeError
         If an argument is missing, unknown, of another type or not contiguous.
     ValueError
-        If the cuts do not rise from 0.
+        If the cuts do not rise from 0, or their number is wrong.
     """
 
     def __init__(self, function: SharedFunction, cuts: Vector, seconds: float, **arguments: Any) -> None:

@@ -1,11 +1,11 @@
-"""Dense operands of a product on a CPU: transposed, and widened from half precision and rounded to it.
+"""Dense operands of a product on a CPU: transposition, widening from half precision, and rounding to it.
 
-A product of several columns reads rows of X and writes rows of Y. Where they lie by columns, a few
-of these are transposed at a time: square blocks, in vector registers.
+A product of several columns reads rows of X and writes rows of Y. Where X or Y lies by columns, a few columns
+at a time are transposed, in square blocks in vector registers.
 
 Numbers in half precision are widened to float32 before a product, and rounded once after it. NumPy takes
-several nanoseconds a number, but for a bfloat16 that is widened; the loops here have no branches, so that
-LLVM makes vectors of them.
+several nanoseconds a number, except to widen bfloat16; the loops here have no branches, so that LLVM
+vectorizes them.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import Vector
 
 RUN_BYTES = 64
-"""Most bytes of a block's side: a line of the cache."""
+"""Most bytes of a block's side: a cache line."""
 
 FEW = 4096
-"""Numbers up to which NumPy takes less than the way into compiled code."""
+"""Numbers up to which NumPy transposes faster than compiled code is called."""
 
 AT_ONCE = 64
-"""Items of a run that one call turns at least, where there is more than one thread."""
+"""Items of the longer side that a thread transposes at least, where several threads share the work."""
 
 
 # ---- transpose ---------------------------------------------------------------------------------------
 
 
 def transpose(source: Vector, target: Vector) -> None:
-    """Copy a matrix into one that lies across it: `target[j, i] = source[i, j]`.
+    """Copy the transpose of a matrix: `target[j, i] = source[i, j]`.
 
     Parameters
     ----------
     source : numpy.ndarray, shape (p, q)
-        Each row in one run.
+        Each row is contiguous.
     target : numpy.ndarray, shape (q, p), of the same type
-        Each row in one run, and sharing no memory with `source`.
+        Each row is contiguous; `target` shares no memory with `source`.
     """
     if source.size <= FEW:
         target[...] = source.T
@@ -73,7 +73,7 @@ def transpose(source: Vector, target: Vector) -> None:
 
 @intrinsic(prefer_literal=True)
 def _transpose_block(typing_context, block, words, source, run, item, target):
-    """Transpose a square block of so many items, each of so many words, from a place of `source`."""
+    """Transpose a block of `block` x `block` items, each of `words` words, from (run, item) of `source`."""
     side, of_item = int(block.literal_value), int(words.literal_value)
 
     def generate(context, builder, signature, arguments):
@@ -105,7 +105,7 @@ def _transpose_block(typing_context, block, words, source, run, item, target):
 
 
 def transpose_block(builder: ir.IRBuilder, rows: list[ir.Value], side: int, words: int) -> list[ir.Value]:
-    """Return the columns of a square block: halves change places across its diagonal, then their halves."""
+    """Return the columns of a square block: swap its off-diagonal quarters, then those of each quarter."""
 
     def chosen(one: ir.Value, other: ir.Value, items: list[int]) -> ir.Value:
         mask = [words * item + word for item in items for word in range(words)]
@@ -124,16 +124,16 @@ def transpose_block(builder: ir.IRBuilder, rows: list[ir.Value], side: int, word
 
 @functools.cache
 def _function_of(block: int, words: int, kind: np.dtype[Any]) -> Callable[[Vector, Vector], None]:
-    """Return a function that transposes a matrix in blocks of so many numbers, each of so many words."""
+    """Return a function that transposes a matrix in blocks of `block` x `block` items of `words` words."""
     word = from_dtype(kind)
-    # Of any strides, so that it is compiled once for both directions.
+    # Any strides are allowed, so that the function is compiled once for both directions.
     arrays = types.Array(word, 2, "A", readonly=True), types.Array(word, 2, "A")
 
     @jit(types.void(*arrays), nogil=True)
     def move(source, target):
         items, runs = target.shape[0], source.shape[0]
         down, across = runs // block, items // block
-        # The longer side is the outer loop, so that lines of the shorter one are met once.
+        # The longer side is the outer loop, so that cache lines of the shorter one are visited once.
         for outer in range(max(down, across)):
             for inner in range(min(down, across)):
                 run, item = (outer, inner) if down > across else (inner, outer)
@@ -150,14 +150,14 @@ def _function_of(block: int, words: int, kind: np.dtype[Any]) -> Callable[[Vecto
 
 
 def widened(x: Vector) -> Vector:
-    """Return numbers of float16 as float32, exactly, in one run of the order of x.
+    """Return float16 numbers as float32, exactly, contiguous in the memory order of x.
 
     Parameters
     ----------
     x : numpy.ndarray, float16
         Aligned.
     """
-    near = order(x)  # not "K": what NumPy takes for that differs where strides are 0
+    near = order(x)  # not "K", of which NumPy's functions make different orders where strides are 0
     wide = np.empty(x.shape, np.float32, near)
     _widen_float16(x.ravel(near).view(np.uint16), wide.ravel(near))
     return wide
@@ -170,21 +170,21 @@ def store_rounded(wide: Vector, y: Vector) -> None:
     ----------
     wide : numpy.ndarray, float32
     y : numpy.ndarray, of the same shape, float16 or bfloat16
-        Both in one run of the same order; y aligned.
+        Both are contiguous in the same order; y is aligned.
     """
     move = _round_bfloat16 if y.dtype == BFLOAT16 else _round_float16
     move(wide.ravel("K"), wide.ravel("K").view(np.uint32), y.ravel("K").view(np.uint16))
 
 
 def bits_of_halves(numbers: Vector) -> Vector:
-    """Return numbers as compiled functions take them: those of float16 as uint16, of bfloat16 as int16."""
+    """Return numbers as compiled functions take them: float16 as uint16, bfloat16 as int16."""
     bits = {np.dtype(np.float16): np.uint16, BFLOAT16: np.int16}.get(numbers.dtype)
     return numbers if bits is None else numbers.view(bits)
 
 
 @intrinsic
 def _as_float(typing_context, bits):
-    """Return the float32 of a number in float16, of which the bits are given."""
+    """Return a half-precision number, given by its bits, as float32."""
 
     def generate(context, builder, signature, arguments):
         none = ir.Constant(ir.VectorType(arguments[0].type, 1), ir.Undefined)

@@ -2,18 +2,18 @@
 
 A product of a matrix that fits the cache takes 10 to 100 microseconds: less than Python needs to hand work to
 another thread. So the workers of the team wait in compiled code, without the GIL, for the next epoch of a
-state that all threads share, which names the call: the address of a `Job`, and its operands. A worker
+state that all threads share. The state names the call: the address of a `Job`, and the operands. A worker
 that finds no work for a while goes to sleep; a later call wakes it.
 
-A job is cut into chunks, the same number for each part, and each part is some worker's own, so that it
-finds its data in its own cache. Who has done its own part takes chunks of the others': a worker that sleeps,
-or that the system has stopped, holds nobody up. Chunks are claimed by an atomic subtraction that also says
-whether there was one: whoever gets a positive number may read what else the state says, because its caller
-waits until that chunk is done.
+A job is cut into chunks, the same number for each part. Each part belongs to one worker, which finds its data
+in its own cache. A worker that has done its own part takes chunks of the others', so that one that sleeps, or
+that the system has stopped, holds nobody up. A worker claims a chunk by an atomic subtraction. If
+that returns a positive number, there was a chunk, and the worker may read the rest of the state, because the
+caller waits until that chunk is done.
 
-A call, from taking the team to the end of the last chunk, is one compiled function. No signal's handler runs
-inside it, so none leaves workers behind that write into an array whose owner has gone on. A call that finds
-the team taken, by another thread or by the very one that a handler or a finalizer interrupts, does its job
+A call, from taking the team to the end of the last chunk, is one compiled function. No handler of a signal
+runs inside it, so none leaves workers that still write into an array whose owner has gone on. A call that
+finds the team taken, by another thread or by a call that a handler or a finalizer interrupted, does its job
 alone.
 """
 
@@ -45,13 +45,13 @@ FEW_TURNS = 500
 """The same where calls are far apart: 10 to 30 microseconds."""
 
 IMPATIENT = 2_000
-"""Turns after which a caller that waits for the last chunk lends its processor to others."""
+"""Turns after which a caller that waits for the last chunk yields its processor to others."""
 
 NUMBER_SECONDS = 2.5e-10
-"""Seconds of one thread for a number in its cache, about: a slot of a product, or an element of a pass."""
+"""Seconds that a thread takes for a number in its cache, about: a slot of a product, an element of a pass."""
 
 LEAST_SECONDS = 5e-6
-"""Seconds of one thread up to which work is left to it: to hand it over takes about as long."""
+"""Seconds of work up to which one thread does it alone: to share it takes about as long."""
 
 WAKING = 20e-6
 """Seconds that it costs a caller to wake a worker."""
@@ -60,17 +60,17 @@ STREAM = 10 * WAKING
 """Calls less than this many seconds apart are a stream."""
 
 AGAIN = STREAM
-"""Seconds that workers get to come once they are woken: on a busy machine each try costs 2 microseconds."""
+"""Seconds before sleeping workers are woken once more: on a busy machine each try costs 2 microseconds."""
 
 LOOKING = 0.01
-"""Seconds after which a stream looks again whether it still has the processors that it runs on."""
+"""Seconds after which a stream of calls checks again whether it still has its processors."""
 
 CROWDED = 1200
-"""Times a second that a caller is preempted, from which on its workers hold it up more than they help: one
-that is preempted in the middle of a chunk has everybody wait."""
+"""Preemptions of a caller per second, above which its workers hold it up more than they help: if one of them
+is preempted in the middle of a chunk, everybody waits."""
 
 ALONE = 0.2
-"""Seconds for which calls are then made alone, before the team is tried again."""
+"""Seconds for which calls are then made alone, before they try the team again."""
 
 WORD = 8
 """Bytes of a word."""
@@ -87,12 +87,12 @@ STATE = np.dtype(
     }
 )
 """The state that threads share: the number of the last call; the turns for which workers wait for another;
-its chunks that are done; 1 if a caller has the team; how many workers wait; parts, job and operands."""
+its finished chunks; 1 if a caller has the team; how many workers are awake; parts, job and operands."""
 
 PART = np.dtype(
     {"names": ("left", "awake"), "formats": [np.int64] * 2, "offsets": [0, WORD], "itemsize": LINE}
 )
-"""A part, behind the state: its chunks that nobody has claimed, and 1 if its worker waits."""
+"""A part, after the state: the number of its unclaimed chunks, and 1 if its worker is awake."""
 
 _STATE, _PART = offsets_of(STATE), offsets_of(PART)
 _PARTS = STATE.itemsize
@@ -106,19 +106,19 @@ _made: dict[str, Team] = {}
 def team() -> Team:
     """Return the process's team; it has no threads before its first long product."""
     if not _made:
-        # No lock, which a signal's handler that multiplies would find taken by the code that it interrupts.
+        # No lock: a signal's handler that multiplies would find it taken by the code that it interrupts.
         _made.setdefault("team", Team())
     return _made["team"]
 
 
-@atexit.register  # so before the end of the threads themselves
+@atexit.register  # runs before the exit function of the threads themselves
 def _close() -> None:
     for made in _made.values():
         made.close()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_made.clear)  # whose workers the child does not have
+    os.register_at_fork(after_in_child=_made.clear)  # the child does not have their workers
 
 _threads.register_with_threadpoolctl()
 
@@ -142,24 +142,24 @@ class Team:
         ]
         self._last = self._woken = self._look_at = self._alone_until = 0.0
         self._seen = (0, 0.0, 0)  # the thread that looked last, when, and its preemptions
-        # Compiled here, not in a worker that the end of the process would meet in the compiler.
+        # Compiled here, so that the end of the process does not find a worker in the compiler.
         _serve(self._state, 0)
         _take(self._state)
         self._taken[0] = 0
 
     def parts(self, seconds: float) -> int:
-        """Return in how many parts to do work that one thread needs so many seconds for."""
+        """Return into how many parts to cut work that takes one thread `seconds`."""
         return 1 if is_short(seconds) else min(_threads.get_num_threads(), self.most)
 
     def multiply(self, job: Job, *operands: Any) -> None:
-        """Do a job in its parts, or alone if it has one, or the team is taken or cannot help.
+        """Do a job with the team, or alone if it has one part or the team is taken or cannot help.
 
         Parameters
         ----------
         job : Job
         *operands : partials, x, y, alpha, beta
-            Contiguous vectors of the job's types, as long as its function reads and writes them, and two
-            numbers. Nothing compares them with the job.
+            Contiguous vectors of the job's types, as long as its function reads and writes, and two numbers.
+            Nothing checks them.
         """
         parts = job.parts
         if parts == 1:
@@ -192,7 +192,7 @@ class Team:
         return parts
 
     def _look(self, now: float) -> None:
-        """Send the workers to sleep if they have no processors of their own any more, or must share them."""
+        """Send the workers to sleep if processors have become too few, or others compete for them."""
         self._look_at = now + LOOKING
         who, since, before = self._seen
         self._seen = me, _, times = threading.get_ident(), now, _threads.count_preemptions()
@@ -211,7 +211,7 @@ class Team:
 
 
 def is_short(seconds: float) -> bool:
-    """Return True if work that takes one thread so many seconds is left to it."""
+    """Return True if work that takes one thread `seconds` is too short to share."""
     return seconds <= LEAST_SECONDS
 
 
@@ -238,7 +238,7 @@ def _execute(state, parts, job, partials, x, y, alpha, beta):
     for part in range(parts):
         store(state + _PARTS + LINE * part + _PART.left, CHUNKS)
     add(state + _STATE.epoch, 1)
-    _take_part(state, np.int64(0))  # no literal, for which it would be compiled once more
+    _take_part(state, np.int64(0))  # not a literal, for which it would be compiled once more
     turns = 0
     while load(state + _STATE.finished) < CHUNKS * parts:
         turns += 1
@@ -257,7 +257,7 @@ def _take(state):
 
 @_compile
 def _serve(state, me):
-    """Take part in the call that there is, and in all that come before the worker's patience ends."""
+    """Take part in the current call, and in later calls until the worker's patience ends."""
     awake = state + _PARTS + LINE * me + _PART.awake
     store(awake, 1)
     add(state + _STATE.awake, 1)
@@ -301,7 +301,7 @@ def _take_part(state, me):
 
 @intrinsic
 def load(typing_context, address):
-    """Read a word, and after it whatever was written before it."""
+    """Read a word; later reads see all that was written before the word (acquire)."""
 
     def generate(context, builder, signature, arguments):
         pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
@@ -312,7 +312,7 @@ def load(typing_context, address):
 
 @intrinsic
 def store(typing_context, address, word):
-    """Write a word, after whatever was written before it."""
+    """Write a word after all earlier writes (release)."""
 
     def generate(context, builder, signature, arguments):
         pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
@@ -323,7 +323,7 @@ def store(typing_context, address, word):
 
 
 def _change(operation: str) -> Any:
-    """Return an intrinsic that changes a word in one step with all threads, and returns what it was."""
+    """Return an intrinsic that changes a word atomically, and returns its former value."""
 
     @intrinsic
     def change(typing_context, address, term):
@@ -341,7 +341,7 @@ add, exchange = _change("add"), _change("xchg")
 
 @intrinsic
 def pause(typing_context):
-    """Leave the core's resources to its other thread for a moment."""
+    """Leave the core's resources to its other hardware thread for a moment."""
     machine = llvmlite.binding.get_process_triple().split("-")[0]
 
     def generate(context, builder, signature, arguments):
@@ -362,7 +362,7 @@ give_way = types.ExternalFunction("sched_yield", types.int32()) if os.name == "p
 
 @intrinsic
 def on_stack(typing_context, numbers):
-    """Return the address of some numbers of one type, which lasts as long as the caller."""
+    """Store numbers of one type on the caller's stack, and return their address."""
 
     def generate(context, builder, signature, arguments):
         values = cgutils.unpack_tuple(builder, arguments[0], numbers.count)

@@ -4,7 +4,7 @@ Numba's own thread layers are not used: the default one ends the process when tw
 it at once. Here any number of threads may call `run` at any time, and no thread exists before the
 first call that needs one.
 
-Workers never keep a process from ending, and nothing waits for one that has not begun: where no thread can be
+Workers never keep a process from ending, and nothing waits for one that has not begun. Where no thread can be
 started, where the interpreter is about to end, or in a forked child, callers do the work alone.
 """
 
@@ -35,14 +35,13 @@ except ImportError:  # Windows
 T = TypeVar("T")
 
 JOIN_SECONDS = 10.0
-"""Seconds for which the end of the process waits for a worker in the middle of something: it may be compiling
-for a GPU."""
+"""Seconds for which the end of the process waits for a busy worker, which may be compiling for a GPU."""
 
 CPU_QUOTA = "/sys/fs/cgroup/cpu.max"
-"""The file where Linux says how much of the processors a container may use: microseconds of a period."""
+"""The file in which Linux limits a container's use of the processors: to some microseconds of a period."""
 
 SERIAL_ENTRIES = 100_000
-"""Entries of a matrix from which on a thread that sleeps is worth waking, to plan it or to multiply by it."""
+"""Entries of a matrix above which it pays to wake a thread, to plan it or to multiply by it."""
 
 _MOST = os.cpu_count() or 1  # asking takes 10 microseconds
 
@@ -55,9 +54,9 @@ _threads: int | None = None
 def get_num_threads() -> int:
     """Return how many threads a product on the CPU uses, the caller's among them.
 
-    Unless `set_num_threads` said otherwise, this is `OMP_NUM_THREADS` where that is a positive int, and
-    else the number of processors that this process may use; both as they are when first asked for, and
-    again after `set_num_threads(None)`. Fewer run while the process may use fewer processors.
+    Unless `set_num_threads` has set it, this is `OMP_NUM_THREADS` if that is a positive int, else the number
+    of processors that this process may use. Both are read at the first call, and again after
+    `set_num_threads(None)`. Fewer threads run while the process may use fewer processors.
 
     Returns
     -------
@@ -70,7 +69,7 @@ def get_num_threads() -> int:
 def set_num_threads(threads: int | None) -> None:
     """Set how many threads a product on the CPU uses, the caller's among them.
 
-    The result of a product does not depend on it, bit for bit.
+    The result of a product does not depend on this number, bit for bit.
 
     Parameters
     ----------
@@ -101,16 +100,16 @@ def set_num_threads(threads: int | None) -> None:
 
 
 def register_with_threadpoolctl() -> None:
-    """Make dasp's threads known to threadpoolctl, if that is installed: `threadpool_limits` holds for them.
+    """Register dasp's threads with threadpoolctl, if it is installed: `threadpool_limits` then limits them.
 
-    threadpoolctl knows thread pools by the shared libraries that they live in. dasp's live in what llvmlite
-    compiled, so that library stands for them; `user_api` is "dasp".
+    threadpoolctl knows thread pools by their shared libraries. dasp's threads run code that llvmlite
+    compiled, so llvmlite's library stands for them; `user_api` is "dasp".
     """
     with contextlib.suppress(ImportError):
         import threadpoolctl
 
         class Controller(threadpoolctl.LibController):  # type: ignore[misc]  # threadpoolctl has no types
-            """dasp's threads."""
+            """The controller of dasp's threads."""
 
             user_api = internal_api = "dasp"
             filename_prefixes = ("libllvmlite", "llvmlite")
@@ -120,7 +119,7 @@ def register_with_threadpoolctl() -> None:
                 return get_num_threads()  # the module's
 
             def set_num_threads(self, num_threads: int) -> None:
-                """Set how many threads a product uses; as many as by default stay a default."""
+                """Set how many threads a product uses; the default number remains a default."""
                 set_num_threads(None)
                 if num_threads != get_num_threads():
                     set_num_threads(num_threads)
@@ -134,7 +133,7 @@ def register_with_threadpoolctl() -> None:
 
 @functools.cache
 def _default() -> int:
-    """Ask the environment and the system; once, because each takes a microsecond."""
+    """Return the default number of threads; cached, because the system takes a microsecond to answer."""
     requested = os.environ.get("OMP_NUM_THREADS", "")
     if requested.isdecimal() and int(requested) > 0:
         return int(requested)
@@ -142,7 +141,7 @@ def _default() -> int:
 
 
 def running(threads: int) -> int:
-    """Return how many of so many threads to run now: no more than processors, unless the user set them."""
+    """Return how many of `threads` to run now: at most one a processor, unless the user set the number."""
     return threads if _threads is not None else min(threads, processors())
 
 
@@ -164,9 +163,9 @@ def _quota() -> int:
 
 
 def count_preemptions() -> int:
-    """Return how often the system gave the calling thread's processor to others; 0 where it does not say.
+    """Return how often the system preempted the calling thread; 0 where it does not say.
 
-    Threads that give it away while they wait for each other count too, if somebody took it.
+    Yields of a waiting thread count too, if another thread took the processor.
     """
     if resource is None:
         return 0
@@ -181,13 +180,14 @@ _offered: deque[_Share] = deque()
 
 
 def over_ranges(items: int, entries: int, work: Callable[[int, int], T]) -> list[T]:
-    """Do work on ranges of items that together hold so many entries, by as many threads as that pays for.
+    """Call `work` for ranges of items, in as many threads as the number of entries pays for.
 
     Parameters
     ----------
     items, entries : int
+        The number of items, and of the entries that they hold together.
     work : callable
-        (begin, end) -> whatever; it must let go of Python's lock for more than one thread to pay.
+        (begin, end) -> result of the range; several threads pay only if it releases the GIL.
 
     Returns
     -------
@@ -208,14 +208,14 @@ def over_ranges(items: int, entries: int, work: Callable[[int, int], T]) -> list
 
 
 def run(tasks: Sequence[Callable[[], None]], threads: int | None = None) -> None:
-    """Run every task, in the calling thread and others: as many in all as products use, or `threads`.
+    """Run every task in the calling thread and others: in `threads` threads, or as many as products use.
 
-    Returns when all have ended; the first exception of a task is raised then, and so is what the handler of a
-    signal raises. Tasks may call `run`. A task that no worker has begun is run by the caller. In one thread
-    an exception ends the call at once.
+    Return when all tasks have ended; the first exception of a task, or that of a signal's handler, is raised
+    then. Tasks may call `run`. The caller runs tasks that no worker has begun. In one thread an exception
+    ends the call at once.
     """
     together = running(min(threads or get_num_threads(), len(tasks)))
-    if together < 2:  # not offered, for a helper that is awake would take them
+    if together < 2:  # not offered, because a helper that is awake would take them
         for task in tasks:
             task()
         return
@@ -224,9 +224,9 @@ def run(tasks: Sequence[Callable[[], None]], threads: int | None = None) -> None
 
 
 class Offer:
-    """Tasks that so many helpers do in their order, if they can, while the caller does something else.
+    """Tasks that some helpers do in order, if they can, while the caller does something else.
 
-    The latest offer comes first, because its results are wanted first.
+    Helpers take the latest offer first, because its results are needed first.
     """
 
     def __init__(self, tasks: Sequence[Callable[[], None]], helpers: int) -> None:
@@ -238,11 +238,11 @@ class Offer:
     def finish(self) -> None:
         """Do the tasks that no helper has begun, and wait for the others.
 
-        The first exception of a task is raised then, and so is what the handler of a signal raises.
+        Then the first exception of a task is raised, or that of a signal's handler.
         """
         begun = []
         with Deferred():
-            for share in reversed(self._shares):  # while helpers come from the beginning
+            for share in reversed(self._shares):  # while helpers begin at the front
                 try:
                     _offered.remove(share)
                 except ValueError:  # a helper has begun it
@@ -258,7 +258,7 @@ class Offer:
 
 
 class _Share:
-    """A task of a call of `run` that a helper may do."""
+    """A task of an offer."""
 
     __slots__ = ("ended", "failure", "task")
 
@@ -307,7 +307,7 @@ class Worker:
     Parameters
     ----------
     name : str
-        Of the thread.
+        The name of the thread.
     function : callable
         Takes nothing and raises nothing.
     """
@@ -328,12 +328,12 @@ class Worker:
         return True
 
     def rouse(self) -> None:
-        """Let the thread go on, if it sleeps; if not, it will not sleep the next time."""
-        with contextlib.suppress(RuntimeError):  # it was let go on already
+        """Wake the thread if it sleeps; else skip its next sleep."""
+        with contextlib.suppress(RuntimeError):  # it was roused already
             self._asleep.release()
 
     def join(self) -> None:
-        """Wait for the thread to end, for a while."""
+        """Wait for the thread to end, at most `JOIN_SECONDS`."""
         if self._thread is not None:
             self._thread.join(JOIN_SECONDS)
 

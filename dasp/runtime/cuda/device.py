@@ -18,17 +18,17 @@ from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import CupyDevice, DeviceArray, KernelFunction, Stream, Vector
 
 STATIC_SHARED = 10 << 10
-"""Bytes of shared memory left to what a kernel declares beside its dynamic shared memory."""
+"""Bytes of shared memory left for the static arrays of a kernel."""
 
 MOST_PINNED = 1 << 15
-"""Bytes up to which an array comes to the host through pinned memory, in half the time of CuPy's own copy."""
+"""Most bytes of an array that comes to the host through pinned memory, in half the time of CuPy's copy."""
 
 TURNS_BLIND = 4
 """Turns of a loop between two readings by the host, where graphs have no while nodes."""
 
 BLOCKS_PER_PROCESSOR = 4
-"""Blocks for each multiprocessor, at most, of a launch whose threads go through an array a grid apart: with
-256 threads each they keep it busy, and more would read the same facts again."""
+"""Most blocks for each multiprocessor in the launch of a grid-stride loop: with 256 threads each they keep it
+busy, and more blocks would read the same facts again."""
 
 LOOP_END = Signature(
     "loop.cu",
@@ -43,8 +43,8 @@ LOOP_END = Signature(
 class CudaDevice:
     """A GPU with CuPy's arrays.
 
-    Memory is this GPU's, whichever is current. Launches, copies and waits go to CuPy's current stream, so
-    this GPU must be the current one then.
+    Memory is allocated on this GPU, whichever is current. Launches, copies and waits go to CuPy's current
+    stream, so this GPU must be the current one for them.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class CudaDevice:
         self._ndarray = cupy.ndarray
         self._stream: Callable[[], Stream] = cupy.cuda.get_current_stream
 
-    # ---- what it is ------------------------------------------------------------------------------------
+    # ---- properties ------------------------------------------------------------------------------------
 
     @cached_property
     def _attributes(self) -> dict[str, int]:
@@ -85,7 +85,7 @@ class CudaDevice:
     # ---- memory ----------------------------------------------------------------------------------------
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
-        """Return a new array of any contents."""
+        """Return a new, uninitialized array."""
         with self._device:
             return self._ndarray(shape, dtype)
 
@@ -95,27 +95,27 @@ class CudaDevice:
             return self._cupy.zeros(shape, dtype)
 
     def asarray(self, array: npt.ArrayLike | DeviceArray, dtype: np.dtype[Any]) -> DeviceArray:
-        """Return an array of this type on the device."""
+        """Return an array as one of this type on the device."""
         with self._device:
             return self._cupy.asarray(array, dtype)
 
     def shared_with_host(self, count: int) -> tuple[DeviceArray, Vector]:
-        """Return float64 numbers in the host's memory, as kernels write them and as the host reads them."""
+        """Return two arrays on the same float64 numbers in host memory: for kernels, and for the host."""
         return shared_with_host(self._device, count, np.float64)
 
     # ---- copies ----------------------------------------------------------------------------------------
 
     def upload(self, target: DeviceArray, source: Vector) -> None:
-        """Copy from the host."""
+        """Copy an array from the host."""
         target.set(source)
 
     def download(self, array: DeviceArray) -> Vector:
-        """Return a copy on the host, when all that was launched before is done."""
+        """Wait for all launches so far, and return a copy of an array on the host."""
         nbytes = array.nbytes
         if not 0 < nbytes <= MOST_PINNED or not array.flags.c_contiguous:
             return np.asarray(array.get())
         cuda, stream = self._cupy.cuda, self._stream()
-        pinned = cuda.alloc_pinned_memory(nbytes)  # of CuPy's pool
+        pinned = cuda.alloc_pinned_memory(nbytes)  # from CuPy's pool
         cuda.runtime.memcpyAsync(
             pinned.ptr, array.data.ptr, nbytes, cuda.runtime.memcpyDeviceToHost, stream.ptr
         )
@@ -137,7 +137,7 @@ class CudaDevice:
     # ---- launches --------------------------------------------------------------------------------------
 
     def address(self, array: DeviceArray) -> int:
-        """Return where an array begins."""
+        """Return the address of an array."""
         return int(array.data.ptr)
 
     def begin_loading(self, wanted: Iterable[Source]) -> None:
@@ -150,8 +150,8 @@ class CudaDevice:
     ) -> Callable[[int | tuple[int, int], int, Mapping[str, Any]], None]:
         """Return a function that launches a compiled kernel.
 
-        It takes the blocks of the grid, along x or along x and y, the threads of a block, and an argument for
-        every parameter, and perhaps others: arrays, numbers, or None for the null pointer.
+        It takes the blocks of the grid, along x or along x and y, the threads of a block, and the arguments
+        by name: an array, a number, or None (the null pointer) for every parameter. It ignores other names.
         """
         array = self._ndarray
         shared = signature.shared_words
@@ -180,9 +180,9 @@ class CudaDevice:
         shared_bytes: int = 0,
         together: bool = False,
     ) -> Callable[..., None]:
-        """Return a launch of a kernel, ready to be made again and again; `together` if it is cooperative.
+        """Return a function that launches a kernel, cooperatively with `together`, and may be called again.
 
-        It takes arrays and numbers, those of `varying`.
+        It takes the arrays and numbers of `varying`.
         """
         ready = Launch(
             self._load(signature, defines, shared_bytes),
@@ -213,18 +213,18 @@ class CudaDevice:
     # ---- streams and graphs ----------------------------------------------------------------------------
 
     def wait(self) -> None:
-        """Wait for all that was launched before."""
+        """Wait for all launches so far."""
         self._stream().synchronize()
 
     def is_capturing(self) -> bool:
         """Return True if CuPy's current stream is captured in a graph, or was until an error."""
         try:
             return bool(self._cupy.cuda.runtime.streamIsCapturing(self._stream().ptr))
-        except RuntimeError:  # CuPy's word for a capture that an error has ended
+        except RuntimeError:  # CuPy raises it for a capture that an error has ended
             return True
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Return a function that repeats all launches of a function, and keeps what they use."""
+        """Return a function that repeats all launches of `function` in a graph, and keeps what they use."""
         with self._device, on_stream(self._cupy.cuda.Stream(non_blocking=True)) as stream:
             stream.begin_capture()
             try:
@@ -241,10 +241,10 @@ class CudaDevice:
     def repeat(
         self, function: Callable[[], None], numbers: DeviceArray, *, captured: bool
     ) -> Callable[[], None]:
-        """Return a function that repeats a function until the first of some float64 numbers is not 0.
+        """Return a function that repeats `function` until the first of the float64 `numbers` is not 0.
 
-        `captured` says that all launches of the function can be captured in a graph. Without while nodes in
-        graphs, a few turns more may follow.
+        `captured` says that all launches of `function` can be captured in a graph. If graphs have no while
+        nodes, a few more turns may follow.
         """
         if not (captured and self._loops):
             many = self.record(in_turn([function], TURNS_BLIND)) if captured else function
@@ -275,7 +275,7 @@ class CudaDevice:
 
 
 class KernelLauncher:
-    """Launches kernels, each compiled once for its kinds.
+    """A launcher of kernels, which compiles each once for its kinds.
 
     Parameters
     ----------
@@ -295,7 +295,7 @@ class KernelLauncher:
         /,
         **arguments: DeviceArray | int | None,
     ) -> None:
-        """Launch a kernel with arrays, ints or None, the null pointer, as arguments."""
+        """Launch a kernel; arguments are arrays, ints, or None for the null pointer."""
         kernel = self._kernels.get((signature, kinds))
         if kernel is None:
             kernel = self.device.kernel(signature, kinds.constants, kinds.types)
@@ -303,7 +303,7 @@ class KernelLauncher:
         kernel(blocks, threads, arguments)
 
     def count_blocks(self, count: int, each: int, per_processor: int = BLOCKS_PER_PROCESSOR) -> int:
-        """Return the blocks of a launch whose threads go through an array a grid apart.
+        """Return how many blocks to launch for a grid-stride loop over an array.
 
         Parameters
         ----------
@@ -318,7 +318,7 @@ class KernelLauncher:
 
 
 def in_turn(functions: Sequence[Callable[[], None]], times: int | None = None) -> Callable[[], None]:
-    """Return a function that calls functions one after the other, round and round, so many times in all."""
+    """Return a function that makes `times` calls of functions in turn; without `times`, one of each."""
     calls = len(functions) if times is None else times
 
     def call() -> None:
@@ -329,7 +329,7 @@ def in_turn(functions: Sequence[Callable[[], None]], times: int | None = None) -
 
 
 def shared_with_host(device: CupyDevice, count: int, dtype: npt.DTypeLike) -> tuple[DeviceArray, Vector]:
-    """Return numbers in the host's memory, as kernels of a device of CuPy see them and as the host does."""
+    """Return two arrays on the same numbers in host memory: CuPy's for kernels, NumPy's for the host."""
     import cupy
 
     cuda, nbytes = cupy.cuda, np.dtype(dtype).itemsize * count
@@ -341,5 +341,5 @@ def shared_with_host(device: CupyDevice, count: int, dtype: npt.DTypeLike) -> tu
 
 @cache
 def device_of_number(number: int) -> CudaDevice:
-    """Return a GPU, the same object for each call: it keeps what was compiled."""
+    """Return the GPU of a number, the same object for each call: it keeps compiled kernels."""
     return CudaDevice(number)

@@ -1,9 +1,9 @@
 """The CUDA driver, called through ctypes, for what CuPy does not offer.
 
-Limits of a kernel; graphs that repeat their work without the host, and graphs whose kernels keep the
-priorities of their streams; memory that is kept as long as a captured graph.
+It sets limits of a kernel, makes graphs that repeat their work without the host and graphs whose kernels
+keep the priorities of their streams, and keeps memory as long as a captured graph.
 
-Calls let go of Python's lock: a launch waits while the stream's queue is full, perhaps for a Python
+Calls release the GIL: a launch waits while the stream's queue is full, perhaps for a Python
 function that the stream has to call.
 
 Source: CUDA Driver API (CUDA 12.4), execution control and graph management.
@@ -40,13 +40,13 @@ def check(status: int, problem: str) -> None:
 
 
 _shared_bytes: dict[int, int] = {}
-"""Dynamic shared memory that blocks of a kernel may have, by the driver's handle, once somebody asked."""
+"""Bytes of dynamic shared memory that `allow_shared` gave to blocks of a kernel, by the driver's handle."""
 
 _shared_lock = threading.Lock()
 
 
 def allow_shared(kernel: KernelFunction, nbytes: int) -> None:
-    """Let blocks of a compiled kernel have so much dynamic shared memory, and no less than before.
+    """Let blocks of a compiled kernel have at least `nbytes` bytes of dynamic shared memory.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def allow_shared(kernel: KernelFunction, nbytes: int) -> None:
 
     Notes
     -----
-    All launches of a kernel share one limit, those too that were prepared when it was higher.
+    All launches of a kernel share one limit. It never falls, for launches that were prepared before need it.
     """
     with _shared_lock:
         if nbytes <= _shared_bytes.get(kernel.ptr, 0):
@@ -104,7 +104,7 @@ CONDITIONAL_NODE, WHILE, ASSIGN_DEFAULT, RELAXED = 13, 1, 1, 2
 CU_STREAM_CAPTURE_MODE_RELAXED."""
 
 NODE_PRIORITIES = 8
-"""CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY; without it kernels have that of the stream of the launch."""
+"""CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY; else kernels have the priority of the launching stream."""
 
 WHILE_NODES = 12_040
 """The driver's CUDA version from which graphs have while nodes."""
@@ -138,7 +138,7 @@ class NodeParameters(ctypes.Structure):
 
 
 class _Executable:
-    """A graph of the driver's, ready to be launched.
+    """A graph of the driver, ready to launch.
 
     Raises
     ------
@@ -156,7 +156,7 @@ class _Executable:
         )  # fmt: skip
 
     def launch(self, stream: int) -> None:
-        """Run it on a stream; returns at once."""
+        """Run the graph on a stream; return at once."""
         self._call("cuGraphLaunch", self._executable, ctypes.c_void_p(stream))
 
     def _call(self, name: str, *arguments: object) -> None:
@@ -170,15 +170,15 @@ class _Executable:
 
 
 class PriorityGraph(_Executable):
-    """The launches of a function, each kernel with the priority of the stream that it was captured from.
+    """A graph of a function's launches, in which each kernel keeps the priority of its stream.
 
     Parameters
     ----------
     stream : int
-        One that nothing else uses meanwhile.
+        A stream that nothing else uses meanwhile.
     function : callable
-        Launches on the stream, and on others that branch from it and join it. It runs once, here. What its
-        launches use must be kept by the caller.
+        Launches on the stream, and on others that branch from it and join it. It runs once, here. The caller
+        must keep what its launches use.
 
     Raises
     ------
@@ -203,10 +203,10 @@ class LoopGraph(_Executable):
     Parameters
     ----------
     stream : int
-        One that nothing else uses meanwhile; the body is captured from it.
+        A stream that nothing else uses meanwhile; the body is captured from it.
     body : callable
         Takes the handle of the condition (an int, for `cudaGraphSetConditional`) and launches the body on the
-        stream. It runs once, here. What its launches use must be kept by the caller.
+        stream. It runs once, here. The caller must keep what its launches use.
 
     Raises
     ------
@@ -242,20 +242,20 @@ class LoopGraph(_Executable):
 # ---- memory of captured graphs -----------------------------------------------------------------------
 
 NO_DESTRUCTOR_SYNC, MOVE = 1, 1
-"""CU_USER_OBJECT_NO_DESTRUCTOR_SYNC and CU_GRAPH_USER_OBJECT_MOVE: both are asked for."""
+"""CU_USER_OBJECT_NO_DESTRUCTOR_SYNC and CU_GRAPH_USER_OBJECT_MOVE."""
 
 
 def in_pool(cupy: Any) -> AbstractContextManager[None]:
     """Return a context in which arrays come from CuPy's pool, so that `keep` may hold them.
 
-    During a capture the caller's allocator may give memory of the graph, which must be given back in it.
+    During a capture the caller's allocator may return memory of the graph, which must be freed in the graph.
     """
     context: AbstractContextManager[None] = cupy.cuda.using_allocator(cupy.get_default_memory_pool().malloc)
     return context
 
 
 def captured_in(stream: int) -> tuple[int, int]:
-    """Return the number of a stream's capture, which no other has, and the handle of its graph.
+    """Return the unique number of a stream's capture, and the handle of its graph.
 
     Raises
     ------
@@ -280,7 +280,7 @@ def captured_in(stream: int) -> tuple[int, int]:
 
 
 class _Kept(NamedTuple):
-    """Something that a graph uses, and a lock of Python's that CUDA opens when the graph has ended."""
+    """A thing that a graph uses, and a lock of Python's that CUDA releases when the graph has ended."""
 
     thing: object
     lock: int
@@ -291,7 +291,7 @@ _kept_lock = threading.Lock()
 
 
 def keep(thing: object, graph: int) -> None:
-    """Keep a thing alive until a graph, its copies and their executions have ended, and nothing longer.
+    """Keep a thing alive until a graph, its copies and their executions have ended, and no longer.
 
     The things of graphs that have ended are dropped at the next call.
 
@@ -309,7 +309,7 @@ def keep(thing: object, graph: int) -> None:
     Notes
     -----
     CUDA's thread must neither call CUDA nor wait for Python: it calls `PyThread_release_lock`, which needs no
-    interpreter, so a graph may end while Python does. The locks are the C library's, for the same reason.
+    interpreter, so a graph may end while Python does. For the same reason the locks are not Python objects.
     """
     drop_ended()
     lock = _locks().PyThread_allocate_lock()
@@ -330,7 +330,7 @@ def keep(thing: object, graph: int) -> None:
 
 
 def drop_ended() -> None:
-    """Drop everything that only graphs that have ended used."""
+    """Drop the things of graphs that have ended."""
     locks = _locks()
     ended: list[_Kept] = []
     living: list[_Kept] = []

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, by their names: `cuda:0` and so on. CuPy is imported when one is asked for."""
+"""The GPUs of this machine, by their names: `cuda:0` and so on. CuPy is imported when a GPU is asked for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dasp.runtime.log import logger
 
 @cache
 def available() -> tuple[bool, str]:
-    """Return True if a GPU works, else False, and the reason in words."""
+    """Return whether a GPU works, and in words which one, or why none does."""
     try:
         import cupy
     except ModuleNotFoundError as error:
@@ -31,7 +31,7 @@ def available() -> tuple[bool, str]:
 
 
 def count() -> int:
-    """Return how many GPUs this machine has; only where one works."""
+    """Return how many GPUs this machine has; call it only where one works."""
     import cupy
 
     return int(cupy.cuda.runtime.getDeviceCount())

@@ -5,8 +5,8 @@ wants them, so that a launch writes the few that change and makes one call. CuPy
 argument every time, and do not offer the overlap below.
 
 A kernel that overlaps reads its own constant data while the kernel before it in the stream still runs, and
-waits for it before it touches anything else (programmatic dependent launch, from compute capability 9.0).
-CUDA graphs keep this.
+waits for that kernel before it touches anything else (programmatic dependent launch, from compute capability
+9.0). CUDA graphs keep the overlap.
 
 Source: CUDA Driver API, cuLaunchKernelEx.
 """
@@ -31,7 +31,7 @@ PROGRAMMATIC_STREAM_SERIALIZATION = 6
 """CUlaunchAttributeID: the kernel may start before the one before it in the stream has ended."""
 
 OVERLAPPING = 90
-"""Compute capability from which a kernel may start before the one in front of it has ended."""
+"""Compute capability from which a kernel may start before the one before it has ended."""
 
 COOPERATIVE = 2
 """CUlaunchAttributeID: all blocks run at the same time, or the launch is refused."""
@@ -48,10 +48,10 @@ C_TYPES: dict[str, tuple[str, int]] = {
     "unsigned long long": ("u8", 1),
     "uint4": ("u4", 4),
 }
-"""The NumPy type of each type in a signature, and how many of them it is."""
+"""The NumPy type of each type in a signature, and how many such numbers one element has."""
 
 _CODES = {"f4": "f", "f8": "d", "i4": "i", "i8": "q", "u4": "I", "u8": "Q", "c8": "ff", "c16": "dd"}
-"""The letter of a number's type for `struct`, or those of a complex one's parts; an address is `Q`."""
+"""The letter of a number's type for `struct`, or letters of a complex number's parts; `Q` is an address."""
 
 PARAMETERS_AT, PARAMETER_BYTES_AT, PARAMETERS_END = 1, 2, 0
 """CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE and _END: all parameters lie in one block."""
@@ -86,7 +86,7 @@ class KernelParameter(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """A parameter, the type of its elements or of their parts, its letters for `struct`, and its place."""
+    """A parameter, the type and number of an element's parts, letters for `struct`, and offset in bytes."""
 
     parameter: KernelParameter
     dtype: np.dtype[Any]
@@ -96,7 +96,7 @@ class _Field(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """The parameters of a kernel, and their bytes."""
+    """The parameters of a kernel as they lie in memory, and their bytes in all."""
 
     fields: tuple[_Field, ...]
     nbytes: int
@@ -112,12 +112,12 @@ class Signature:
     text : str
         One parameter a line, in the order of the source: type, name, and the size of an array in brackets.
     shared_words : str
-        The parameter that says how many words of 4 bytes of dynamic shared memory a block has, if any does.
+        The parameter that gives a block's dynamic shared memory in words of 4 bytes, if there is one.
 
     Raises
     ------
     ValueError
-        If a line is no parameter, or nothing says what the word in a size is.
+        If a line declares no parameter, or a size has an unknown word.
 
     Examples
     --------
@@ -145,7 +145,7 @@ class Signature:
         return kernel
 
     def block(self, types: Mapping[str, np.dtype[Any]]) -> _Block:
-        """Return how the arguments lie in one block for types that the source names."""
+        """Return the layout of the arguments in one block of memory, for the types that the source names."""
         key = tuple(types.items())
         if key not in self._blocks:
             fields: list[_Field] = []
@@ -160,14 +160,14 @@ class Signature:
         return self._blocks[key]
 
     def extended(self, text: str) -> Signature:
-        """Return the signature of a kernel with more parameters behind these."""
+        """Return the signature of a kernel with more parameters after these."""
         longer = f"{self._text.rstrip()}\n{text.strip()}"
         return Signature(self.source, self.entry, longer, shared_words=self.shared_words)
 
     def ordered(
         self, types: Mapping[str, np.dtype[Any]], arguments: Mapping[str, Any], varying: Iterable[str] = ()
     ) -> list[Any]:
-        """Return the arguments in the kernel's order, each compared with what was declared.
+        """Return the arguments in the kernel's order, each compared with its declaration.
 
         Parameters
         ----------
@@ -177,7 +177,7 @@ class Signature:
             Arrays of NumPy or CuPy of exactly the declared type, C-contiguous, or None for no array; numbers
             that the type holds.
         varying : iterable of str
-            Parameters that come with each launch: None stands for them.
+            Parameters that come with each launch; None takes their places.
 
         Raises
         ------
@@ -210,7 +210,7 @@ class Signature:
         if value.dtype != dtype:
             raise TypeError(f"{name} is an array of {value.dtype}; {dtype} is needed")
         factor, word, more = _size(size)
-        if size and (not word or word in sizes):  # else it is a number that varies
+        if size and (not word or word in sizes):  # else the word is a number that varies
             elements = f.parts * (factor * sizes.get(word, 0) + more)
             if value.size != elements:
                 raise ValueError(f"{name} has {value.size} elements; {elements}, for [{size}], are needed")
@@ -230,10 +230,10 @@ class Launch:
     types, arguments : mapping
         As for `Signature.ordered`; arrays of CuPy on the current device, which are kept alive.
     varying : sequence of str
-        Parameters that come with each launch. They follow each other in the kernel; the first has 8 bytes,
-        or is the first of all.
+        Parameters that come with each launch. They follow each other in the kernel, and the first lies at a
+        multiple of 8 bytes.
     blocks, threads : int
-        Of the grid, and of a block. Without `blocks` the grid comes with each launch.
+        Blocks of the grid, and threads of a block. Without `blocks` the grid comes with each launch.
     shared_bytes : int
         Dynamic shared memory of a block.
     overlaps : bool
@@ -289,9 +289,9 @@ class Launch:
         stream : int
             CUDA's handle.
         *varying : int or float
-            An address for an array, or a number, for each varying parameter in their order; both parts of a
-            complex number. Without a grid of its own: blocks along x and y, threads of a block, and bytes of
-            its dynamic shared memory, before them.
+            For each varying parameter in order: the address of an array, a number, or both parts of a complex
+            number. If the grid comes with each launch, four ints stand before them: blocks along x and y,
+            threads of a block, and bytes of its dynamic shared memory.
 
         Raises
         ------
@@ -314,8 +314,8 @@ class Launch:
     def _new_call(self) -> list[Any]:
         """Return the memory and functions with which one thread at a time launches.
 
-        The stream of the latest launch, the driver's configuration, and two functions: one writes the numbers
-        that vary, one launches. The configuration is the beginning of a block of memory with the parameters.
+        They are the stream of the latest launch, the driver's configuration, and two functions: one writes
+        the varying numbers, one launches. The configuration begins the block of memory with the parameters.
         """
         block, (varying, place) = bytearray(self._block), self._varying
         config = _Config.from_buffer(block)
@@ -338,7 +338,7 @@ class Launch:
 
 @dataclass(frozen=True, eq=False)
 class Kinds:
-    """The types and constants that a kernel is compiled for; each is made once, so that it is a key as it is.
+    """The types and constants that a kernel is compiled for; each is made once, so its identity is a key.
 
     Attributes
     ----------
@@ -410,13 +410,13 @@ def _size(text: str) -> tuple[int, str, int]:
 
 
 def _parts(number: np.number[Any]) -> list[complex]:
-    """Return a number of NumPy as `struct` takes it, a complex one as its parts."""
+    """Return a NumPy number as a list for `struct`: the number, or the two parts of a complex one."""
     parts = (number.real, number.imag) if number.dtype.kind == "c" else (number,)
     return [part.item() for part in parts]
 
 
 def _span(names: tuple[str, ...], varying: Sequence[str]) -> slice:
-    """Return where names that follow each other lie among all."""
+    """Return the slice of `names` that holds the names of `varying`, which must follow each other."""
     first = names.index(varying[0]) if varying else 0
     span = slice(first, first + len(varying))
     if names[span] != tuple(varying):
@@ -425,5 +425,5 @@ def _span(names: tuple[str, ...], varying: Sequence[str]) -> slice:
 
 
 def address(array: DeviceArray | None) -> int:
-    """Return where an array of CuPy begins, 0 for None."""
+    """Return the address of a CuPy array, or 0 for None."""
     return 0 if array is None else int(array.data.ptr)

@@ -1,4 +1,4 @@
-"""Find, sign and compile the CUDA sources. Nothing else in dasp knows where they are.
+"""Find, hash and compile the CUDA sources. Nothing else in dasp knows where they are.
 
 The sources are the folder `kernels/`: inside the package in a wheel, beside the package in a checkout. It is
 recognised by the file `mma.cuh`, because other distributions install folders called `kernels` too.
@@ -20,7 +20,7 @@ from dasp.runtime.types import CupyDevice, KernelModule
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 COMPILED_SECONDS = 0.1
-"""More than it takes to find a kernel compiled on disk."""
+"""Seconds above which a kernel was compiled: to load one from disk takes less."""
 
 Source = tuple[str, Mapping[str, str]]
 """The name of a source, such as `spmv/product.cu`, and its compile-time constants."""
@@ -69,10 +69,10 @@ def read(name: str) -> str:
 
 
 def with_constants(text: str, defines: Mapping[str, str], name: str) -> str:
-    """Return a source that begins with its constants, always in the same order; errors name its own lines.
+    """Return a source that begins with its constants, sorted; errors still name the source's own lines.
 
-    As options they would be told apart by CuPy, which has NVRTC compile an empty file for each set of options
-    of a process, before it looks for a kernel that it kept on disk.
+    If constants were options, CuPy would let NVRTC compile an empty file for each set in each process, before
+    it looks for a kernel on disk.
     """
     constants = "".join(f"#define {constant} {value}\n" for constant, value in sorted(defines.items()))
     return f'{constants}#line 1 "{name}"\n{text}'
@@ -80,9 +80,9 @@ def with_constants(text: str, defines: Mapping[str, str], name: str) -> str:
 
 @cache
 def options() -> tuple[str, ...]:
-    """Return the compiler's options, one set for all sources: CuPy has NVRTC answer once for each.
+    """Return the compiler's options, one set for all sources: CuPy calls NVRTC once for each set.
 
-    Sources are included by their names in the folder of all. A module is compiled once in a process, so the
+    Sources include each other by their names in `kernels/`. A module is compiled once in a process, so the
     digest is that of the first compilation.
     """
     folder = find()
@@ -146,10 +146,10 @@ def _load(name: str, defines: Mapping[str, str]) -> KernelModule:
 
 
 def begin_loading(wanted: Iterable[Source]) -> None:
-    """Let helpers load sources for the current GPU in their order, beside each other and the caller.
+    """Let helpers load sources for the current GPU, in order, while the caller does something else.
 
-    `load` waits for the one that it needs, or loads it if no helper has begun. What does not compile is left
-    to it to say.
+    `load` waits for the source that it needs, or loads it if no helper has begun. It also raises the errors
+    of sources that do not compile, which helpers ignore.
     """
     import cupy
 

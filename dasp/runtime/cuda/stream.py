@@ -1,4 +1,4 @@
-"""Streams of a GPU: the current one for a while, one that runs beside it, and uploads on the current one."""
+"""Streams of a GPU: changes of the current stream, branches beside it, and uploads on it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import Array, Stream
 
 HIGHEST = -5
-"""Priority of a stream beside others: its few blocks run before those of a large kernel that wait. Lower is
-earlier; CUDA clamps it."""
+"""Priority of a branch: its few blocks run before the waiting blocks of a large kernel. Lower is earlier;
+CUDA clamps it."""
 
 PER_THREAD_STREAM = 2
-"""CUDA's handle of the default stream that every host thread has of its own."""
+"""CUDA's handle of the default stream of the calling host thread."""
 
 _numbers = itertools.count()
 
 
 class _Thread(threading.local):
-    """The number of a thread, which no other has: Python gives the identity of one that has ended again."""
+    """A unique number for each thread: Python reuses the identities of threads that have ended."""
 
     def __init__(self) -> None:
         self.number = next(_numbers)
@@ -37,16 +37,16 @@ THIS_THREAD = _Thread()
 
 @contextmanager
 def on_stream(stream: Stream) -> Iterator[Stream]:
-    """Make a stream the current one of its GPU, and the caller's again afterwards.
+    """Make a stream the current one of its GPU, and restore the caller's afterwards.
 
     CuPy's own `with stream:` goes back to the stream of the `with` around it and so forgets a stream that the
     caller chose by `stream.use()`: what the caller launches next would run beside the caller's earlier work.
-    CuPy's functions that have such a `with` inside forget one that was chosen by `use` alone, too.
+    CuPy's functions with such a `with` inside forget a stream that was chosen by `use` alone, too.
 
     Parameters
     ----------
     stream : Stream
-        Of the current device.
+        A stream of the current device.
 
     Yields
     ------
@@ -63,7 +63,7 @@ def on_stream(stream: Stream) -> Iterator[Stream]:
 
 
 class Branch:
-    """A stream beside CuPy's current one, of the current device, that follows it and is followed by it.
+    """A stream of the current device beside CuPy's current one; each can wait for the other.
 
     Its few blocks need not wait until a large kernel leaves room. In `with` it is CuPy's current stream.
     """
@@ -76,7 +76,7 @@ class Branch:
         self._begun, self._ended = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
 
     def begin(self) -> None:
-        """Let it wait for all launches on the current stream so far."""
+        """Let the branch wait for all launches on the current stream so far."""
         self._begun.record(self._current())
         self._stream.wait_event(self._begun)
 
@@ -90,18 +90,18 @@ class Branch:
         self._before.use()
 
     def end(self) -> None:
-        """Mark the launches on it so far as those that `join` waits for."""
+        """Mark the launches on the branch so far as those that `join` waits for."""
         self._ended.record(self._stream)
 
     def join(self) -> None:
-        """Let the current stream wait for the launches on it before the last `end`."""
+        """Let the current stream wait for the branch's launches before the last `end`."""
         self._current().wait_event(self._ended)
 
 
 # ---- uploads -----------------------------------------------------------------------------------------
 
 PIECE, WORKERS = 4 << 20, 4
-"""Bytes that are staged at a time, and threads that do: each fills a buffer while another is sent."""
+"""Bytes that are staged at a time, and threads that stage them: each fills a buffer while another is sent."""
 
 
 class _Staging:
@@ -124,8 +124,8 @@ def _staging() -> _Staging:
 def upload(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     """Copy contiguous arrays to the current GPU, on CuPy's current stream.
 
-    Pieces are copied into pinned memory by threads, while those before them are sent. What the caller gave
-    may be changed as soon as this returns; the copies can be used on that stream.
+    Threads copy pieces into pinned memory while earlier pieces are sent. The caller may change the arrays as
+    soon as this returns, and use the copies on that stream.
     """
     import cupy
 
