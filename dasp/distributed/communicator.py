@@ -3,9 +3,9 @@
 A rank is a process (or, in tests, a thread) with a part of a matrix.
 
 Every message begins with a head of fixed size: the number of the call that it belongs to, the operation in
-that call, and how many bytes there are, of which the first stand in the head. A rank that leaves a call with
-an error says so to the others, and all go on with the next call: a message of an older call is received and
-dropped, and one of another operation is an error. So no rank takes a message for data that it is not.
+that call, and the bytes of the message. A short message stands in its head, a longer one follows it. A rank
+that leaves a call with an error tells the others, and all go on with the next call: a message of an older
+call is received and dropped, and one of another operation is an error. So no rank mistakes one for another.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dasp.runtime.types import Vector
 T = TypeVar("T")
 
 Request = Any
-"""A message on its way, as mpi4py, torch or a test has it."""
+"""A message on its way, as mpi4py, torch or a test represents it."""
 
 HEAD = 256
 """Bytes of the head of a message."""
@@ -38,13 +38,13 @@ WORDS = 3
 """Numbers at the beginning of a head: the call, the operation, and the bytes of the message."""
 
 INSIDE = HEAD - 8 * WORDS
-"""Bytes of a message that its head holds; a longer one follows its head by itself."""
+"""The most bytes of a message that stands in its head."""
 
 FAILED = -1
-"""The operation of a message which says that a rank left the call with an error, and which."""
+"""The operation of a message which says that a rank left the call with an error, and with which."""
 
 KINDS = RankError, TypeError, ValueError
-"""The types of errors that other ranks raise too; the first stands for all others."""
+"""The types of errors that other ranks raise too; the first one replaces all other types."""
 
 
 class Call(AbstractContextManager[None]):
@@ -67,7 +67,7 @@ class Call(AbstractContextManager[None]):
 
 
 class Arrived(NamedTuple):
-    """A message from another rank, as it has come: its call, its operation, and its bytes."""
+    """A message that has come from another rank: its call, its operation, and its bytes."""
 
     call: int
     operation: int
@@ -82,11 +82,11 @@ class Inbox:
         self._head = np.zeros(HEAD, np.uint8)
         self._words = self._head[: 8 * WORDS].view(np.int64)
         self._request: Request = None
-        self._rest: Vector | None = None  # the part of a message behind its head
-        self._early: deque[Arrived] = deque()  # what nobody has waited for yet
+        self._rest: Vector | None = None  # a message that follows its head
+        self._early: deque[Arrived] = deque()  # messages that nobody has waited for yet
 
     def receive(self, label: tuple[int, int], target: Vector) -> bool:
-        """Take the bytes that have come; return True once the message with this label is in its place.
+        """Take the bytes that have come; return True once the message with this label is in `target`.
 
         Raises
         ------
@@ -122,7 +122,7 @@ class Inbox:
                 raise self._make_error(one.data)
 
     def _take_next(self, label: tuple[int, int], target: Vector) -> Arrived | None:
-        """Return the next message, a long one with this label in its place; None if it has not all come."""
+        """Return the next message, in `target` if it is long and has this label; None if it is incomplete."""
         if self._request is None:
             self._request = self._comm.receive(self._rank, self._head)
         if not self._comm.is_done(self._request):
@@ -145,7 +145,7 @@ class Inbox:
 
 
 class Exchange:
-    """Messages between neighbours, prepared."""
+    """Prepared messages between neighbours."""
 
     def __init__(
         self, comm: Communicator, sends: Sequence[Message], receives: Sequence[Message], name: str
@@ -158,8 +158,8 @@ class Exchange:
         self._label = 0, 0
 
     def start(self) -> None:
-        """Send."""
-        if self._sending:  # of a call that failed: those who read these messages later must know it
+        """Begin to send."""
+        if self._sending:  # a failed call left messages on their way: their heads must stay as they are
             self._heads = np.zeros_like(self._heads)
         self._label = self._comm.begin_operation(self._name)
         self._sending = []
@@ -173,7 +173,7 @@ class Exchange:
                 self._sending.append(self._comm.send(rank, array))
 
     def finish(self) -> None:
-        """Wait until all has come and all is sent."""
+        """Wait until all messages have come and are sent."""
         waiting: list[Callable[[], bool]] = [
             partial(self._comm.inbox(rank).receive, self._label, array) for rank, array in self._receives
         ]
@@ -205,11 +205,11 @@ class Communicator:
     timeout : float
         Seconds that a rank waits for another before it raises `RankError`.
     call : Call
-        A context for work that all ranks do together, as one call. Where an error ends it on one rank, those
-        that wait for this one raise a `TypeError` or `ValueError` too, or else a `RankError`; the next call
-        is made as if nothing had happened.
+        A context for work that all ranks do together, as one call. If an error ends it on one rank, the ranks
+        that wait for this one raise it too if it is a `TypeError` or `ValueError`, else a `RankError`. The
+        next call is made as if nothing had happened.
     transports : dict
-        Those between the GPUs of the ranks, by device; see `dasp.distributed.transport.find_transport`.
+        Those between the ranks' GPUs, by device; see `dasp.distributed.transport.find_transport`.
     """
 
     def __init__(self, rank: int, size: int, timeout: float) -> None:
@@ -221,7 +221,7 @@ class Communicator:
         self._kept: dict[int, tuple[list[Request], Vector]] = {}
 
     def send(self, rank: int, array: Vector) -> Request:
-        """Begin to send bytes, which stay as they are until that is done; return a request."""
+        """Begin to send bytes, which must not change until they are sent; return a request."""
         raise NotImplementedError
 
     def receive(self, rank: int, array: Vector) -> Request:
@@ -240,19 +240,13 @@ class Communicator:
         """Pause between two looks for messages; raise RankError if time is up."""
 
     def look_for_failures(self) -> None:
-        """Raise the error of any rank that has left this call, one for which this rank does not wait too."""
+        """Raise the error of any rank that has left this call, even if this rank does not wait for it."""
         for rank in range(self.size):
             if rank != self.rank:
                 self.inbox(rank).look_for_failure(self._number)
 
     def begin_call(self) -> None:
-        """Count a call.
-
-        Raises
-        ------
-        RankError
-            If a call failed before, and GPUs are not at the same place since.
-        """
+        """Count a call; after one that failed, give up transports whose GPUs are not at the same place."""
         self._number, self._step = self._number + 1, 0
         if self._has_failed:
             self._has_failed = False
@@ -260,17 +254,17 @@ class Communicator:
                 self._meet_again()
 
     def _meet_again(self) -> None:
-        """Give up the transports unless all GPUs have begun as many messages, which carry no number."""
+        """Give up the transports unless all GPUs have begun equally many messages, which have no numbers."""
         try:
             counts = self.gather({name: transport.count for name, transport in self.transports.items()})
-        except (RankError, TypeError, ValueError):  # of a rank that had not failed
+        except (RankError, TypeError, ValueError):  # another rank has not failed, and does not gather
             counts = []
         if len({tuple(one.values()) for one in counts}) != 1:
             for transport in self.transports.values():
                 transport.give_up()
 
     def begin_operation(self, name: int) -> tuple[int, int]:
-        """Return the label of the next operation: a number of its call, and one in it with its name."""
+        """Return the label of the next operation: the number of its call, and its own with its name."""
         if not self.call.depth:
             self.begin_call()
         self._step += 1
@@ -292,11 +286,11 @@ class Communicator:
         self.keep(sent, head)
 
     def keep(self, requests: list[Request], array: Vector) -> None:
-        """Keep messages on their way; by torch, one that is dropped holds up those behind it for ever."""
+        """Keep messages on their way: with torch, one that is dropped blocks all later ones for ever."""
         self._kept[id(requests)] = requests, array
 
     def forget(self, requests: list[Request]) -> None:
-        """Keep messages no longer, because they are sent."""
+        """Drop messages that are sent."""
         self._kept.pop(id(requests), None)
 
     def inbox(self, rank: int) -> Inbox:
@@ -304,19 +298,19 @@ class Communicator:
         return self._inboxes.setdefault(rank, Inbox(self, rank))
 
     def wait_for(self, waiting: list[Callable[[], bool]]) -> None:
-        """Wait until all functions have returned True, each asked until it has.
+        """Call functions until each has returned True once.
 
         Raises
         ------
-        RankError
-            If time is up.
+        RankError, TypeError, ValueError
+            If time is up, or another rank has failed.
         """
         began = time.monotonic()
         while waiting := [one for one in waiting if not one()]:
             self.pause(began)
 
     def gather(self, value: T) -> list[T]:
-        """Return the values of all ranks, in their order: small objects that can be pickled."""
+        """Return the values of all ranks, in the order of ranks: small objects that can be pickled."""
         with self.call:
             mine = np.frombuffer(pickle.dumps(value), np.uint8)
             sizes = np.empty((self.size, 1), np.int64)
@@ -343,7 +337,7 @@ class Communicator:
         return add
 
     def _prepare_gather(self, rows: Vector, name: str) -> Callable[[], Vector]:
-        """Prepare to gather row 0 of all ranks; row k comes from the k-th rank behind this one.
+        """Prepare to gather row 0 of all ranks; row k comes from the k-th rank after this one.
 
         Source: Bruck et al., Efficient algorithms for all-to-all communications, IEEE TPDS 8 (1997).
         """
@@ -365,22 +359,22 @@ class Communicator:
     def exchange(
         self, sends: Sequence[Message], receives: Sequence[Message], name: str = "exchange"
     ) -> Exchange:
-        """Prepare messages; for each that is sent, its receiver prepares one of as many bytes and name."""
+        """Prepare messages; a receiver prepares each one with the same name and number of bytes."""
         return Exchange(self, sends, receives, name)
 
     def locate_call(self) -> int:
-        """Return a number of the place in the calls: the same on all ranks, and another one each time."""
+        """Return a number for the latest operation: equal on all ranks, and given to no other."""
         return self._number << 20 | self._step
 
     def abort_at_exit(self) -> None:
         """End all ranks when this process ends, if its end would wait for one that did not answer."""
 
     def abort(self) -> None:
-        """End all ranks, as far as the communicator can; for an error that others cannot learn otherwise."""
+        """End all ranks, as far as possible, for an error that others cannot learn of otherwise."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Leave the memory of other GPUs: nothing is sent any more."""
+        """Stop using the memory of other GPUs; nothing is sent any more."""
         for transport in self.transports.values():
             transport.close()
         self.transports.clear()
@@ -405,7 +399,8 @@ def agree(comm: Communicator, work: Callable[[], T], alike: Callable[[T], dict[s
     Raises
     ------
     TypeError, ValueError, RankError
-        On every rank the same, that of the first rank that failed, with the rank's number; or the difference.
+        The same on every rank: the error of the first rank that failed, with its number, or a ValueError
+        that says which value differs.
     """
     problem: tuple[type[Exception], str] | None = None
     cause: Exception | None = None
@@ -434,5 +429,5 @@ def _mark_everywhere(error: Exception) -> Exception:
 
 
 def find_largest(comm: Communicator, value: float) -> float:
-    """Return the largest of a number on all ranks; NaN if one is NaN."""
+    """Return the largest value of any rank; NaN if one is NaN."""
     return float(np.max(np.array(comm.gather(value))))

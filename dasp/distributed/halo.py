@@ -1,7 +1,7 @@
 """The elements of x that a rank lacks, the ranks that hold them, and their way from host to host.
 
-Before a product each rank packs the elements that its neighbours lack and sends them; while they travel the
-interior is multiplied.
+Before a product each rank packs the elements that its neighbours lack and sends them; while they travel it
+multiplies its interior.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class HaloPattern(NamedTuple):
     Attributes
     ----------
     rows : Array of int64, on the device
-        Its rows that have entries in the halo.
+        The rank's rows that have entries in the halo.
     places : numpy.ndarray of int64
-        The elements of its part of x that it sends, neighbour by neighbour.
+        The elements of its part of x that the rank sends, neighbour by neighbour.
     sends, receives : list of Span
-        Of `places`; of the columns of the halo.
+        Ranges of `places`, and of the halo's columns.
     number : int
-        The same on all ranks, and of no other pattern of theirs.
+        Equal on all ranks, and different for each pattern.
     """
 
     rows: Array
@@ -42,7 +42,7 @@ class HaloPattern(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """The number of columns of the halo: so many numbers come for each column of x."""
+        """The number of the halo's columns, and of the elements that come for each column of x."""
         return self.receives[-1][2] if self.receives else 0
 
     @property
@@ -52,13 +52,13 @@ class HaloPattern(NamedTuple):
 
 
 def find_pattern(comm: Communicator, columns: Parts, rows: Array, needed: Vector) -> HaloPattern:
-    """Tell the owners which columns this rank lacks, and learn which others lack; all ranks call this."""
+    """Tell the owners which columns this rank lacks, and learn what others lack; all ranks call this."""
     (places,), receives, sends = send_to_owners(comm, columns, needed, [needed])
     return HaloPattern(rows, places - columns.first, sends, receives, comm.locate_call())
 
 
 class HaloExchange(Protocol):
-    """Brings elements of x, of one type and number of columns, to the ranks that lack them; adds the product.
+    """Messages with elements of x, of one type and number of columns, and an addition of the halo's product.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class HaloExchange(Protocol):
     received: Array
 
     def start(self, x: Array) -> None:
-        """Pack and send; x stays as it is until `add`."""
+        """Pack and send; x must not change until `add`."""
 
     def multiply(self, halo: SpMatrix, alpha: Number) -> None:
         """Wait for the neighbours' elements and multiply them by the halo."""
@@ -78,7 +78,7 @@ class HaloExchange(Protocol):
         """Add the product of the halo to y; x may then be overwritten."""
 
     def arrive(self) -> None:
-        """Wait until the neighbours' numbers are in `received`, where nothing is multiplied."""
+        """Wait until the neighbours' elements are in `received`, if nothing is multiplied by them."""
 
 
 class HostHalo:
@@ -109,7 +109,7 @@ class HostHalo:
         self._exchange.start()
 
     def arrive(self) -> None:
-        """Wait."""
+        """Wait until the neighbours' elements are in `received`."""
         self._exchange.finish()
 
     def multiply(self, halo: SpMatrix, alpha: Number) -> None:
@@ -119,6 +119,6 @@ class HostHalo:
             halo.matvec(self.received, out=self._product, alpha=alpha)
 
     def add(self, y: Array) -> None:
-        """Add: no row comes twice."""
+        """Add the product to y, in which no row comes twice."""
         if len(self._rows):
             y[self._rows] += self._product

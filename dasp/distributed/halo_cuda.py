@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dasp.matrix.matrix import SpMatrix
 
 MOST_BLOCKS = 1024
-"""Blocks of a launch that packs or adds, at most; each thread then takes several elements."""
+"""The most blocks of a launch that packs or adds; beyond that each thread takes several elements."""
 
 PACK = Signature(
     "distributed/halo.cu",
@@ -68,7 +68,7 @@ ADD_DOT = Signature(
 )
 
 DOT_BLOCKS = 256
-"""Blocks of a launch that leaves dot products, as many on all ranks: their sums travel together."""
+"""Blocks of a launch that leaves dot products, equally many on all ranks: their sums travel together."""
 
 
 def find_steps(array: DeviceArray) -> tuple[int, int]:
@@ -78,19 +78,19 @@ def find_steps(array: DeviceArray) -> tuple[int, int]:
 
 
 def count_blocks(elements: int) -> int:
-    """Return the blocks of a launch for so many elements."""
+    """Return the number of blocks of a launch over a number of elements."""
     return max(1, min(ceil_div(elements, THREADS), MOST_BLOCKS))
 
 
 def define_scalar(dtype: np.dtype[np.generic]) -> dict[str, str]:
-    """Return the constants of the kernels of a type in kernels/distributed."""
+    """Return the constants that compile the kernels in kernels/distributed for a type."""
     return {"DASP_SCALAR": C_NAMES[dtype], "DASP_THREADS": str(THREADS)}
 
 
 def prepare_packing(
     dtype: np.dtype[np.generic], places: DeviceArray, packed: DeviceArray
 ) -> Callable[[int, DeviceArray], None]:
-    """Return a function that packs, on a stream, places of an array of this type."""
+    """Return a function that packs the rows `places` of an array of this type, on a stream."""
     columns = packed.size // max(1, len(packed))
     fixed = {"places": places, "count": len(places), "columns": columns, "packed": packed}
     launch = _prepare(PACK, dtype, fixed, ("x", "row", "column"), packed.size)
@@ -100,7 +100,7 @@ def prepare_packing(
 def prepare_addition(
     dtype: np.dtype[np.generic], rows: DeviceArray, product: DeviceArray
 ) -> Callable[[int, DeviceArray], None]:
-    """Return a function that adds a product, in F order, on a stream to rows of an array of this type."""
+    """Return a function that adds a product, in F order, to rows of an array of this type, on a stream."""
     columns = product.size // max(1, len(product))
     fixed = {"rows": rows, "count": len(rows), "columns": columns, "product": product.T.ravel()}
     launch = _prepare(ADD, dtype, fixed, ("y", "row", "column"), product.size)
@@ -122,7 +122,7 @@ def _prepare(
 
 
 def find_cupy_device(name: str) -> CupyDevice:
-    """Return CuPy's device of a name such as `cuda:1`."""
+    """Return CuPy's device for a name such as `cuda:1`."""
     import cupy
 
     return cupy.cuda.Device(gpus.number(name))
@@ -131,7 +131,7 @@ def find_cupy_device(name: str) -> CupyDevice:
 class DeviceHalo:
     """The exchange of a product between GPUs; see `dasp.distributed.halo.HaloExchange`.
 
-    Messages, and the halo's product, go on a stream beside that of the interior's product.
+    Messages and the halo's product run on a stream beside that of the interior's product.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class DeviceHalo:
             self._branch.join()
 
     def start(self, x: DeviceArray) -> None:
-        """Send."""
+        """Send elements of x."""
         if self._is_idle:
             return
         with self._device:
@@ -173,7 +173,7 @@ class DeviceHalo:
                 self._send(x)
 
     def multiply(self, halo: SpMatrix, alpha: Number) -> None:
-        """Multiply the elements that arrive."""
+        """Multiply the halo by the elements that arrive."""
         if self._is_idle:
             return
         with self._device, self._branch:
@@ -182,7 +182,7 @@ class DeviceHalo:
             self._branch.end()
 
     def add(self, y: DeviceArray) -> None:
-        """Make the current stream wait for the product, and add it."""
+        """Make the current stream wait for the product, and add it to y."""
         if not self._is_idle:
             self._branch.join()
             self._add(self._current().ptr, y)
@@ -190,18 +190,18 @@ class DeviceHalo:
     def prepare_add_with_dot(
         self, y: DeviceArray, w: DeviceArray, left: DeviceArray, *, square: bool
     ) -> tuple[Callable[[], None], DeviceArray]:
-        """Prepare an addition to y that counts in dot products.
+        """Prepare an addition to y that leaves dot products of the new y.
 
         Parameters
         ----------
         y, w : array, shape (rows here,), float32 or float64
         left : array of float64
-            Sums that make up w'y before; with `square` its first half, and y'y the other.
+            Add up to w'y before the addition; with `square` the first half does, the second adds up to y'y.
 
         Returns
         -------
         add, sums : callable, array of float64
-            `add()` adds to y as the method `add` does, and leaves sums that make up w'y (and y'y) after.
+            `add()` adds to y as the method `add` does, and sets `sums`, which add up to w'y (and y'y).
         """
         scalar, dots = np.dtype(y.dtype), 1 + square
         with self._device:

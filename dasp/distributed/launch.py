@@ -24,24 +24,24 @@ TIMEOUT = 600.0
 """Seconds that a rank waits for another by default."""
 
 TIMEOUT_VARIABLE = "DASP_RANK_TIMEOUT"
-"""The environment variable that sets other seconds."""
+"""The environment variable that sets another default."""
 
 
 def find_communicator(comm: object, *, timeout: float | None = None) -> Communicator:
-    """Return the communicator that ranks of MPI or torch.distributed use here.
+    """Return our communicator for one of MPI or a process group of torch.distributed.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Comm, torch.distributed.ProcessGroup, Communicator
-        A group of torch.distributed with gloo or NCCL; its default group is
-        `torch.distributed.group.WORLD`. All ranks call this at the same time.
+        A process group has gloo or NCCL; the default one is `torch.distributed.group.WORLD`. All ranks call
+        this at the same time.
     timeout : float, optional
         See `set_timeout`.
 
     Returns
     -------
     Communicator
-        The same for the same `comm`.
+        The same object for the same `comm`.
 
     Raises
     ------
@@ -77,13 +77,13 @@ def set_timeout(comm: Communicator, seconds: float | None) -> None:
     ----------
     comm : Communicator
     seconds : float or None
-        None leaves what was set before, at first 600, or the value of the environment variable
-        DASP_RANK_TIMEOUT. A group of torch.distributed waits as long as it was made to.
+        None keeps the seconds that were set before: at first 600, or the value of the environment variable
+        DASP_RANK_TIMEOUT. A group of torch.distributed has its own timeout.
 
     Raises
     ------
     ValueError
-        If it is not positive.
+        If `seconds` is not positive.
     """
     if seconds is not None:
         comm.timeout = _read_seconds("timeout", seconds)
@@ -131,14 +131,14 @@ def find_world() -> Communicator | None:
 
 
 def leave() -> None:
-    """Take leave of torch.distributed, which complains of those who do not."""
+    """End the groups of torch.distributed, which warns at exit of groups that were not ended."""
     if find_launcher() == "torch":
         import torch.distributed as dist
 
         from dasp.distributed.torch import forget_groups
 
         if dist.is_initialized():
-            dist.barrier()  # so that nobody's connections break before all are done
+            dist.barrier()  # so that no connection breaks before all ranks are done
             forget_groups()
             dist.destroy_process_group()
 
@@ -150,14 +150,14 @@ def find_rank_device(comm: Communicator, device: str, local: Any = None) -> str:
     ----------
     comm : Communicator
     device : str
-        `auto` is the GPU that holds `local`, else that of this rank's number on its machine, else the CPU;
-        `cuda` never the CPU.
+        `auto` means the GPU that holds `local`, else the one with this rank's number on its machine, else the
+        CPU. `cuda` means the same, but never the CPU.
     local : matrix, optional
 
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        If it is no device, or does not work.
+        If `device` is none, is not the GPU that holds `local`, or does not work.
     """
     name = _check.device_name(device)
     if name == "cpu":

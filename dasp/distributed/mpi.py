@@ -1,8 +1,7 @@
 """Ranks of MPI, through mpi4py: messages of the host's memory.
 
-No operation blocks, and none is awaited for ever: a rank that is gone is noticed.
-Sums are gathered and added in the order of ranks, because MPI promises neither one order nor the same bits
-on all ranks for its own.
+No operation blocks, and a wait ends with an error if the other rank is gone. Sums are gathered and added in
+the order of ranks, because MPI's own sums promise neither one order nor the same bits on all ranks.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ PAUSE = 1e-4
 TAG = 7
 
 MOST_BYTES = 2**30
-"""Bytes of a message at most: MPI counts them in an int. Longer ones go in pieces, in their order."""
+"""The most bytes of a message: MPI counts them in an int. Longer ones go in pieces, in order."""
 
 
 def find_mpi_communicator(comm: Any, timeout: float) -> MpiCommunicator:
-    """Return our communicator for one of MPI; the first call makes it, with a duplicate of that one."""
+    """Return our communicator for MPI's; the first call makes it, with a duplicate of MPI's."""
     key = _make_key()
     own: MpiCommunicator | None = comm.Get_attr(key)
     if own is None:
@@ -47,7 +46,7 @@ def _make_key() -> int:
 
 
 def _close(comm: Any, key: int, own: MpiCommunicator) -> None:
-    """Close our communicator with the one of MPI, which all its ranks free together."""
+    """Close our communicator when MPI's is freed, by all its ranks together."""
     own.close()
 
 
@@ -57,7 +56,7 @@ class MpiCommunicator(Communicator):
     Attributes
     ----------
     mpi : mpi4py.MPI.Comm
-        A duplicate of the caller's, for its messages alone.
+        A duplicate of the caller's, which carries our messages alone.
     """
 
     def __init__(self, comm: Any, timeout: float) -> None:
@@ -109,7 +108,7 @@ class MpiCommunicator(Communicator):
         return bool(self.check_mpi().Iprobe(source=rank, tag=TAG))
 
     def pause(self, began: float) -> None:
-        """Sleep if this takes long, and look if any rank has failed.
+        """Sleep and look whether any rank has failed, once the wait takes long.
 
         Raises
         ------
@@ -134,7 +133,7 @@ class MpiCommunicator(Communicator):
             atexit.register(self.abort)
 
     def close(self) -> None:
-        """Leave the memory of other GPUs, and free the duplicate."""
+        """Stop using the memory of other GPUs, and free the duplicate."""
         super().close()
         if not self._aborts:
             self.mpi.Free()

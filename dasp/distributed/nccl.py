@@ -1,7 +1,7 @@
 """Messages and sums between GPUs: NCCL, through CuPy, started through the communicator of the hosts.
 
 Every call works on CuPy's current stream and can be captured in a CUDA graph. A kernel before messages and
-one behind them tell the host how far they have come, and set to NaN what was given up: see watching.py.
+one after them tell the host how far they are; the second sets to NaN what was given up: see watching.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dasp.runtime.types import DeviceArray, Event
 from dasp.solvers.cuda.passes import THREADS
 
 MOST_BLOCKS = 16
-"""Blocks of the launch behind messages, which hardly ever writes anything."""
+"""The most blocks of the kernel after messages, which hardly ever writes anything."""
 
 
 BEGIN = Signature(
@@ -58,7 +58,7 @@ END = Signature(
 
 @contextlib.contextmanager
 def _group(nccl: Any) -> Iterator[None]:
-    """Make calls of NCCL's one; after an error too, or later calls of this thread would belong to it."""
+    """Group calls of NCCL; end the group after an error too, or later calls of this thread would join it."""
     nccl.groupStart()
     try:
         yield
@@ -67,7 +67,7 @@ def _group(nccl: Any) -> Iterator[None]:
 
 
 class NcclRows:
-    """Rows of arrays that come later: packed, and sent by one group of NCCL's calls."""
+    """Messages of rows of arrays that come later: packed, and sent by one group of NCCL's calls."""
 
     def __init__(self, transport: NcclTransport, exchange: ExchangeRows) -> None:
         import cupy
@@ -96,7 +96,7 @@ class NcclRows:
 class NcclTransport:
     """Messages and sums by NCCL; see `dasp.distributed.protocols.Transport`.
 
-    Messages and sums have a communicator each, because they are on different streams.
+    Messages and sums have a communicator each, because they run on different streams.
 
     Attributes
     ----------
@@ -142,9 +142,9 @@ class NcclTransport:
     def around(
         self, received: DeviceArray, holder: object
     ) -> tuple[Callable[[int], None], Callable[[int], None]]:
-        """Return two launches on a stream, for before and behind messages whose numbers go to `received`.
+        """Return two launches on a stream, for before and after messages that write in `received`.
 
-        They tell the host how far the messages are, in a mailbox of their own for as long as `holder` lives.
+        They tell the host how far the messages are, in a mailbox that is theirs while `holder` lives.
         """
         with self._device:
             self._device.synchronize()  # launches that wrote there before have ended
@@ -159,7 +159,7 @@ class NcclTransport:
             return begin, Launch(END.load(constants), END, {}, arguments, blocks=blocks, threads=THREADS)
 
     def _make_mailbox(self) -> tuple[DeviceArray, Any, DeviceArray]:
-        """Return two numbers in the host's memory, for kernels and for the host, and a counter."""
+        """Return two numbers in the host's memory, as arrays of the GPU and of the host, and a counter."""
         mailbox, host = shared_with_host(self._device, 2, np.uint32)
         host[:] = 0
         self._watch.add(host)
@@ -167,7 +167,7 @@ class NcclTransport:
 
     @contextlib.contextmanager
     def calls(self) -> Iterator[None]:
-        """Make calls of NCCL's.
+        """Return a context for calls of NCCL, which counts them as one and raises their errors.
 
         Raises
         ------
@@ -225,8 +225,8 @@ class NcclTransport:
         Raises
         ------
         RankError
-            If time is up, or another rank has ended: the communicators are given up then, so that the GPU
-            ends too.
+            If time is up, or another rank has ended: this rank then gives up NCCL's communicators, so that
+            its GPU waits no longer.
         """
         began = time.monotonic()
 
@@ -243,7 +243,7 @@ class NcclTransport:
         self._watch.give_up()
 
     def close(self) -> None:
-        """Do nothing: NCCL's communicators end with this."""
+        """Do nothing: NCCL's communicators end with this object."""
 
     def end(self) -> None:
         """Wait for messages on their way, which other ranks may need; not for long."""

@@ -2,7 +2,7 @@
 
 The communicator tells where that memory is (CUDA's handles for other processes); kernels do the rest:
 kernels/distributed/peer_rows.cu and peer_sums.cu. Every call works on CuPy's current stream and can be
-captured in a CUDA graph. Ranks make the same calls in the same order, as NCCL too wants it.
+captured in a CUDA graph. Ranks make the same calls in the same order, as with NCCL.
 
 Source: CUDA Runtime API, cudaIpcGetMemHandle and cudaIpcOpenMemHandle.
 """
@@ -34,24 +34,24 @@ from dasp.runtime.types import CupyDevice, DeviceArray, Event
 from dasp.solvers.cuda.passes import THREADS
 
 MOST_BLOCKS = 128
-"""Blocks of a launch that brings rows, at most, and so the flags that each rank has for each other: alike on
-all. They leave the product beside them room for its own."""
+"""The most blocks of a launch that brings rows, and so the number of flags that each rank has for each other,
+the same on all. They leave room for the blocks of the product beside them."""
 
 IN_FLIGHT = 4
 """Elements that a thread of such a launch reads at once."""
 
 ALIGNMENT = 256
-"""Every array in memory that all ranks write in begins at a multiple of so many bytes."""
+"""Bytes, of which every array in memory that all ranks write in begins at a multiple."""
 
 LEAST_BYTES = 2**21
-"""Bytes of a piece of memory that other processes see: a smaller one would lie beside memory of this process
-alone, in one allocation of the driver, and they would see that too."""
+"""The least bytes of memory that other processes see: the driver would put less into one allocation with
+memory of this process alone, and they would see that too."""
 
 NUMBERS = 4096
-"""Numbers that a sum may have before its mailboxes grow."""
+"""The most numbers of a sum before the mailboxes grow."""
 
 TRIAL = 20.0
-"""Seconds for the first messages."""
+"""Seconds that the first messages may take."""
 
 GAVE_UP, ENDED = 1, 2
 """Places in the array `limit` that kernels read (kernels/distributed/peers.cuh). Its first number is the
@@ -104,23 +104,23 @@ def align(nbytes: int) -> int:
 
 
 def count_left_bytes(ranks: int) -> int:
-    """Return the bytes behind a rank's memory in which others say that they have left it."""
+    """Return the number of bytes after a rank's memory in which others say that they have left it."""
     return align(4 * ranks)
 
 
 class Block:
-    """Memory of every rank, as much on each, that all ranks write in.
+    """Memory of every rank, equally much on each, that all ranks write in.
 
-    Behind it each rank has a word for every rank, 1 once that one has left.
+    After it each rank has a word for every rank, 1 once that one has left.
 
     Attributes
     ----------
     nbytes : int
-        Of each rank.
+        The size of each rank's part.
     places : list of int
         Where the part of each rank begins, in bytes from `memory`.
     memory : cupy.ndarray of uint8
-        At the lowest address.
+        Begins at the lowest address of all parts.
     """
 
     def __init__(self, comm: Communicator, device: CupyDevice, nbytes: int) -> None:
@@ -155,7 +155,7 @@ class Block:
         self._runtime.memset(self._addresses[self._rank], 0, self.nbytes)
 
     def leave(self) -> None:
-        """Tell others that this rank writes here no more, and close their parts; keep its own for them."""
+        """Tell others that this rank writes here no more, close their parts, and keep its own for them."""
         one, to_device = np.ones(1, np.uint32), self._runtime.memcpyHostToDevice
         for rank, address in enumerate(self._addresses):
             if rank != self._rank:
@@ -165,7 +165,7 @@ class Block:
         LEFT.append(self)
 
     def give_back(self) -> bool:
-        """Give this rank's part back if all others have left it; return True if it is given back."""
+        """Free this rank's part if all others have left it; return True if it is freed."""
         left, address = np.zeros(len(self._addresses), np.uint32), self._addresses[self._rank]
         with self._device:
             to_host = self._runtime.memcpyDeviceToHost
@@ -177,11 +177,11 @@ class Block:
 
 
 LEFT: deque[Block] = deque()
-"""Memory that this rank has left, and others may not have."""
+"""Blocks that this rank has left and others may not have left."""
 
 
 def give_back_all() -> None:
-    """Give back the blocks that all ranks have left."""
+    """Free the parts of this rank that all others have left."""
     for _ in range(len(LEFT)):
         with contextlib.suppress(IndexError):  # ranks that are threads share this
             block = LEFT.popleft()
@@ -196,16 +196,16 @@ def make_neighbour_table(
     sends: Sequence[Span],
     receives: Sequence[Span],
 ) -> list[list[int]]:
-    """Return the nine numbers of each neighbour that `dasp_bring_rows` takes.
+    """Return the nine numbers that `dasp_bring_rows` takes for each neighbour.
 
     Parameters
     ----------
     rank : int
         This one.
     places : sequence of int
-        Where each rank's part is in the memory of all.
+        Where each rank's part of a block begins, in bytes.
     facts : sequence of (row bytes, slot bytes, dict)
-        By each rank: the bytes of a row, and of a slot, and the first row that comes from each neighbour.
+        For each rank: the bytes of a row, those of a slot, and the first row from each of its neighbours.
     sends, receives : sequence of Span
     """
     sent = {other: (first, end) for other, first, end in sends}
@@ -228,7 +228,7 @@ def count_flag_bytes(ranks: int) -> int:
 
 
 def find_power_of_two(number: int) -> int:
-    """Return the least power of two that is not below a number."""
+    """Return the least power of two that is at least a number."""
     return 1 << (number - 1).bit_length()
 
 
@@ -305,7 +305,7 @@ class PeerTransport:
         watch_processes(comm, weakref.WeakMethod(self._note_end))
 
     def _wait_for(self, seconds: float) -> None:
-        """Set how long kernels wait for other ranks, those too that wait already."""
+        """Set how long kernels wait for other ranks, including kernels that wait already."""
         self._seconds = seconds
         self._limit[0] = int(min(1000 * seconds, np.iinfo(np.int32).max))
 
@@ -314,7 +314,7 @@ class PeerTransport:
         self._limit[ENDED + rank] = 1
 
     def check(self) -> None:
-        """Raise RankError if another rank did not answer before."""
+        """Raise RankError if the communicator is freed, or this rank has given up waiting for another."""
         if not self._blocks:
             raise make_freed_error(self.comm)
         if self._limit[GAVE_UP]:
@@ -334,7 +334,7 @@ class PeerTransport:
         self.comm.gather(None)
 
     def room(self, nbytes: int, holder: object) -> Block:
-        """Return memory of every rank for as long as an object of each lives, all 0; all ranks call this."""
+        """Return a block of zeros, in use until `holder` is gone on all ranks; all ranks call this."""
         with self._device:
             self._device.synchronize()  # earlier users of this memory have finished
             answers = self.comm.gather((nbytes, set(self._released)))
@@ -355,7 +355,7 @@ class PeerTransport:
         return self._blocks[number]
 
     def _drop(self, numbers: Sequence[int]) -> None:
-        """Give back blocks that all ranks have released, and that are too small; all ranks call this."""
+        """Leave blocks that all ranks have released and that are too small; all ranks call this."""
         for number in numbers:
             self._released.remove(number)
             self._blocks.pop(number).leave()
@@ -363,7 +363,7 @@ class PeerTransport:
         give_back_all()
 
     def _grow(self, numbers: int) -> None:
-        """Make mailboxes for so many numbers; the earlier ones stay, for graphs that hold them."""
+        """Make mailboxes for sums of more numbers; the earlier ones stay, for graphs that hold them."""
         self._capacity = find_power_of_two(numbers)
         ranks = self.comm.size
         room = self.room(32 * ranks * self._capacity, self)
@@ -414,11 +414,11 @@ class PeerTransport:
         self._abort_at_exit()
 
     def _abort_at_exit(self) -> None:
-        if self._is_tried:  # a trial in vain leaves the job as it is
+        if self._is_tried:  # a trial that fails leaves the job as it is
             self.comm.abort_at_exit()
 
     def works(self) -> bool:
-        """Return True if messages and sums come as they should on all ranks; all ranks call this."""
+        """Return True if messages and sums are right on all ranks; all ranks call this."""
         xp, rank, size = self._cupy, self.comm.rank, self.comm.size
         others = [(other, 3 * other, 3 * other + 3) for other in range(size) if other != rank]
         own, want = np.arange(3) + 3.0 * rank, size * np.arange(3 * size) + 50.0 * size * (size - 1)
@@ -447,10 +447,10 @@ class PeerTransport:
             self._device.synchronize()
 
     def close(self) -> None:
-        """Leave the memory of other ranks, whether they do so now or later; nothing is sent any more.
+        """Leave the memory of other ranks, whether they leave now or later; nothing is sent any more.
 
         Graphs that are launched nevertheless do not touch it, and their products are NaN. This rank's own
-        memory is given back with a later block, when others have left it.
+        memory is freed when a later block is made, once the others have left it.
         """
         self.end()
         with self._device, contextlib.suppress(RuntimeError):

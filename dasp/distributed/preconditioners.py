@@ -1,8 +1,8 @@
 """Preconditioners of a distributed matrix.
 
-A preconditioner of the block on the diagonal that a rank holds needs no other rank; Jacobi's is the same as
-for the whole matrix, and one by blocks too where no block is cut. Chebyshev's polynomials multiply by the
-whole matrix, and so need the neighbours, but no sums.
+A preconditioner made of a rank's block on the diagonal needs no other rank. Jacobi's is the same as for the
+whole matrix, and so is block Jacobi's if no block is cut. Chebyshev's polynomials multiply by the whole
+matrix: they need the neighbours, but no sums.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ from dasp.solvers.operator import DeviceOperator, as_operator
 __all__ = ["RankPreconditioner", "block_jacobi", "chebyshev", "jacobi", "multigrid", "of_blocks"]
 
 LEAST_ROWS = 2000
-"""Rows of a coarse level for each rank that has some: fewer cost more to exchange than to work on."""
+"""The least rows of a coarse level on a rank that has some: fewer take longer to exchange than to compute."""
 
 
 class RankPreconditioner:
-    """A preconditioner of all ranks, made of one on each that works on its parts of r and z.
+    """A preconditioner over ranks: each rank has its own, which works on the rank's parts of r and z.
 
     Attributes
     ----------
     shape : tuple of int
-        (n, n), of the whole.
+        (n, n), of the whole matrix.
     local_shape : tuple of int
-        Of this rank's part.
+        The shape of this rank's block.
     dtype : numpy.dtype
     device : str
     generation : int
@@ -109,7 +109,7 @@ class RankPreconditioner:
         Raises
         ------
         TypeError, ValueError, RankError
-            On all ranks the same. M may then be of no use.
+            The same on all ranks. M may then be of no use.
         """
         _check_ranks(D)
         D.agree(partial(self._check_cut, D))
@@ -128,7 +128,7 @@ class RankPreconditioner:
             )
 
     def warn_of_old_values(self, A: object) -> None:
-        """Warn, once and on rank 0, if A has other values than the matrix that it was made of."""
+        """Warn, once and on rank 0, if A has other values than the matrix that M was made of."""
         if isinstance(A, SpMatrix) and A.has_new_values(self._matrix) and not self._warned:
             self._warned = True
             if A.comm.rank == 0:
@@ -136,7 +136,7 @@ class RankPreconditioner:
 
     @leave_together
     def astype(self, dtype: DTypeLike) -> RankPreconditioner:
-        """Return the same preconditioner that computes in another type: float32 or float64, or a complex one.
+        """Return the same preconditioner, computing in another type: float32 or float64, or a complex one.
 
         Raises
         ------
@@ -156,9 +156,9 @@ def of_blocks(D: SpMatrix, make: Callable[..., Preconditioner], **options: Any) 
     D : SpMatrix
         Distributed, square, its rows and columns cut alike.
     make : callable
-        Takes the block, a SciPy CSR array, and `device`, such as `dasp.preconditioners.ilu0`.
+        Such as `dasp.preconditioners.ilu0`; takes the block, a SciPy CSR array, and `device`.
     **options
-        For `make`.
+        Passed to `make`.
 
     Returns
     -------
@@ -167,7 +167,7 @@ def of_blocks(D: SpMatrix, make: Callable[..., Preconditioner], **options: Any) 
     Raises
     ------
     TypeError, ValueError, RankError
-        On all ranks the same: the error of `make` on one of them.
+        The same on all ranks: the error of `make` on one of them.
     """
 
     def work() -> Preconditioner:
@@ -203,7 +203,7 @@ def block_jacobi(D: SpMatrix, *, block: int | None = None) -> RankPreconditioner
     D : SpMatrix
         A matrix over ranks.
     block : int, optional
-        As of `dasp.preconditioners.block_jacobi`; by default each rank looks at its own rows.
+        As for `dasp.preconditioners.block_jacobi`; by default each rank chooses by its own rows.
     """
     return of_blocks(D, local.block_jacobi, block=block)
 
@@ -220,8 +220,8 @@ def chebyshev(
         Distributed, symmetric or Hermitian, and positive definite.
     degree : int
     ratio : float
-        Of the interval's ends, if `bounds` are not given: the upper one is found by some iterations of
-        conjugate gradients with Jacobi's preconditioner, and raised by 12 percent.
+        The ratio of the interval's ends if `bounds` are not given: the upper end is then found by some
+        iterations of conjugate gradients with Jacobi's preconditioner, and raised by 12 percent.
     bounds : tuple of float, optional
 
     Returns
@@ -231,7 +231,7 @@ def chebyshev(
     Raises
     ------
     ValueError, RankError
-        On all ranks the same: if the degree or the bounds make no polynomial, or D has no such diagonal.
+        The same on all ranks: if the degree or the bounds make no polynomial, or D has no usable diagonal.
     """
 
     def check() -> tuple[int, tuple[float, float] | None]:
@@ -264,7 +264,7 @@ class RankPolynomial(Polynomial):
         return D, inverse, _check.interval((high / self._ratio, high))[1]
 
     def _load(self, numbers: tuple[SpMatrix, Vector, float]) -> bool:
-        """Take a matrix, by which programs prepared before do not multiply."""
+        """Take a matrix. Return False: programs that were prepared before must be prepared again."""
         D, inverse, high = numbers
         self.operator = as_operator(D, D.device)
         self.load_diagonal(inverse, high)
@@ -277,7 +277,7 @@ class RankMultigrid(Cycle):
     Parameters
     ----------
     matrix : SpMatrix
-        The finest level, which is used as it is if it has the type.
+        The finest level, which is used as it is if it has the computing type.
     setup : Setup or None
         The hierarchy, on rank `root`; None on the others.
     """
@@ -290,7 +290,7 @@ class RankMultigrid(Cycle):
         self._load((matrix, setup))
 
     def _load(self, numbers: tuple[SpMatrix, Setup | None]) -> bool:
-        """Cut and plan the matrices of all levels, but the finest one where it is used as it is."""
+        """Cut and plan the matrices of all levels, but not the finest one if it is used as it is."""
         self._made_of = matrix, setup = numbers
         comm, options, root = matrix.comm, self._options, self._root
         of_root = None
@@ -303,7 +303,7 @@ class RankMultigrid(Cycle):
         starts = [matrix.rows.starts, *(_cut_level(rows, comm.size) for rows in sizes[1:])]
 
         def scatter(piece: csr_array | None, rows: int, columns: int) -> DeviceOperator:
-            """Return a matrix of the root, cut as the levels of its rows and columns are."""
+            """Return the operator of a matrix of the root, cut as the levels of its rows and columns are."""
             return as_operator(plan(piece, rows, columns), self.device)
 
         def plan(piece: csr_array | None, rows: int, columns: int) -> SpMatrix:
@@ -333,12 +333,12 @@ class RankMultigrid(Cycle):
         return False
 
     def _in_type(self, dtype: np.dtype[Any]) -> RankMultigrid:
-        """Return another one that computes in a type."""
+        """Return the same cycle, computing in another type."""
         matrix, setup = self._made_of
         return RankMultigrid(matrix, setup, self._options, dtype, self._root)
 
     def _read(self, D: Any) -> tuple[SpMatrix, Setup | None]:
-        """Return a matrix and, on the root, its hierarchy by P and R of this one."""
+        """Return D and, on the root, its hierarchy by the P and R of this cycle."""
         whole = collect_rows(D.comm, D.local_rows(), D.rows, self._root)
 
         def set_up_again() -> Setup | None:
@@ -357,7 +357,7 @@ RANKS_TOGETHER = RankPolynomial, RankMultigrid
 
 
 def _cut_level(rows: int, ranks: int) -> np.ndarray[Any, Any]:
-    """Return where each rank's rows of a coarse level begin: on so few ranks that each has enough."""
+    """Return where each rank's rows of a coarse level begin: few ranks have rows, so that each has enough."""
     used = max(1, min(ranks, rows // LEAST_ROWS))
     inner = [rows * k // used for k in range(used)]
     return np.array([*inner, *[rows] * (ranks + 1 - used)], np.int64)
@@ -382,7 +382,7 @@ def multigrid(
     D : SpMatrix
         Distributed, square: the matrix of the finest level.
     ml : pyamg.MultilevelSolver or matrix
-        As for `dasp.preconditioners.multigrid`, on rank `root`; it is not read on others, and may be None.
+        As for `dasp.preconditioners.multigrid`, on rank `root`; others do not read it, and may pass None.
     smoother : {"chebyshev", "jacobi"}
     cycle, sweeps, degree, dtype
         As for `dasp.preconditioners.multigrid`.
@@ -396,7 +396,7 @@ def multigrid(
     Raises
     ------
     TypeError, ValueError, RankError
-        On all ranks the same.
+        The same on all ranks.
     """
 
     def check() -> tuple[list[Any], CycleOptions, np.dtype[Any] | None]:

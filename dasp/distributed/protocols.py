@@ -1,7 +1,7 @@
 """The protocol of a transport, which moves arrays between the GPUs of ranks.
 
-Operations are prepared once, with the arrays that they work on, and made many times: so they can be captured
-in a CUDA graph.
+An operation is prepared once, with the arrays that it works on, and launched many times, so that a CUDA graph
+can capture it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.types import Array, DeviceArray, Event
 
 Span = tuple[int, int, int]
-"""A rank, and the first and one past the last of the rows that are for it or from it."""
+"""A rank, the first row that goes to it or comes from it, and one past the last such row."""
 
 Message = tuple[int, Array]
 """The rank that an array goes to or comes from, and the array, which is contiguous."""
@@ -29,13 +29,13 @@ class ExchangeRows(NamedTuple):
     Attributes
     ----------
     sends : sequence of Span
-        Of `places`, or of the rows themselves; neighbour by neighbour.
+        Ranges of `places`, or of the rows themselves if it is None; neighbour by neighbour.
     places : array of int64 or None
         The rows that are sent.
     receives : sequence of Span
-        Of `received`.
+        Ranges of `received`.
     received : array, shape (rows,) or (rows, k)
-        Contiguous; of the type and number of columns of the rows that are sent.
+        Contiguous; has the type and number of columns of the rows that are sent.
     """
 
     sends: Sequence[Span]
@@ -45,7 +45,7 @@ class ExchangeRows(NamedTuple):
 
 
 class Transport(Protocol):
-    """Messages and sums between GPUs, on CuPy's current stream; all ranks prepare alike.
+    """Messages and sums between GPUs, on CuPy's current stream; all ranks prepare the same ones.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Transport(Protocol):
     solver_device : CudaDevice or None
         The GPU as solvers see it, from the first solve on; see `dasp.distributed.space_cuda.RanksDevice`.
     count : int
-        Messages, sums and graphs of them that were begun: the same on all ranks that are at the same place.
+        The messages, sums and graphs of these that were begun: equal on ranks that are at the same place.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Transport(Protocol):
         """Wait for no other rank any more; later operations raise `RankError`."""
 
     def close(self) -> None:
-        """Leave the memory of other ranks: the communicator is gone, and nothing is sent any more."""
+        """Stop using the memory of other ranks: the communicator is gone, and nothing is sent any more."""
 
     def end(self) -> None:
-        """Wait, not for long, for messages that other ranks may still need; this process ends."""
+        """Wait, not for long, for messages that other ranks may still need, before this process ends."""

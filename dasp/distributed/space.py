@@ -41,7 +41,7 @@ class RanksVectors(CpuVectors):
         self._comm = comm
 
     def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
-        """Prepare a pass."""
+        """Prepare a pass whose dot products are summed over the ranks."""
         own = super().fuse(*updates, dots=dots)
         if not dots:
             return own
@@ -57,7 +57,7 @@ class RanksSpace(CpuSpace):
         self._comm = comm
 
     def vectors(self, n: int, *names: str) -> RanksVectors:
-        """Return vectors of which this rank has n zeros."""
+        """Return vectors, of which this rank's part is n zeros each."""
         return RanksVectors(self._comm, n, names, self.dtype)
 
     def largest(self, array: Vector) -> float:

@@ -25,7 +25,7 @@ from dasp.solvers.cuda.vectors import CudaVectors
 class RanksDevice(CudaDevice):
     """A GPU whose work may wait for other ranks: the host waits for it no longer than the timeout.
 
-    Loops are graphs that the host launches again: a while node's body may not hold all that NCCL captures.
+    Loops are graphs that the host launches again: a while node's body may not hold all calls of NCCL.
     """
 
     def __init__(self, number: int, transport: Transport) -> None:
@@ -39,7 +39,7 @@ class RanksDevice(CudaDevice):
             self._seen = np.frombuffer(cupy.cuda.alloc_pinned_memory(16), np.float64, 2)
 
     def launch(self, *given: Any, **more: Any) -> Callable[..., None]:
-        """Return a launch that waits for a sum over the ranks that is on its way."""
+        """Return a launch that first waits for a sum over the ranks, if one is on its way."""
         ready = super().launch(*given, **more)
 
         def launch(*values: Any) -> None:
@@ -49,7 +49,7 @@ class RanksDevice(CudaDevice):
         return launch
 
     def beside(self, add: Callable[[], None]) -> None:
-        """Make a sum over the ranks on a stream beside; the next launch of this device waits for it."""
+        """Start a sum over the ranks on the branch; the next launch of this device waits for it."""
         with self._device:
             self._branch.begin()
             with self._branch:
@@ -64,7 +64,7 @@ class RanksDevice(CudaDevice):
             self._branch.join()
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Return a launch of all that a function launches, in which messages go before other kernels."""
+        """Return a launch of all that a function launches, as a graph; messages go before other kernels."""
 
         def whole() -> None:
             function()
@@ -90,7 +90,7 @@ class RanksDevice(CudaDevice):
         self._transport.wait(self._event)
 
     def download(self, array: DeviceArray) -> np.ndarray[Any, Any]:
-        """Return a copy on the host, when all that was launched before is done."""
+        """Return a copy on the host, after all that was launched before is done."""
         self.wait()
         return super().download(array)
 
@@ -99,8 +99,8 @@ class RanksDevice(CudaDevice):
     ) -> Callable[[], None]:
         """Return a loop that makes turns until the first of some numbers is not 0, and one turn more.
 
-        The GPU has its next turn before the host looks at the end of the one before: it never waits for the
-        host. Turns after the number is not 0 must have no effect.
+        The host launches the next turn before it looks at the number that the last one left, so the GPU never
+        waits for the host. A turn must have no effect once the number is not 0.
         """
         turn = self.record(function) if captured else function
         number = numbers[:1]
@@ -128,7 +128,7 @@ class RanksDevice(CudaDevice):
 class RanksCudaArnoldi(CudaArnoldi):
     """A Krylov basis on the GPUs of several ranks; see `dasp.solvers.space.Arnoldi`.
 
-    What blocks leave of dot products is summed over the ranks; all then make the same small numbers of it.
+    The partial dot products of blocks are summed over the ranks; all then compute the same small numbers.
     """
 
     def _count_blocks(self, space: Any, n: int) -> int:
@@ -137,7 +137,7 @@ class RanksCudaArnoldi(CudaArnoldi):
     def _add_over_ranks(self, space: Any, k: int, *, closing: bool) -> list[Callable[[], None]]:
         first = 2 * k if closing else 0
         parts = self._parts[first * self._blocks : 2 * (k + 1) * self._blocks]
-        numbers = parts.view(np.float64)  # of complex numbers both parts
+        numbers = parts.view(np.float64)  # both parts of complex numbers
         return [space.transport.sum(numbers, numbers)]
 
 
@@ -152,19 +152,19 @@ class RanksCudaSpace(CudaSpace):
         self.processors = min(map(int, comm.gather(on.processors)))
 
     def blocks(self, n: int) -> int:
-        """Return the blocks of a pass, as many on all ranks: their sums travel together."""
+        """Return the blocks of a pass, equally many on all ranks: their sums travel together."""
         return BLOCKS_PER_PROCESSOR * self.processors
 
     def turn(self, products: int, *, costly: bool) -> int:
         """Return the iterations of a turn.
 
-        Fewer of those that make more products, since two turns are ahead and may be in vain. On two H200s
-        turns of 4 iterations in place of 8 cost 6 us an iteration.
+        Iterations with more products get shorter turns, since turns are launched ahead and may be in vain. On
+        two H200s turns of 4 iterations in place of 8 cost 6 us an iteration.
         """
         return max(2, TURN // max(1, products) // 2 * 2)
 
     def totals(self, sums: DeviceArray) -> DeviceArray:
-        """Return an array for the totals: the sums of a rank stay, so that they can be added up again."""
+        """Return an array for the totals: the rank's own sums stay, so that they can be added up again."""
         return self.on.zeros(len(sums), np.float64)
 
     def combine(
@@ -172,7 +172,7 @@ class RanksCudaSpace(CudaSpace):
     ) -> list[Callable[[], None]]:
         """Return the launches that sum over the ranks.
 
-        So many numbers take hardly longer than one, so no kernel adds them up before.
+        The sums of all blocks take hardly longer than one number, so no kernel adds them up before.
         """
         add = self.transport.sum(sums, totals)
         return [partial(self._beside, add) if beside else add]

@@ -1,7 +1,7 @@
 """Ranks of a process group of torch.distributed: gloo moves the host's memory, NCCL that of GPUs.
 
-A group with gloo (or gloo for the CPU and NCCL for GPUs) waits for a rank that is gone as long as the
-group's own timeout says, and notices at once when its connection breaks.
+A group with gloo (or gloo for the CPU and NCCL for GPUs) waits for a rank that is gone until the group's own
+timeout is up, and notices at once if the connection breaks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _GROUPS: list[tuple[Any, TorchCommunicator]] = []
 
 
 def forget_groups(is_meant: Callable[[Any], bool] = lambda group: True) -> None:
-    """Close and forget groups; all of them before torch.distributed ends them."""
+    """Close our communicators of groups, by default of all, before torch.distributed ends the groups."""
     for group, comm in _GROUPS[:]:
         if is_meant(group):
             comm.close()
@@ -68,7 +68,7 @@ class TorchCommunicator(Communicator):
     Raises
     ------
     ValueError
-        If this process is not in the group, or that is one of NCCL alone and not of all processes.
+        If this process is not in the group, or the group has NCCL alone and not all processes.
     """
 
     def __init__(self, group: Any, timeout: float) -> None:
@@ -80,7 +80,7 @@ class TorchCommunicator(Communicator):
         if self.rank < 0:
             raise ValueError("this process is not in the group comm; only its ranks take part")
         if str(dist.get_backend(group)) == "nccl":  # which moves no memory of the host
-            # All processes must make a group: one made by some alone gets the others' later ones out of step.
+            # All processes must make a group: if some alone do, the later groups of the others do not match.
             if self.size < int(dist.get_world_size()):
                 raise ValueError(
                     f"comm is a group of NCCL of {self.size} of {dist.get_world_size()} processes; one that "
@@ -111,7 +111,7 @@ class TorchCommunicator(Communicator):
             return self.dist.irecv(self._torch.from_numpy(array), self._find_process(rank), group=self.group)
 
     def is_done(self, request: Any) -> bool:
-        """Wait for a request, as long as the group was made to; return True."""
+        """Wait for a request, no longer than the group's timeout; return True."""
         with _rank_errors(self.rank):
             request.wait()
         return True

@@ -1,4 +1,4 @@
-"""The choice of a transport: each other's memory where the GPUs of one machine reach it, else NCCL."""
+"""The choice of a transport: peers if the GPUs of one machine reach each other's memory, else NCCL."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from dasp.distributed.watching import find_machine
 from dasp.runtime.types import CupyDevice
 
 TRANSPORT_VARIABLE = "DASP_RANK_TRANSPORT"
-"""The environment variable that says `nccl` where GPUs must not write in each other's memory."""
+"""The environment variable that is `nccl` if GPUs must not write in each other's memory."""
 
 
 def find_transport(comm: Communicator, device: str) -> Transport:
-    """Return the transport between the GPUs of ranks, found at the first call; all ranks call it.
+    """Return the transport between the GPUs of ranks, which the first call makes; all ranks call it.
 
     Raises
     ------
     ValueError
-        On all ranks, if the environment variable DASP_RANK_TRANSPORT is not `auto` or `nccl`, or differs.
+        On all ranks, if the environment variable DASP_RANK_TRANSPORT is neither `auto` nor `nccl`, or differs
+        between ranks.
     RankError
         On all ranks, if NCCL is needed and one of them has none.
     """

@@ -2,8 +2,8 @@
 
 A kernel that waits for another GPU, and a host that waits for that kernel, have no connection that would
 break when a process is killed. One thread of a process looks whether the processes of the other ranks on its
-machine still run. NCCL, which waits for ever, has a thread of its own that ends what it waits for in vain:
-kernels around its messages tell the host how far they have come (kernels/distributed/watched.cu).
+machine still run. NCCL waits for ever, so another thread ends the waits that are in vain: kernels around
+NCCL's messages tell the host how far they have come (kernels/distributed/watched.cu).
 
 Sources: proc(5), /proc/PID/stat: state is field 3, and the time at which the process began field 22; NCCL
 user guide, fault tolerance: ncclCommGetAsyncError, and ncclCommAbort, which another thread may call.
@@ -38,7 +38,7 @@ AFTER_END = 1.0
 """Seconds to wait for messages of a process that has ended: what it sent is here by then."""
 
 SPIN, PAUSE = 2e-3, 5e-5
-"""Seconds for which the host asks a GPU without pause if it is done, and those between later questions."""
+"""Seconds for which the host polls a GPU without a pause, and seconds between two later polls."""
 
 LAST_SECONDS = 10.0
 """Seconds for which GPUs may wait for other ranks when this process ends."""
@@ -58,7 +58,7 @@ def find_machine() -> tuple[str, ...]:
 
 
 def find_start(process: int) -> str:
-    """Return when a process began, as the kernel counts; nothing if it has ended or cannot be seen."""
+    """Return when a process began, as the kernel counts; "" if it has ended or cannot be seen."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -69,18 +69,18 @@ def find_start(process: int) -> str:
 def watch_processes(
     comm: Communicator, tell: Callable[[], Callable[[int], None] | None]
 ) -> threading.Thread | None:
-    """Look from time to time, in a thread of its own, whether another rank has ended; all ranks call this.
+    """Start a thread that looks from time to time whether another rank has ended; all ranks call this.
 
     Parameters
     ----------
     comm : Communicator
     tell : weakref.WeakMethod
-        Takes each rank whose process has ended, once. The thread ends with its object.
+        Its method is called once with each rank whose process has ended. The thread ends with its object.
 
     Returns
     -------
     threading.Thread or None
-        None where no other rank can be seen.
+        None if no other rank can be seen.
     """
     mine = find_machine(), os.getpid(), find_start(os.getpid())
     others = {
@@ -126,17 +126,17 @@ def await_event(
     seconds: float | None = None,
     look: Callable[[], None] | None = None,
 ) -> None:
-    """Wait on the host for an event of a GPU, no longer than the communicator's timeout, or so many seconds.
+    """Wait on the host for an event of a GPU, no longer than `seconds`, or else the communicator's timeout.
 
     Parameters
     ----------
     comm : Communicator
     event : cupy.cuda.Event
     give_up : callable
-        Has the GPU wait for other ranks no longer.
+        Makes the GPU wait for other ranks no longer.
     seconds : float, optional
     look : callable, optional
-        Called now and then; raises an error that is known by other ways.
+        Called now and then; raises an error that is found in another way.
 
     Raises
     ------
@@ -179,16 +179,16 @@ def make_freed_error(comm: Communicator) -> RankError:
 
 
 class NcclWatch:
-    """Watches the messages that a rank's GPU waits for, and gives up on those that come no more.
+    """A watch on the messages that a rank's GPU waits for; it gives up if they will not come.
 
     Parameters
     ----------
     comm : Communicator
     communicators : sequence of cupy.cuda.nccl.NcclCommunicator
     given_up : numpy.ndarray of uint32, shape (1,)
-        In the host's memory, where kernels see it too; 0.
+        In the host's memory, where kernels see it too; 0 at first.
     group : callable
-        Returns a context whose calls of NCCL's are one.
+        Returns a context that groups the calls of NCCL in it.
     """
 
     def __init__(
@@ -206,9 +206,9 @@ class NcclWatch:
         self._lock = threading.Lock()
 
     def start(self) -> threading.Thread:
-        """Look from time to time, in a thread of its own, while this is there and nothing is wrong.
+        """Start a thread that looks from time to time, until this object is gone or has given up.
 
-        It is there before it is needed: a process that ends starts no threads.
+        The thread must start before it is needed: a process that is ending starts no threads.
         """
         reference, wake = weakref.ref(self), self._wake
 
@@ -231,11 +231,11 @@ class NcclWatch:
         return bool(self._given_up[0])
 
     def add(self, turns: Vector) -> None:
-        """Look at messages that write in two numbers of the host which turn began, and which ended."""
+        """Watch messages that write, to two numbers of the host, which turn began last and which ended."""
         self._turns.append(turns)
 
     def note_end(self, rank: int) -> None:
-        """Take note that the process of a rank has ended."""
+        """Note that the process of a rank has ended."""
         self._ended[rank] = time.monotonic()
 
     def is_in_vain(self, since: float, now: float) -> bool:
@@ -243,7 +243,7 @@ class NcclWatch:
         return now - max(since, min(self._ended.values(), default=now)) > AFTER_END
 
     def hurry(self, seconds: float = math.inf) -> None:
-        """Give up after so many seconds, whatever is awaited."""
+        """Give up after a number of seconds, whatever is awaited; by default never."""
         self._deadline = time.monotonic() + seconds
 
     def look(self, now: float) -> None:
@@ -265,7 +265,7 @@ class NcclWatch:
                 return
 
     def _is_broken(self) -> bool:
-        """Return True if NCCL reports an error, of communicators that nobody frees meanwhile."""
+        """Return True if NCCL reports an error; under the lock nobody frees its communicators meanwhile."""
         with self._lock:
             try:
                 for each in () if self.has_given_up else self._communicators:
@@ -279,15 +279,15 @@ class NcclWatch:
         with self._lock:
             if self.has_given_up:
                 return
-            self._given_up[0] = 1  # before kernels go on that see it
+            self._given_up[0] = 1  # before kernels that see it go on
         self._wake.set()
         self._comm.abort_at_exit()
 
     def end(self) -> None:
         """End the communicators.
 
-        One group of calls (NCCL 2.22 and later): all are told before any is freed, and NCCL frees one when
-        graphs that hold its calls are gone.
+        The calls are one group (NCCL 2.22 and later): NCCL tells all communicators before it frees any, and
+        frees one when graphs that hold its calls are gone.
         """
         with contextlib.suppress(RuntimeError), self._group():
             for each in self._communicators:
