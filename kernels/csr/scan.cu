@@ -1,10 +1,11 @@
-// Sums of the numbers before each, in two launches.
+// The exclusive scan of numbers, in two launches.
 //
-// numbers (count): not negative. starts (count + 1): for each the sum of all before it, and then the sum of all.
-// A tile is up to 1024 neighbouring numbers. sums (tiles + 1): of each tile, and then of all before it; come: 0 before.
+// numbers (count): not negative. starts (count + 1): for each number the sum of all before it, then the sum
+// of all. A tile is up to 1024 neighbouring numbers. sums (tiles + 1): the sum of the tiles before each, then
+// of all. come (1), 0 before: counts the blocks that are done.
 //
-// Launch: a block of 256 threads for each tile, of dasp_sum_tiles, whose last block adds up the sums, and then of
-//     dasp_scan_tiles. A thread has four neighbouring numbers.
+// Launch: dasp_sum_tiles, whose last block adds up the sums, then dasp_scan_tiles; a block of 256 threads for
+//     each tile. A thread has four neighbouring numbers.
 // Deterministic: sums of integers.
 
 #include "csr/scan.cuh"
@@ -17,7 +18,7 @@ using Start = DASP_START;
 
 constexpr int THREADS = 256, EACH = 4, TILE = THREADS * EACH;
 
-// The neighbouring numbers of a thread; 0 behind the last one.
+// The neighbouring numbers of a thread; 0 past the last one.
 struct Own {
     long long first;
     Count numbers[EACH], sum;

@@ -1,4 +1,4 @@
-// Sums over the lanes of a warp and the threads of a block, and searches in what was added up.
+// Scans over the lanes of a warp and the threads of a block, and searches in rising numbers.
 #pragma once
 
 #include "warp.cuh"
@@ -22,8 +22,8 @@ template <class T> __device__ __forceinline__ T warp_sum_before(T value)
     return sum - value;
 }
 
-// The sum over the threads of the block before this one, and over all of them. Every thread calls it;
-// `sums` has room for a word for each warp, and one more, and may be used again after a barrier.
+// The sum over the threads of the block before this one; `total` becomes the sum over all. Every thread calls
+// this. sums (warps + 1): shared memory, which may be used again after a barrier.
 template <class T> __device__ __forceinline__ T block_sum_before(T value, T* sums, T& total)
 {
     const int warps = blockDim.x / WARP;
@@ -42,8 +42,8 @@ template <class T> __device__ __forceinline__ T block_sum_before(T value, T* sum
     return sums[warp_id()] + before;
 }
 
-// Makes of `count` numbers the sums of those before them, and of the one behind them the sum of all. Every thread of
-// a block of up to 1024 calls it; `sums` as above.
+// Replaces each of `count` numbers by the sum of those before it, and sets numbers[count] to the sum of all.
+// Every thread of a block of up to 1024 calls this; sums: as above.
 __device__ __forceinline__ void block_scan(Count* numbers, long long count, Count* sums)
 {
     constexpr int at_once = 4;
@@ -68,8 +68,9 @@ __device__ __forceinline__ void block_scan(Count* numbers, long long count, Coun
     if (threadIdx.x == 0) numbers[count] = before;
 }
 
-// True if this block comes here as the last of so many; it then sees all writes of the others before they came. Every
-// thread of the block calls it. `come` is 0 before the launch. What others wrote must not be read as constant.
+// True if this block is the last of `blocks` to call this; it then sees all writes of the others before their
+// calls. Every thread of the block calls this. come: 0 before the launch. Data of other blocks may not be
+// read as constant.
 __device__ __forceinline__ bool is_last_block(Count* come, Count blocks)
 {
     __shared__ int last;

@@ -1,12 +1,13 @@
 // A stable sort of elements by their keys: LSD radix sort, six bits at a time.
 //
 // Elements are numbers from 0 on. keys (count): of each, not negative. A tile is up to 8192 neighbouring places.
-// from (count) or null: the order so far, in which element i stands at i. shift: of the six bits in a key.
-// counts (DIGITS, tiles, and one more): where each digit's elements of each tile begin in the new order, which is
-//     to (count). come: 0 before the launch.
+// from (count): the order so far, or null: element i is at place i. to (count): the new order. shift: that of
+//     the six bits in a key.
+// counts (DIGITS, tiles), and one more: the place in `to` at which each digit's elements of each tile begin.
+// come (1), 0 before: counts the blocks that are done.
 //
-// Launch: a block of 1024 threads for each tile, of dasp_count_digits and then of dasp_move_digits, for each six bits of
-//     the keys from the lowest on. The last block of the first adds up the counts of all. A warp has 256 neighbouring
+// Launch: dasp_count_digits, whose last block adds up the counts, then dasp_move_digits, for each six bits of
+//     the keys from the lowest on; a block of 1024 threads for each tile. A warp has 256 neighbouring
 //     elements (sort.cuh).
 // Deterministic: the order that a stable sort gives is the only one.
 
@@ -69,7 +70,7 @@ dasp_move_digits(const Key* __restrict__ keys, const Place* __restrict__ from, l
     unsigned digit[MINE];
 #pragma unroll
     for (int q = 0; q < MINE; ++q) {
-        digit[q] = DIGITS - 1;  // of nothing, behind the last element: nothing else comes after it
+        digit[q] = DIGITS - 1;  // past the last element: no element is sorted after these
         if (slot_of(q) >= tile.size) continue;
         element[q] = Place(element_at(from, tile.first + slot_of(q)));
         digit[q] = digit_of(keys[element[q]], shift);

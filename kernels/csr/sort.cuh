@@ -1,4 +1,4 @@
-// A stable counting sort by six bits of a key, of the 8192 elements of a tile: each gets its place among them.
+// A stable counting sort of the 8192 elements of a tile by six bits of a key: finds the place of each.
 //
 // A block has 32 warps of 256 elements each. Lane l of warp w has as its q-th element the one in slot
 // 256 w + 32 q + l. Chunks of 128 slots are counted apart; `per_window` chunks are a window, sorted alone.
@@ -16,11 +16,11 @@ struct DigitSort {
     unsigned short* counters;  // CHUNKS * DIGITS, by window, digit and chunk
     unsigned* sums;            // warps + 1
     int per_window;            // chunks of a window
-    int chunks;                // that there are; windows are whole, but for the last one
+    int chunks;                // of all windows; the last window may have fewer
 
     __device__ __forceinline__ bool has(int slot) const { return slot / CHUNK < chunks; }
 
-    // The window of a slot. A division, and there are dozens: of numbers up to 64 by a product and a shift.
+    // The window of a slot. There are dozens of these divisions, of numbers up to 64: a product and a shift.
     __device__ __forceinline__ int window_of(int slot) const
     {
         static_assert(CHUNKS <= 64, "2^16 is enough for numbers up to 64");
@@ -34,8 +34,8 @@ struct DigitSort {
         return (window * DIGITS + (int)digit) * per_window + slot / CHUNK - window * per_window;
     }
 
-    // Counts the elements of each chunk, and ranks each among those of its chunk with its digit, 0 to 63; the digit
-    // stays above the rank.
+    // Counts the elements of each chunk by digit, 0 to 63. Below each digit, puts the element's rank among
+    // those of its chunk with the same digit.
     __device__ __forceinline__ void count(unsigned (&digit)[MINE]) const
     {
         for (int i = threadIdx.x; i < CHUNKS * DIGITS; i += SORT_THREADS) counters[i] = 0;
@@ -54,7 +54,7 @@ struct DigitSort {
         __syncthreads();
     }
 
-    // Makes of the counts the places at which the elements of each digit and chunk begin, window by window.
+    // Replaces the counts by the places at which elements of each window, digit and chunk begin.
     __device__ __forceinline__ void scan() const
     {
         constexpr int each = CHUNKS * DIGITS / SORT_THREADS;

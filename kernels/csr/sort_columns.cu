@@ -1,12 +1,14 @@
-// The entries of each row in the order of their columns, equal columns in their old order.
+// Sorts the entries of each row by their columns, equal columns in their old order.
 //
-// indices (nnz), indptr (m + 1): of the matrix. to_columns (nnz): columns in the new order; to_order (nnz): where
-// each of them stood in the matrix. longest: 0 before, then the entries of the longest row of more than 1024, if any.
+// indptr (m + 1), indices (nnz): of the matrix. to_columns (nnz): columns in the new order. to_order (nnz):
+// the place of each in the matrix. longest (1), 0 before: the entries of the longest row of more than 1024,
+// if there is one.
 //
 // dasp_sort_columns: a block of 256 threads for each 1024 entries, counted from 0; it takes the rows that begin there.
-//     Of a row of more than 1024 entries, every run of 1024 from its beginning is sorted alone.
+//     In a row of more than 1024 entries, each run of 1024 from the row's beginning is sorted alone.
 //     A warp sorts a row of up to 32 entries, the block a longer one.
-// dasp_merge_columns: the same blocks. Sorted runs of `width` entries, columns (nnz) and order (nnz), merge by two.
+// dasp_merge_columns: the same blocks. Merges sorted runs of `width` entries of columns (nnz) and order
+//     (nnz), two neighbours at a time.
 // Deterministic: the rank of an entry among those of its run is its place, whichever thread finds it.
 
 #include "csr/scan.cuh"
@@ -28,7 +30,7 @@ struct Sorted {
     }
 };
 
-// A row of up to 32 entries; a warp calls it.
+// Sorts a row of up to 32 entries; every lane of a warp calls this.
 __device__ __forceinline__ void sort_short(const Column* indices, long long begin, int length, const Sorted& to)
 {
     const Column mine = lane_id() < length ? indices[begin + lane_id()] : Column(0);
@@ -40,7 +42,7 @@ __device__ __forceinline__ void sort_short(const Column* indices, long long begi
     if (lane_id() < length) to.put(begin + rank, mine, begin + lane_id());
 }
 
-// Up to 1024 entries; a block calls it.
+// Sorts up to 1024 entries; every thread of a block calls this.
 __device__ __forceinline__ void sort_run(const Column* indices, long long begin, int length, Column* columns,
                                          const Sorted& to)
 {

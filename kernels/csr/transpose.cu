@@ -1,9 +1,9 @@
-// The transpose of a matrix, once its entries are sorted by their columns (sort.cu).
+// Transposes a matrix whose entries were sorted by their columns (sort.cu).
 //
-// indptr (m + 1), indices (nnz): of the matrix. order (nnz): numbers of the entries, sorted by column and, in a column,
-// as they stand in the matrix. to_indptr (n + 1), to_indices (nnz): of the transpose.
+// indptr (m + 1), indices (nnz): of the matrix. order (nnz): the numbers of the entries, sorted by column,
+// and in their old order in a column. to_indptr (n + 1), to_indices (nnz): of the transpose.
 //
-// Launch: any number of blocks of 256 threads, each of which searches for an entry, or for a column, at a time.
+// Launch: any number of blocks of 256 threads; a thread searches for one entry, or one column, at a time.
 // Deterministic: every number has one writer.
 
 #include "csr/scan.cuh"
@@ -24,7 +24,7 @@ dasp_find_rows(const Start* __restrict__ indptr, long long m, long long nnz, con
         to_indices[i] = Column(lower_bound(indptr, m + 1, (long long)order[i] + 1) - 1);
 }
 
-// to_indptr: for each column the entries before it.
+// to_indptr: for each column the number of entries in the columns before it.
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_start_columns(const Column* __restrict__ indices, long long n, long long nnz, const Place* __restrict__ order,
                    long long* __restrict__ to_indptr)

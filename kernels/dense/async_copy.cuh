@@ -1,11 +1,11 @@
-// Copies from global to shared memory that pass no register and wait for nobody (cp.async, sm_80; PTX ISA, "Data
+// Asynchronous copies from global to shared memory, which pass no register (cp.async, sm_80; PTX ISA, "Data
 // Movement and Conversion Instructions: Asynchronous copy").
 //
 // `copy<BYTES>` starts one copy of 4, 8 or 16 bytes, of which the first `inside` bytes (0 too) are read and the rest
-// are zeros; `commit` closes a group; `wait<N>` returns when at most N of this thread's last groups are under way.
-// What other threads copied is visible after a barrier that follows their wait.
+// are zeros; `commit` closes a group; `wait<N>` returns when at most the last N groups of this thread are
+// under way. Data that other threads copied is visible after a barrier that follows their wait.
 //
-// In the emulator a copy fills its target with ones bits when it starts and with the data at the wait, so that
+// In the emulator a copy sets all bits of its target when it starts, and writes the data at the wait, so that
 // a kernel that reads too early, or starts a copy into a tile that is still read, fails there.
 #pragma once
 

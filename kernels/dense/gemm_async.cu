@@ -1,9 +1,9 @@
 // Rung 14. Asynchronous copies, several stages deep, and blocks in an order that suits the second-level cache.
 //
 // Launch: as rung 12, blocks in groups (pipeline.cuh), with SHARED_ELEMENTS elements of dynamic shared memory.
-// Memory: global elements go straight to shared memory, past the registers that rung 13 kept them in and without the
-// instructions that stored them, and two or more tiles ahead instead of one. Lanes in Z order spare turns of shared
-// memory. Takes either memory order of A and B.
+// Memory: global elements go straight to shared memory, without the registers and the stores of rung 13, and
+// up to DASP_STAGES - 1 tiles ahead. Lanes in Z order save turns of shared memory. A and B may have either
+// memory order.
 #include "dense/pipeline.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -1,11 +1,11 @@
-// Rungs 6 and 7. As rung 5 with a column of DASP_TM results per thread (4, then 8).
+// Rungs 6 and 7. As rung 5, but a thread has a column of DASP_TM results (4, then 8).
 //
 // Launch: DASP_BM * DASP_BN / DASP_TM threads, one block per DASP_BM x DASP_BN results (product.cuh has the arrays
-// and the numbering). A warp has 4 DASP_TM x 8 results; a thread's are 4 rows apart, so that the lanes' rows of A's tile
-// stay neighbours.
-// Memory: an element of B, once in a register, serves DASP_TM results: per result k (1 + 1/DASP_TM) elements of shared
-// memory in pieces of 16 bytes, and k (1/DASP_BN + 1/DASP_BM) global loads. Registers are limited so that
-// DASP_MIN_BLOCKS blocks fit a multiprocessor: while some wait for their tiles, others multiply.
+// and the numbering). A warp has 4 DASP_TM x 8 results; those of a thread are 4 rows apart, so that the
+// lanes' rows of A's tile stay neighbours.
+// Memory: an element of B in a register serves DASP_TM results: per result k (1 + 1/DASP_TM) elements of
+// shared memory in pieces of 16 bytes, and k (1/DASP_BN + 1/DASP_BM) global loads. Registers are limited so
+// that DASP_MIN_BLOCKS blocks fit a multiprocessor: while some wait for their tiles, others multiply.
 #include "dense/product.cuh"
 
 constexpr int BM = DASP_BM, BN = DASP_BN, BK = DASP_BK, TM = DASP_TM;
@@ -24,7 +24,7 @@ dasp_gemm(int m, int n, int k, Real alpha, const Real* a, long long lda, const R
     const Corner corner(n, BM, BN);
     const int down = warp / (BN / 8) * 4 * TM + LanePlace<4, 8>::row(lane); // of this thread's results, in the tile
     const int across = warp % (BN / 8) * 8 + LanePlace<4, 8>::column(lane);
-    const int row_a = threadIdx.x / BK, p_a = threadIdx.x % BK; // of the first elements that it brings
+    const int row_a = threadIdx.x / BK, p_a = threadIdx.x % BK; // of this thread's first element
     const int p_b = warp / (BN / 8) * 4 + lane / 8, column_b = warp % (BN / 8) * 8 + lane % 8;
     a += (corner.row + row_a) * lda + p_a;
     b += p_b * ldb + corner.column + column_b;

@@ -1,11 +1,11 @@
-// Rung 5. As rung 4 with warps of 4 x 8 results, and tiles stored so that 16-byte reads meet no bank conflict.
+// Rung 5. As rung 4 with warps of 4 x 8 results, and tiles that 16-byte reads take without bank conflicts.
 //
 // Launch: 1024 threads, one block per 32 x 32 results (product.cuh has the arrays and the numbering).
 // Memory: B's tile is stored by columns, so a thread reads neighbours in k from both tiles, 16 bytes at a time: 2k/4
 // reads (float64: 2k/2) per result. A row of a tile is 16 bytes longer than 32 elements; without that pad the rows that
 // are read together would lie in the same four banks. The lanes form a rectangle (product.cuh), so a read asks for 4 or 8
 // pieces and takes two turns of shared memory: per warp, one turn for each step of k (float64: two), where rung 4 took
-// one and a half (three). On its way into shared memory a warp brings 4 rows of B's tile, 8 elements each: all 32 banks.
+// one and a half (three). A warp stores 8 elements of each of 4 rows of B's tile at a time, in all 32 banks.
 #include "dense/product.cuh"
 
 constexpr int PAD = 16 / sizeof(Real);

@@ -1,8 +1,8 @@
-// Rung 13. Double buffering: the next tiles travel while the present ones are multiplied.
+// Rung 13. Double buffering: the next tiles are loaded while the present ones are multiplied.
 //
 // Launch: as rung 12 (product.cuh has the arrays and the numbering; warp_tile.cuh the lanes).
-// Memory: as many accesses as before, but their latency passes behind the arithmetic: global pieces wait in registers
-// and go into the second pair of shared tiles after the product, so one barrier per step is enough.
+// Memory: as many accesses as before, but the arithmetic hides their latency: global pieces wait in registers
+// and are stored in the second pair of shared tiles after the product, so one barrier per step is enough.
 #include "dense/warp_tile.cuh"
 
 constexpr int PIECES_A = ceil_div(BM * BK, THREADS * WIDTH);

@@ -1,8 +1,8 @@
 // Rung 4. As rung 3 with a one-dimensional thread index, and two pointers that walk along k.
 //
 // Launch: 1024 threads, one block per 32 x 32 results (product.cuh has the arrays and the numbering).
-// Memory: as before. The addresses of both loads are kept as two pointers and two step widths instead of being
-// computed from four indices at each step: fewer registers and integer instructions per result.
+// Memory: as before. Both loads have a pointer and a step width, and no address is computed from four indices
+// at each step: fewer registers and integer instructions per result.
 #include "dense/product.cuh"
 
 extern "C" __global__ void __launch_bounds__(1024)

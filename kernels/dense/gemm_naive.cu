@@ -2,7 +2,7 @@
 //
 // Launch: 32 x 32 threads, one block per 32 x 32 results (product.cuh has the arrays and the numbering).
 // Memory: 2k loads per result. The 32 lanes of a warp read 32 rows of A, so each load of A touches 32 lines,
-// and each store of D as many.
+// and so does each store of D.
 #include "dense/product.cuh"
 
 extern "C" __global__ void __launch_bounds__(1024)

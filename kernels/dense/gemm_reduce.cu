@@ -1,7 +1,7 @@
 // The end of a split-K product: adds the parts' sums and updates D.
 //
-// Launch: 256 threads a block, a thread for each 16-byte piece of a row of D. sums_of_parts is [parts][m][n], rows padded
-// to 16 bytes; the pads were never written. Parts are added in their order, so equal inputs give equal bits.
+// Launch: 256 threads a block, a thread for each 16-byte piece of a row of D. sums_of_parts is [parts][m][n],
+// rows padded to 16 bytes; the pads were not written. Parts are added in order: equal inputs give equal bits.
 // Memory: `parts` reads, which stay in the second-level cache, and one write per result.
 #include "dense/vectors.cuh"
 
@@ -19,7 +19,7 @@ dasp_gemm_reduce(int m, int n, int parts, Real alpha, const Real* sums_of_parts,
     const Real* place = sums_of_parts + i * WIDTH;
     Piece total = {};
     for (int part = 0; part < parts; ++part) {
-        // The last piece of a row may be longer than the row; its rest was never written.
+        // The last piece of a row may be longer than the row; its rest was not written.
         const Piece piece = n - column >= WIDTH ? read_piece(place + part * stride)
                                                 : read_piece(place + part * stride, n - column);
 #pragma unroll

@@ -3,7 +3,7 @@
 // Launch: 32 x 32 threads, one block per 32 x 32 results (product.cuh has the arrays and the numbering).
 // Memory: each element that is fetched serves 32 threads, so 2k/32 global loads per result; 2k loads from
 // shared memory, of which the compiler joins four of A (they are neighbours) in one.
-// Past the edges a tile holds zeros, so the inner loop asks no questions.
+// Past the edges a tile holds zeros, so the inner loop has no conditions.
 #include "dense/product.cuh"
 
 extern "C" __global__ void __launch_bounds__(1024)

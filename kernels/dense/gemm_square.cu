@@ -3,8 +3,9 @@
 // Launch: DASP_BM * DASP_BN / (DASP_TM * DASP_TN) threads, one block per DASP_BM x DASP_BN results (product.cuh has
 // the arrays and the numbering). Neighbouring lanes stand side by side along n.
 // Memory: DASP_TM + DASP_TN elements of shared memory serve DASP_TM * DASP_TN results: k (1/DASP_TM + 1/DASP_TN) per
-// result, and k (1/DASP_BN + 1/DASP_BM) global loads. B's tile lies by rows again: a thread's columns are neighbours now,
-// and read in pieces of 16 bytes as they lie; those of A are read four steps of k (float64: two) at a time, as before.
+// result, and k (1/DASP_BN + 1/DASP_BM) global loads. B's tile is stored by rows again: a thread's columns
+// are now neighbours, and are read in pieces of 16 bytes; those of A are read four steps of k (float64: two)
+// at a time, as before.
 #include "dense/product.cuh"
 
 constexpr int BM = DASP_BM, BN = DASP_BN, BK = DASP_BK, TM = DASP_TM, TN = DASP_TN;
@@ -24,7 +25,7 @@ dasp_gemm(int m, int n, int k, Real alpha, const Real* a, long long lda, const R
     const Corner corner(n, BM, BN);
     const int down = threadIdx.x / (BN / TN) * TM; // of this thread's results, in the tile
     const int across = threadIdx.x % (BN / TN) * TN;
-    const int row_a = threadIdx.x / BK, p_a = threadIdx.x % BK; // of the first elements that it brings
+    const int row_a = threadIdx.x / BK, p_a = threadIdx.x % BK; // of this thread's first element
     const int p_b = threadIdx.x / WIDE_B, column_b = threadIdx.x % WIDE_B;
     a += (corner.row + row_a) * lda + p_a;
     b += p_b * ldb + corner.column + column_b;

@@ -3,10 +3,10 @@
 // Launch: 32 threads for each DASP_WM x DASP_WN of the block's DASP_BM x DASP_BN results, blocks in groups
 // (tensor_tiles.cuh), SHARED_ELEMENTS doubles of dynamic shared memory; `parts` blocks in y share k as in rung 15.
 // Memory: as rung 14 in global and half of it in shared memory, since a fragment's element serves 8 or 16 results;
-// one instruction does the work of 256 to 2,048 multiply-adds. The next fragments are read, over the end of a tile too,
-// before the present ones are multiplied, so that the tensor cores do not wait for shared memory. Strides of 4 (mod 16)
-// doubles keep the eight-byte reads of a fragment, 4 along k and 4 along m or n in each half of a warp, in different
-// banks.
+// one instruction does the work of 256 to 2,048 multiply-adds. The next fragments, those of the next tile
+// too, are read before the present ones are multiplied, so that the tensor cores do not wait for shared
+// memory. Strides of 4 (mod 16) doubles keep the eight-byte reads of a fragment, 4 along k and 4 along m or n
+// in each half of a warp, in different banks.
 #include "mma.cuh"
 #define DASP_REAL double
 #include "dense/tensor_tiles.cuh"

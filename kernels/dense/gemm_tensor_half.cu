@@ -101,7 +101,7 @@ __device__ __forceinline__ void load_b(unsigned (&b)[2][2], const Half* tile, in
     b[1][1] = both[3];
 }
 
-// What a warp needs of 16 steps of k.
+// The fragments of a warp for 16 steps of k.
 struct Fragments {
     unsigned a[WM / 16][4], b[WN / 16][2][2];
     __device__ __forceinline__ void load(const Half* tile_a, const Half* tile_b, int row, int column, int p)
@@ -115,7 +115,7 @@ struct Fragments {
     }
 };
 
-// Updates the first `inside` elements (any number) of two neighbours in D, together where they lie at 4 bytes.
+// Updates the first `inside` (any number) of two neighbours in D, at once if DASP_ALIGNED.
 __device__ __forceinline__ void store_pair(const float* sums, float alpha, float beta, const Half* c, Half* d, int inside)
 {
     Half rounded[2];

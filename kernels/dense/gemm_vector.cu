@@ -1,4 +1,4 @@
-// Rungs 10 and 11. 16-byte loads, with A turned over on its way into shared memory; then the same with tuned tiles.
+// Rungs 10 and 11. 16-byte loads, with A transposed on its way into shared memory; then tuned tiles.
 //
 // Launch: DASP_BM * DASP_BN / (DASP_TM * DASP_TN) threads, one block per DASP_BM x DASP_BN results (product.cuh has
 // the arrays and the numbering). DASP_TM, DASP_TN, DASP_BK are multiples of 16 bytes.

@@ -2,8 +2,8 @@
 //
 // Launch: 32 threads for each DASP_WM x DASP_WN of the block's DASP_BM x DASP_BN results, one block each (product.cuh
 // has the arrays and the numbering; warp_tile.cuh says which lane has which results).
-// Memory: a warp reads DASP_WM + DASP_WN elements per row of k instead of parts of more rows and columns than it needs,
-// and its lanes' 16-byte reads meet no bank conflict.
+// Memory: a warp reads DASP_WM + DASP_WN elements per row of k, and no parts of other rows and columns, and
+// its lanes' 16-byte reads have no bank conflicts.
 #include "dense/warp_tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)

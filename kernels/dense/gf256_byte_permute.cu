@@ -17,7 +17,7 @@
 //
 // Against rung 6, per word of b: 6.5 instructions make the selectors, and per row 3 PRMT and 1.5 LOP3
 // multiply and add (of three inputs, which is why two rows of b go together: seven terms in three): 24.5 for
-// four rows instead of 46, at most 79% of the copy limit.
+// four rows instead of 46, so at most 79% of the copy limit.
 
 #include "dense/gf256_field.cuh"
 
@@ -39,11 +39,10 @@ __device__ uint4 eight_entry_tables(unsigned c)
                       four_products(c, 0, 16, 32, 48), four_products(c, 64, 80, 96, 112));
 }
 
-// Its table for bits 3 and 7: products with 0, 8, 128 and 136.
+// The table of a coefficient for bits 3 and 7: products with 0, 8, 128 and 136.
 __device__ unsigned four_entry_table(unsigned c) { return four_products(c, 0, 8, 128, 136); }
 
-// Writes the tables of `depth` columns of a from column `top` on, and of one more, zero, if they are odd in
-// number.
+// Writes the tables of `depth` columns of a from column `top` on, and of a zero column if `depth` is odd.
 __device__ void stage_tables(uint4* tables, const unsigned char* a, int m, int k, int first_row, int top,
                              int depth)
 {
@@ -61,7 +60,7 @@ __device__ void stage_tables(uint4* tables, const unsigned char* a, int m, int k
     }
 }
 
-// What four bytes of two words select: nibble by nibble the bits 0-2, the bits 4-6, and the bits 3 and 7.
+// The selectors of four bytes of two words, a nibble each: bits 0-2, bits 4-6, and bits 3 and 7.
 struct Selectors {
     unsigned low, high, top;
 };
@@ -83,8 +82,7 @@ __device__ __forceinline__ void select(Selectors (&s)[WORDS], const unsigned (&w
     }
 }
 
-// Adds to `sums` the products of the words behind the selectors of two rows of b with two columns of four
-// coefficients.
+// Adds to `sums` the products of two rows of b, as selectors, with two columns of four coefficients.
 __device__ __forceinline__ void add_products(unsigned (&sums)[ROWS][WORDS], const uint4* table,
                                              const Selectors (&s)[2][WORDS])
 {
@@ -111,7 +109,7 @@ __device__ __forceinline__ void load_row(unsigned (&words)[WORDS], const unsigne
         load_words(words, b + p * b_stride);
 }
 
-// Adds the products of `depth` rows of b, from `b` on, two at a time; the next two travel while two are
+// Adds the products of `depth` rows of b, from `b` on, two at a time; the next two are loaded while two are
 // multiplied.
 __device__ __forceinline__ void add_rows(unsigned (&sums)[ROWS][WORDS], const uint4* tables,
                                          const unsigned char* b, long long b_stride, int depth)

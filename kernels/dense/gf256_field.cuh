@@ -4,7 +4,7 @@
 // being exclusive ors; b and out have adjacent columns, and b_stride and out_stride bytes from one row to
 // the next. Every result is written once, by one thread, from integers alone: equal inputs give equal bits.
 //
-// What the rungs are measured against, on an H200 with 132 multiprocessors at 1.755 GHz: for a of 4 x 10, 14
+// The limit for the rungs, on an H200 with 132 multiprocessors at 1.755 GHz: for a of 4 x 10, 14
 // bytes move per 10 bytes of b, which at 4.27 TB/s of copy bandwidth is 3.05 TB/s of b. A multiprocessor
 // issues 4 warp instructions a clock and its integer unit takes 2 (LOP3, SHF, PRMT; IMAD goes to another
 // unit, 2 a clock), so at that limit there is time for 19 integer instructions per 4 bytes of b, all four
@@ -23,7 +23,7 @@ __device__ __forceinline__ unsigned field_product(unsigned x, unsigned y)
 }
 
 // Four bytes chosen from the eight of (low, high) by the four lowest nibbles of `selector`, each below 8
-// (PTX ISA, "prmt"; what stands above the four nibbles is not looked at).
+// (PTX ISA, "prmt"; bits above the four nibbles are ignored).
 __device__ __forceinline__ unsigned permute(unsigned low, unsigned high, unsigned selector)
 {
 #ifdef DASP_SIMT
@@ -50,7 +50,7 @@ __device__ __forceinline__ unsigned sign_bytes(unsigned word)
 
 // Each of four bytes times x, in three instructions: PRMT, IMAD or LEA, LOP3. With s = 0xff where the
 // highest bit is set, 2 word - s turns each byte left by one place without a carry into its neighbour (2 v -
-// 255 = 2 (v - 128) + 1), and the bit that came round is the 1 of 0x1d, so 0x1c is left to add.
+// 255 = 2 (v - 128) + 1), and the highest bit, now the lowest, is the 1 of 0x1d, so 0x1c is left to add.
 __device__ __forceinline__ unsigned times_x(unsigned word)
 {
     const unsigned carried = sign_bytes(word);
@@ -73,7 +73,7 @@ __device__ __forceinline__ void load_words(unsigned (&words)[4], const unsigned 
     words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
 }
 
-// The same to memory.
+// Stores words to an address aligned to all of them, in one access.
 __device__ __forceinline__ void store_words(unsigned char* address, const unsigned (&words)[1])
 {
     *reinterpret_cast<unsigned*>(address) = words[0];

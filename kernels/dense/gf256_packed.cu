@@ -14,9 +14,9 @@
 //
 // Against rung 3: four products per instruction, and loads from memory of 128, 256 or 512 bytes per warp
 // instead of 32. Per word of b and four rows: 7 multiplications by x (14 integer, 7 IMAD) and 32 LOP3, so 46
-// integer instructions: at most 40% of the copy limit. The masks are 8 loads of 16 bytes, shared by the
-// words of a thread, which is what its width buys: one word at 4 clocks a load needs 32 clocks of shared
-// memory, four words need 8 each.
+// integer instructions: at most 40% of the copy limit. The masks are 8 loads of 16 bytes, shared by all
+// words of a thread. So width pays: at 4 clocks a load one word needs 32 clocks of shared memory, each of
+// four words needs 8.
 
 #include "dense/gf256_field.cuh"
 
@@ -38,7 +38,7 @@ __device__ void stage_masks(uint4* masks, const unsigned char* a, int m, int k, 
     }
 }
 
-// Adds the words' products with the four coefficients behind `masks` to the sums. The words are used up.
+// Adds the words' products with the four coefficients whose masks these are to the sums. Changes the words.
 __device__ __forceinline__ void add_products(unsigned (&sums)[ROWS][WORDS], unsigned (&words)[WORDS],
                                              const uint4* masks)
 {

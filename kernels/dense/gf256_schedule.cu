@@ -56,8 +56,8 @@ __device__ __forceinline__ void horner(unsigned (&sum)[WORDS], const unsigned (&
         }
 }
 
-// Rows ROW, ROW + 1, ... of the result: adds what the rows of b in `words` give; after the last of them,
-// stores.
+// Adds the products of the rows of b in `words` to rows ROW, ROW + 1, ... of the result, and stores these
+// after the last rows of b.
 template <int ROW, int TOP, int DEPTH>
 __device__ __forceinline__ void add_rows(unsigned (&sums)[DASP_ROWS][WORDS],
                                          const unsigned (&words)[DEPTH][WORDS], unsigned char* out,
@@ -75,7 +75,7 @@ __device__ __forceinline__ void add_rows(unsigned (&sums)[DASP_ROWS][WORDS],
     }
 }
 
-// Rows TOP, TOP + 1, ... of b, DASP_STEP at a time.
+// Adds the products of rows TOP, TOP + 1, ... of b, DASP_STEP at a time.
 template <int TOP>
 __device__ __forceinline__ void add_steps(unsigned (&sums)[DASP_ROWS][WORDS], const unsigned char* b,
                                           long long b_stride, unsigned char* out, long long out_stride)

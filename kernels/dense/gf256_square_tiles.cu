@@ -6,7 +6,7 @@
 //   powers uint8 (510,)
 //
 // A block of 16 x 16 threads makes 16 x 16 results at a time and goes on to the next 16 columns. Zero has
-// the log 511 and powers from 510 on are 0, so no product asks whether a factor is zero. Launch: grid (any,
+// the log 511 and powers from 510 on are 0, so no product tests whether a factor is zero. Launch: grid (any,
 // ceil(m / 16)), block (16, 16).
 //
 // Against rung 1: a byte of b is loaded, and its log looked up, by one thread for all rows of the tile; a

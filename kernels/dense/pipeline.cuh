@@ -1,11 +1,11 @@
 // The multi-stage pipeline of the last float32 rungs: tiles arrive by asynchronous copies, DASP_STAGES of them in turn.
 //
 // A tile of A is stored as [BK][BM + WIDTH], one of B as [BK][BN + WIDTH], whatever the operand's memory order:
-// DASP_ALONG_A (DASP_ALONG_B) says that neighbours along k are neighbours in memory. Such an operand is turned over on
-// its way, one element per copy, each warp taking 8 elements of k in 4 rows, which spares global memory half sectors
-// and shared memory bank conflicts. The other order travels 16 bytes at a time.
+// DASP_ALONG_A (DASP_ALONG_B) says that neighbours along k are neighbours in memory. Such an operand is
+// transposed on its way, one element per copy; a warp takes 8 elements of k in 4 rows, so that it reads whole
+// sectors of global memory, and has no bank conflicts. The other order is copied 16 bytes at a time.
 //
-// With tiles always at hand, reads of shared memory are what is left to save: here the lanes stand in Z order (product.cuh).
+// With tiles always there in time, lanes in Z order (product.cuh) save reads of shared memory.
 #pragma once
 #define DASP_Z_ORDER 1
 #include "dense/async_copy.cuh"
@@ -125,8 +125,8 @@ __device__ __forceinline__ void add_products(Sums& sums, const LoaderA& a, const
     static_assert(BK % 2 == 0, "the first parts of a tile are always in parts[0]");
 }
 
-// Blocks in groups of DASP_GROUP rows of blocks, column by column: those that run together share more of A and B
-// in the second-level cache.
+// The corner of a block. Blocks are numbered in groups of DASP_GROUP rows of blocks, column by column: those
+// that run together share more of A and B in the second-level cache.
 struct GroupedCorner {
     int row, column;
     __device__ GroupedCorner(int m, int n)

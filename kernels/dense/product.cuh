@@ -1,4 +1,4 @@
-// What every dense product shares: the element's type, where a block stands in C, and the update of C.
+// Shared by all dense products: the element's type, a block's place in C, and the update of C.
 //
 //     D = alpha A B + beta C,  A m x k, B k x n, C and D m x n, row-major; lda, ldb, ldc, ldd elements from row
 //     to row. D may be C. With beta == 0, C is never read. Sums are taken in order of k, so equal inputs give
@@ -32,10 +32,10 @@ struct Corner {
 
 // A warp's lanes as a rectangle of LM x LN, in Z order: bit 0 of the lane is a column's, bit 1 a row's.
 //
-// Shared memory serves a read of 16 bytes eight lanes at a time, so in four turns, but sixteen at a time, in two, if
-// every lane l asks for the same as lane l ^ 1, or every one for the same as l ^ 2. Lanes of a row need the same
-// elements of A and lanes of a column the same elements of B, so in Z order both kinds of read take two turns; row by
-// row, those of A alone would.
+// Shared memory serves a read of 16 bytes eight lanes at a time, so in four turns; but sixteen at a time, in
+// two turns, if every lane l reads the same as lane l ^ 1, or every lane the same as l ^ 2. Lanes of a row
+// need the same elements of A and lanes of a column the same elements of B, so in Z order both kinds of read
+// take two turns; with lanes row by row, only those of A do.
 template <int LM, int LN> struct LanePlace {
     static_assert(LM * LN == 32 && LM >= 2 && LN >= 2, "a warp has 32 lanes");
     static __device__ __forceinline__ int row(int lane) { return lane / 2 % 2 + lane / 4 / (LN / 2) * 2; }

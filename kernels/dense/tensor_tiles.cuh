@@ -1,5 +1,5 @@
 // Tiles of the tensor-core rungs: stored in shared memory in their operand's own memory order, so that all copies are
-// 16 bytes long and nothing is turned over on the way; the fragments' readers cope with either order.
+// 16 bytes long and nothing is transposed on the way; fragments are read from either order.
 //
 // An operand's tile covers OUTER indices of m (or n) and BK of k. ALONG (neighbours along k lie side by side): stored
 // [OUTER][BK + pad]; otherwise [BK][OUTER + pad].
@@ -19,9 +19,9 @@ template <class T, int OUTER, int BK, int PAD, bool ALONG, int THREADS, bool ALI
     static_assert(THREADS % PIECES == 0, "a turn copies whole rows");
     static_assert(STRIDE % WIDTH == 0, "rows start at 16 bytes");
 
-    const T* next; // of this thread's first piece of the tile that is loaded next
+    const T* next; // address of this thread's first piece of the next tile
     long long ld;
-    int inner, row; // where that piece stands in its tile
+    int inner, row; // the place of that piece in its tile
     int left; // outer indices inside the matrix, from that piece's first
 
     // Tiles of the outer indices from `first` up to `limit`, from `begin` on along k.
@@ -71,7 +71,8 @@ template <class T, int OUTER, int BK, int PAD, bool ALONG, int THREADS, bool ALI
     }
 };
 
-// Blocks in groups of `group` rows of blocks, column by column, for the second-level cache's sake.
+// The corner of a block. Blocks are numbered in groups of GROUP rows of blocks, column by column, so that
+// more of A and B is found in the second-level cache.
 template <int BM, int BN, int GROUP> struct TensorCorner {
     int row, column;
     __device__ TensorCorner(int m, int n)

@@ -1,4 +1,4 @@
-// 16-byte pieces of a matrix, read and written whole where they lie inside it.
+// 16-byte pieces of a matrix, read and written whole if they lie inside it.
 //
 // DASP_ALIGNED says that base addresses, leading dimensions and the lengths along them are multiples of 16 bytes, so that
 // a piece lies inside the matrix or outside, never across its edge; without it every piece is read and written

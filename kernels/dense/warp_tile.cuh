@@ -1,8 +1,8 @@
 // One warp's share of a block: DASP_WM x DASP_WN results, each lane DASP_TM x DASP_TN of them.
 //
 // The lanes form LM rows and LN columns. A lane's results are squares of WIDTH x WIDTH (16 bytes wide), LM * WIDTH rows
-// and LN * WIDTH columns apart, so that lanes beside each other read pieces beside each other: no two lanes of a read
-// meet in a bank. They stand row by row, or with DASP_Z_ORDER as product.cuh says. Tiles of A and B lie in shared memory by
+// and LN * WIDTH columns apart, so that neighbouring lanes read neighbouring pieces, without bank conflicts.
+// Lanes are numbered row by row, or with DASP_Z_ORDER as product.cuh says. Tiles of A and B are stored by
 // rows of k.
 #pragma once
 #include "dense/vectors.cuh"
@@ -16,12 +16,12 @@ constexpr int WM = DASP_WM, WN = DASP_WN, TM = DASP_TM, TN = DASP_TN;
 constexpr int LM = WM / TM, LN = WN / TN;
 constexpr int WARPS_ACROSS = BN / WN;
 constexpr int THREADS = BM / WM * WARPS_ACROSS * 32;
-constexpr int STRIDE_A = BM + WIDTH; // elements from row to row of a tile; the pad spares stores a bank conflict
+constexpr int STRIDE_A = BM + WIDTH; // elements from row to row of a tile; the pad avoids bank conflicts
 constexpr int STRIDE_B = BN + WIDTH;
 static_assert(BM % WM == 0 && BN % WN == 0, "a block is made of whole warp tiles");
 static_assert(TM % WIDTH == 0 && TN % WIDTH == 0, "a lane's results are made of 16-byte pieces");
 
-// Where this lane's first result stands in the block's tile.
+// The row, and the column, of this lane's first result in the block's tile.
 __device__ __forceinline__ int lane_row()
 {
     const int lane = threadIdx.x % 32;
@@ -33,7 +33,7 @@ __device__ __forceinline__ int lane_column()
     return threadIdx.x / 32 % WARPS_ACROSS * WN + (DASP_Z_ORDER ? LanePlace<LM, LN>::column(lane) : lane % LN) * WIDTH;
 }
 
-// What a lane needs of one row of k.
+// The elements of one row of k that a lane multiplies.
 struct Parts {
     Piece a[TM / WIDTH], b[TN / WIDTH];
     __device__ __forceinline__ void load(const Real* row_a, const Real* row_b)

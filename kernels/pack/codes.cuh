@@ -1,4 +1,4 @@
-// Codes of values as their bits. DASP_CODE_BYTES: 1, 2, 4, 8 or 16.
+// The type that moves codes of values as their bits. DASP_CODE_BYTES: 1, 2, 4, 8 or 16.
 #pragma once
 
 #ifndef DASP_CODE_BYTES

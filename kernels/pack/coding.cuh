@@ -1,5 +1,4 @@
-// Codes of values: their type, which moves them as bits, and the code of a value, which holds every bit of it where a
-// coding can.
+// Codes of values: the type that moves them as bits, and the code of a value that the coding holds.
 // DASP_CODING: the number of a Coding in pattern.py.
 #pragma once
 
@@ -23,7 +22,7 @@ using Code = Bits;
 constexpr int CODER_THREADS = 256;
 
 #if DASP_CODING == CODING_DICTIONARY
-// Where values stand in the table of a dictionary.
+// A hash table of the values of a dictionary and their numbers.
 struct Finder {
     Bits table[MOST_CODES];
     unsigned numbers[SLOTS];  // 1 + the number of the value that has a slot; 0 where it is free
@@ -60,7 +59,7 @@ struct Finder {
 };
 #endif
 
-// What a block of threads must have at hand.
+// Finds the codes of values, for one block of threads.
 struct Coder {
 #if DASP_CODING == CODING_DICTIONARY
     Finder finder;
@@ -75,7 +74,7 @@ struct Coder {
 #endif
     }
 
-    // Whether no bit of a value is lost. Where all must be equal, they must be as `first`.
+    // Whether a code keeps every bit of a value. With CODING_EQUAL the value must be `first`.
     __device__ __forceinline__ bool holds(Bits bits, Bits first) const
     {
 #if DASP_CODING == CODING_EQUAL
@@ -91,7 +90,7 @@ struct Coder {
 #endif
     }
 
-    // The code of a value of which no bit is lost.
+    // The code of a value that the coding holds.
     __device__ __forceinline__ Code code_of(Bits bits) const
     {
 #if DASP_CODING == CODING_SINGLE

@@ -1,7 +1,7 @@
-// The columns of slices as deltas from the least one of every step, in the width of each slice.
+// Stores the columns of slices as deltas from the least one of every step, in the width of each slice.
 //
 // Arrays of slices: see cut.cu, segments.cu and slices.cuh; bases and widths: see store.cu.
-// sizes (thread blocks): blocks of deltas of the slices before those of each: see store.cu.
+// sizes (thread blocks): the 32-byte blocks of deltas before the slices of each thread block: see store.cu.
 // indices (nnz): columns, rising inside a row. deltas: of each slice in its width, 0, 8, 16 or 32 bits, every bit set in
 // a pad. headers get the first block of each slice's deltas.
 // Launch: a warp for each slice, whose lane l takes the l-th slot of each step; blocks of 256 threads.

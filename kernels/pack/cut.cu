@@ -1,19 +1,19 @@
-// Rows in their order, cut into slices: see cut.cuh.
+// Cuts rows, in a given order, into slices: see cut.cuh.
 //
 // rows (candidates - unmoved, stride) or null: the rows of each order, `positions` of them. unmoved: 1 if the first
-//     candidate is the caller's order, which has none, else 0.
-// even: whether no row in a slice has more than `steps` entries.
-// before (candidates, tiles, 2): slices before each tile times 32, plus the entry of the chain; steps before it. Behind
-//     them lie the passages (candidates, tiles, 32): what each tile does to a chain of slices, by its entry.
-// totals (candidates, NUMBERS), 0 before: get slices, steps and full steps of all.
+//     candidate is the caller's order, which is not stored, else 0.
+// even: 1 if no row of a slice has more than `steps` entries, else 0.
+// before (candidates, tiles, 2): the slices before each tile times 32, plus the entry of the chain; the steps
+//     before it. The passages (candidates, tiles, 32) follow: of a chain through each tile, by its entry.
+// totals (candidates, NUMBERS), 0 before: get the slices, their steps and their full steps.
 // headers (segments + slices): of each slice first step, first position, 0, and its shape without the width; those of
 //     segments, segment_headers (segments), come first.
 //
 // dasp_cut_tiles: a block of 512 threads for each tile of 2048 positions, along x, of each candidate, along y. The last
-//     block of a candidate, as it finds in COME of its totals, follows the chain.
+//     block of a candidate, by the count COME of its totals, follows the chain.
 // dasp_cut_headers: the same blocks, for one candidate; `segments` slices with `steps_before` steps come first.
 //     placed (positions) or null: gets the rows in their order.
-// In both a warp cuts 128 positions, each lane on the chain that enters at its number.
+// In both a warp cuts 128 positions; lane l follows the chain that enters at position l.
 // Deterministic: integers are added, in any order; which block is the last one changes nothing.
 // Loops whose turns wait for each other are not unrolled: compiling would take half as long again.
 
@@ -25,7 +25,8 @@ struct Chain {
     Count entry;
     Count slices, steps, full;
 
-    // On through tiles first .. last, loads of some first. With `before`, says there how it comes to each.
+    // Goes on through tiles `first` to last - 1, AHEAD loads at once. If `before` is not null, writes there
+    // how the chain enters each tile.
     __device__ __forceinline__ void pass(const Count* passages, int first, int last, Count* before)
     {
         for (; first < last; first += AHEAD) {
@@ -50,8 +51,8 @@ struct Chain {
     }
 };
 
-// The chain of one candidate through all tiles: each warp takes some, first for every entry, then for the one that
-// the chain has. A block calls it.
+// Follows the chain of one candidate through all tiles: each warp takes some tiles, first for every entry,
+// then for the entry that the chain has. Every thread of the block calls this.
 __device__ __forceinline__ void follow_chain(const Count* passages, int tiles, Count* before, Count* totals,
                                              Chain (&through)[CUT_WARPS][WARP], Chain (&come)[CUT_WARPS])
 {
@@ -78,7 +79,7 @@ __device__ __forceinline__ void follow_chain(const Count* passages, int tiles, C
     chain.pass(passages, first, last, before);
 }
 
-// The same where slices have 32 rows each, so that every tile begins with one: each thread takes some.
+// The same if all slices have 32 rows, so that every tile begins with a slice: each thread takes some tiles.
 __device__ __forceinline__ void add_up_tiles(const Count* passages, int tiles, Count* before, Count* totals, Count* sums)
 {
     const int each = (tiles + CUT_THREADS - 1) / CUT_THREADS;
@@ -112,7 +113,7 @@ __device__ __forceinline__ void add_up_tiles(const Count* passages, int tiles, C
     }
 }
 
-// The passages of all candidates, which lie behind `before`.
+// The passages of all candidates, which follow `before`.
 __device__ __forceinline__ Count* passages_of(Count* before, long long tiles, int candidates)
 {
     return before + 2 * tiles * candidates;

@@ -1,8 +1,8 @@
-// Where slices begin. A slice that begins at some position has as few lanes to a row as let its longest row end
-// within `steps` steps, and the next one begins where it ends, 1 to 32 positions on. So a chain of slices enters
-// each tile of positions at one of its first 32, and what a tile does to a chain is a function of these: of each,
-// where the chain enters the next tile, and the slices and steps in between. Functions compose, hence tiles are
-// cut in any order; what remains is to follow one chain of tiles.
+// Where slices begin. A slice has the fewest lanes to a row with which its longest row ends within `steps`
+// steps, and the next slice begins where it ends, 1 to 32 positions on. So a chain of slices enters each tile
+// of positions at one of its first 32. A tile is a function of this entry, which gives the entry to the next
+// tile, and the slices and steps in between. Functions compose, so tiles are cut in any order; at last one
+// chain is followed through all tiles.
 #pragma once
 
 #include "header.cuh"
@@ -12,8 +12,8 @@ constexpr int CUT_THREADS = 512, CUT_WARPS = CUT_THREADS / WARP, CUT_TILE = 2048
 constexpr int CUT_MINE = CUT_CHUNK / WARP;
 constexpr int MOST_SHIFT = 5;
 
-// What a chain of slices does in a tile, in 63 bits: positions by which it ends behind it (5), slices (12), their
-// steps (23), and those of them without pads (23).
+// The way of a chain of slices through a tile, in 63 bits: the positions from the tile's end to the chain's
+// (5), slices (12), their steps (23), and those of them without pads (23).
 struct Passage {
     int exit;
     unsigned slices, steps, full;
@@ -39,7 +39,7 @@ struct Order {
     {
         return rows ? (long long)rows[position] : position;
     }
-    // The entries of a row; of one too long for slices of so many steps, as it may be in a sample, 0.
+    // The entries of a row; 0 if it is too long for slices of `most_steps` steps, as one of a sample may be.
     __device__ __forceinline__ unsigned length(long long row, int most_steps) const
     {
         const long long length = length_of(indptr, row);
@@ -47,12 +47,12 @@ struct Order {
     }
 };
 
-// The longest and the shortest of some rows.
+// The lengths of the longest and the shortest of some rows.
 struct Rows32 {
     unsigned most, least;
 
-    // Those of this lane's rows and of as many that begin `span` positions on: in lane + span or, behind the last lane,
-    // in `after`, which are 32 positions on.
+    // Those of this lane's rows and of as many rows that begin `span` positions on: lane + span has these,
+    // or, past the last lane, lane + span - 32 has them in `after`, which is 32 positions on.
     __device__ __forceinline__ Rows32 with(const Rows32& after, int span) const
     {
         const bool mine = lane_id() >= span;
@@ -64,12 +64,13 @@ struct Rows32 {
 
 // The slices that would begin at each position of a tile.
 struct CutTile {
-    unsigned shapes[CUT_TILE];  // as in a header; the length of the row before
+    unsigned shapes[CUT_TILE];  // as in a header; before that, the length of the row at each position
 
-    // Every thread of the block calls it: each warp takes its chunk from behind, 32 positions at a time. Level by level,
-    // the longest and shortest of 2^k rows from each position. All loads come first: each waits for the one before it.
-    // placed (positions) or null: gets the rows of the tile. even: no row is longer than a lane's, so slices have 32 rows,
-    // and a chain that begins with a tile has one with every warp's turn; what others would meet is not told.
+    // Every thread of the block calls this. Each warp goes through its chunk backwards, 32 positions at a
+    // time, and finds level by level the longest and shortest of the 2^k rows from each position. All loads
+    // come first: the length of a row waits for its number. placed (positions) or null: gets the rows of the
+    // tile. even: one lane takes a whole row, so slices have 32 rows, and the chain has one at every 32nd
+    // position; shapes elsewhere mean nothing.
     __device__ __forceinline__ void load(const Order& order, long long first, int most_steps, int even,
                                          Index* placed = nullptr)
     {
@@ -108,7 +109,7 @@ struct CutTile {
             int level = 0;
 #pragma unroll
             for (int k = 0; k < MOST_SHIFT; ++k) {
-                if (q == CUT_MINE) after[k] = rows;  // of the last ones no more than the first few are asked
+                if (q == CUT_MINE) after[k] = rows;  // only the first few of the last rows are used
                 const Rows32 wider = rows.with(after[k], 1 << k);
                 after[k] = rows;
                 rows = wider;
@@ -128,7 +129,7 @@ struct CutTile {
     __device__ __forceinline__ int steps(int i) const { return steps_of(shapes[i]); }
     __device__ __forceinline__ int next(int i) const { return i + (WARP >> shift(i)); }
 
-    // The passage of this lane's entry through this warp's chunk, of which `size` positions of the tile are there.
+    // The passage of the chain that enters this warp's chunk at this lane's number. size: of the tile.
     __device__ __forceinline__ Passage through_chunk(int size) const
     {
         const int end = (warp_id() + 1) * CUT_CHUNK, stop = min(end, size);
@@ -146,11 +147,11 @@ struct CutTile {
     }
 };
 
-// Numbers of a candidate, and what a sample of its slices reads, as in SliceStatistics of choose.py; and how many of its
-// tiles are done.
+// Numbers of a candidate's slices, and of a sample of them, as in SliceStatistics of choose.py. COME: how
+// many of the candidate's tiles are done.
 enum Number { SLICES, STEPS, FULL, SAMPLED_STEPS, BY_SLICE, BY_FEW, BY_MANY, COME, NUMBERS };
 
-// The order of the candidate of this block: the first `unmoved` ones, none or one, have the caller's; then come `rows`.
+// The order of this block's candidate: the caller's for the first `unmoved`, none or one, else from `rows`.
 __device__ __forceinline__ Order candidate_order(const Start* indptr, const Index* rows, long long stride, int unmoved,
                                                  long long positions)
 {

@@ -1,4 +1,4 @@
-// Values from the codes that hold every bit of them.
+// Restores values, with every bit, from their codes.
 //
 // Launch: one dimension, any number of blocks of 256 threads; a thread takes values a grid apart.
 // Deterministic: each value is written once, from its code alone.

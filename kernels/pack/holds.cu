@@ -1,8 +1,8 @@
-// Whether a coding without a dictionary holds values.
+// Finds whether a coding without a dictionary keeps every bit of some values.
 //
 // data (count): values as bits. misfit (1), 0 before: becomes 1 if a value loses a bit in the coding.
 // Launch: one dimension, any number of blocks of 256 threads; a thread takes values a grid apart.
-// Deterministic: a bit is set by any of those that lose one.
+// Deterministic: misfit is the same whichever thread sets it.
 
 #include "pack/coding.cuh"
 

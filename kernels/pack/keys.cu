@@ -7,9 +7,9 @@
 
 constexpr int THREADS = 256;
 
-// keys (m): of rows, so that windows of `width` of them follow each other, the longest rows first inside each, and rows
-// of more than `most` entries come behind all others. longest: entries of the longest row of the others.
-// count: rows that are sorted, see `Drawn`; elements (count): get them.
+// keys (m): of each row. By these, windows of `width` rows follow each other, each with its longest rows
+// first, and rows of more than `most` entries come last. longest: entries of the longest other row. count:
+// rows that are sorted, see `Drawn`; elements (count): get their numbers.
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_row_keys(const Start* __restrict__ indptr, long long m, long long count, long long width, long long longest,
               long long most, long long* __restrict__ keys, Index* __restrict__ elements)
@@ -26,7 +26,7 @@ dasp_row_keys(const Start* __restrict__ indptr, long long m, long long count, lo
     }
 }
 
-// keys (count): of segments that start with these entries, by their first columns.
+// keys (count): the first columns of segments. starts (count): their first entries.
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_column_keys(const Column* __restrict__ indices, const long long* __restrict__ starts, long long count,
                  Column* __restrict__ keys)

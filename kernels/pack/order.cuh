@@ -4,7 +4,7 @@
 #include "csr/sort.cuh"
 #include "pack/segments.cuh"
 
-// Of all m rows those that are sorted: all, or, where `count` is less, a sample of whole tiles, one drawn of each equal
+// The rows that are sorted: all m or, if `count` is less, a sample of whole tiles, one drawn from each equal
 // part of the matrix: `draw_tile` of choose.py.
 struct Drawn {
     long long m, count;
@@ -26,7 +26,7 @@ struct Drawn {
 // are taken to be empty.
 struct LengthKeys {
     const Start* indptr;
-    long long longest, most;  // entries of the longest row in a slice, and that it could have
+    long long longest, most;  // entries of the longest row in a slice, and of the longest possible one
     bool is_sample;
 
     __device__ __forceinline__ unsigned none() const { return unsigned(longest) + 1; }

@@ -1,4 +1,4 @@
-// What the kernels that pack a matrix share: types, words that threads agree on, numbers that they count.
+// For kernels that pack a matrix: types, words that several threads change, extremes over a warp, counts.
 //
 // DASP_START, DASP_COLUMN: types of the CSR's indptr and indices. DASP_INDEX: of rows and columns in the plan.
 #pragma once
@@ -13,7 +13,7 @@ using Start = DASP_START;
 using Column = DASP_COLUMN;
 using Index = DASP_INDEX;
 
-// A word in shared or global memory that other threads change by atomics at the same time.
+// Reads a word in shared or global memory that other threads change by atomics at the same time.
 template <class T> __device__ __forceinline__ T peek(T* word)
 {
 #ifdef DASP_SIMT

@@ -1,10 +1,9 @@
-// A pattern, seen from its slots: which of them hold entries, and which entries these are. The entries of a row follow
-// each other in rising slots, whatever lies between these.
+// A pattern, read slot by slot: which slots hold entries, and which entries. The entries of a row follow each
+// other in rising slots, with or without pads between these.
 //
 // rows (positions) or null where position p is row p; long_rows (r), segment_offsets (r + 1), segment_rows (segments),
 //     headers (slices), bases (steps), deltas: see pattern.py.
-// starts (m + 1): the first entry of each row, and the number of all; pieces (segments): entries of the segment of each
-//     number.
+// starts (m + 1): the first entry of each row, and the number of all. pieces (segments): the entries of each.
 #pragma once
 
 #include "header.cuh"
@@ -16,7 +15,7 @@ template <int THREADS> __device__ __forceinline__ long long warp_of_grid()
     return (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
 }
 
-// A slice of a pattern, as one lane of the warp sees it that takes it.
+// A slice of a pattern, as one lane of its warp sees it.
 struct Packed {
     int steps, full, shift, width;
     unsigned first_step, first, first_block;
@@ -35,7 +34,7 @@ struct Packed {
         return WARP * ((long long)first_step + step) + lane_id();
     }
 
-    // What is stored of the column in a step. Returns whether the slot holds an entry.
+    // Sets the delta of this lane's slot in a step. Returns whether the slot holds an entry.
     __device__ __forceinline__ bool delta(int step, unsigned& delta) const
     {
         const int slot = WARP * step + lane_id();
@@ -54,7 +53,7 @@ struct Packed {
         return step < full || (step < steps && delta(step, ignored));
     }
 
-    // Of COUNT steps from one on those whose slot holds an entry, a bit each; all are looked at at once.
+    // A bit for each of COUNT steps, set if this lane's slot holds an entry; all loads at once.
     template <int COUNT> __device__ __forceinline__ unsigned held(int first_of_them) const
     {
         switch (width) {
@@ -74,7 +73,7 @@ struct Packed {
     // The position of this lane's row.
     __device__ __forceinline__ long long position() const { return (long long)first + (lane_id() >> shift); }
 
-    // The entry in this lane's slot, if it `has` one; `entry` is the row's next, and becomes the next after a step.
+    // The entry in this lane's slot, if it `has` one. `entry`, the row's next one, moves on by the step.
     __device__ __forceinline__ Count next_entry(bool has, Count& entry) const
     {
         const unsigned entries = __ballot_sync(ALL_LANES, has) & lanes();
@@ -111,7 +110,7 @@ __device__ __forceinline__ Count start_of(unsigned number, const Index* long_row
     return starts[long_rows[r]] + before;
 }
 
-// The entry that the next slot of this lane's row holds; a warp calls it.
+// The first entry of this lane's row, or segment, in a slice. Every lane of a warp calls this.
 __device__ __forceinline__ Count first_entry(const Packed& slice, long long s, const Index* rows, long long positions,
                                              const Index* long_rows, const Index* segment_offsets,
                                              const Index* segment_rows, long long segments, const Count* starts,

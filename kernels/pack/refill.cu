@@ -1,23 +1,24 @@
-// Other values into the slots of a pattern.
+// Writes other values into the slots of a pattern.
 //
-// Arrays of a pattern: see packed.cuh. data: values as bits, in the order in which the entries came in; order (nnz) or
-// null: which of these is the i-th entry. table: see coding.cuh. stored (32 steps): codes by slots, 0 in a pad.
+// Arrays of a pattern: see packed.cuh. data (nnz): values as bits, in the caller's order of entries.
+// order (nnz) or null: the place in data of the i-th entry. table: see coding.cuh.
+// stored (32 steps): codes by slots, 0 in a pad.
 // Launch: a warp for each slice, whose lane l takes the l-th slot of each step; blocks of 256 threads.
 // Deterministic: each code is written once, from its value alone.
 
 #include "pack/coding.cuh"
 #include "pack/packed.cuh"
 
-// Of a multiprocessor, whose registers they share: where values are looked up, more of them with fewer loads each.
+// Blocks that share a multiprocessor's registers; with a dictionary, more blocks have fewer loads each.
 constexpr int BLOCKS = DASP_CODING == CODING_DICTIONARY && sizeof(Index) + sizeof(Place) == 8 ? 5 : 4;
 constexpr int THREADS = CODER_THREADS, AT_ONCE = sizeof(Bits) == 16 ? 4 : BLOCKS == 5 ? 6 : 8;
 
 // The values of AT_ONCE steps of a slice.
 struct Step {
     Bits bits[AT_ONCE];
-    unsigned held;  // steps in which this lane's slot holds one, a bit each
+    unsigned held;  // a bit for each step, set if this lane's slot holds a value
 
-    // Takes those from step `first` on; the next one of this lane's row is `entry`.
+    // Loads the values from step `first` on; `entry` is the next entry of this lane's row.
     __device__ __forceinline__ void load(const Packed& slice, const Values& values, int first, Count& entry)
     {
         held = slice.held<AT_ONCE>(first);

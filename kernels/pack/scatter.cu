@@ -1,8 +1,8 @@
-// Numbers into slots, all bits of them.
+// Writes numbers into slots, all bits of them.
 //
 // Launch: one dimension, any number of blocks of 256 threads; a thread takes numbers a grid apart.
 // Deterministic: no slot comes twice.
-// data (count): numbers as their bits. slots (count) or null: where the i-th goes, else to place i of `to`.
+// data (count): numbers as their bits. slots (count) or null: the slot in `to` of the i-th number, else i.
 
 #include "pack/values.cuh"
 

@@ -1,18 +1,18 @@
-// How many sectors of x a block of slices reads: counted exactly, in a sample of places.
+// Counts the sectors of x that blocks of slices read: exactly, in a sample of places.
 //
-// A place is up to 16 slices from slice floor(i (slices - 16) / 23) on, i = 0 .. 23; blocks of `by_slice`, of `few` and
-// of `many` slices, where these are not 0, follow each other inside it. A sector is 2^`sector_shift` columns.
+// A place is up to 16 slices from slice floor(i (slices - 16) / 23) on, i = 0 .. 23. It has blocks of
+// `by_slice`, of `few` and of `many` slices, unless these are 0. A sector is 2^`sector_shift` columns.
 // Launch: any number of thread blocks of 512 threads along x, which share the places, and candidates along y. A warp takes
 //     a slice.
-// rows, unmoved, before, totals: as in cut.cu. sampled (candidates, NUMBERS): 0 before; the steps of the slices that are
-//     looked at, and the sectors of each kind of block.
-// segment_starts, segment_lengths (segments): runs that are slices of one row each, before the others.
-// Where the sectors of a block lie close enough together, each has a bit in shared memory; else they are hashed. All
-//     blocks of a place, or of a kind, are counted at once where the bits of all of them find room.
+// rows, unmoved, before, totals: as in cut.cu. sampled (candidates, NUMBERS): 0 before; gets the steps of the
+//     sampled slices, and the sectors of each kind of block.
+// segment_starts, segment_lengths (segments): first entries and lengths of segments, the first slices.
+// If the sectors of a block lie close together, each has a bit in shared memory; else they are hashed.
+//     Blocks of one or more kinds are counted at once if there is room for the bits of all.
 // shared_slots: words of 4 bytes of dynamic shared memory, for a tile at least.
-// slots_...: most of the hash table for a block of each kind, a power of two, at least twice its entries.
-// tables (candidates, thread blocks along x, table_slots): for those that do not fit into shared memory, not read if all
-//     sectors have bits.
+// slots_...: the most slots of a hash table for a block of a kind: a power of two, twice its entries or more.
+// tables (candidates, thread blocks along x, table_slots): hash tables that do not fit into shared memory;
+//     not read if all sectors have bits.
 // Deterministic: integers are counted, and the counts do not depend on the order of insertions.
 
 #include "pack/cut.cuh"
@@ -42,19 +42,19 @@ struct Sample {
     unsigned entries[PLACE_SLICES];
     // Of the sectors of each block of each kind: the least with its bits flipped, and the largest.
     unsigned least_not[KINDS][PLACE_SLICES], most[KINDS][PLACE_SLICES];
-    unsigned words_before[KINDS][PLACE_SLICES];  // of the blocks that are counted with it
+    unsigned words_before[KINDS][PLACE_SLICES];  // of the blocks that are counted at the same time
 
     __device__ __forceinline__ int count() const { return int(end - begin); }
     __device__ __forceinline__ unsigned least(int kind, int block) const { return ~least_not[kind][block]; }
 
-    // So many words have a bit for each sector from the least to the largest one; one where there are none.
+    // The words that have a bit for each sector from the least to the largest one; 1 if there are no sectors.
     __device__ __forceinline__ unsigned words(int kind, int block) const
     {
         return (max(most[kind][block], least(kind, block)) - least(kind, block)) / WARP + 1;
     }
 };
 
-// The last tile to which at most `slice` slices come; every thread of the block calls it.
+// The last tile with at most `slice` slices before it; every thread of the block calls this.
 __device__ __forceinline__ long long tile_of(const Count* before, long long tiles, long long slice)
 {
     long long low = 0;
@@ -75,7 +75,7 @@ struct Searched {
     Count through[CUT_WARPS][WARP];
 };
 
-// Finds slices first .. last, which follow the segments. Every thread of the block calls it.
+// Finds slices `first` to last - 1, counted without segments. Every thread of the block calls this.
 __device__ __forceinline__ void find_slices(const Order& order, const Count* before, long long tiles, int steps,
                                             int even, long long first, long long last, Searched& searched,
                                             Sample& sample)
@@ -110,19 +110,19 @@ __device__ __forceinline__ void find_slices(const Order& order, const Count* bef
     }
 }
 
-// A set of sectors; how many of the calls put in a new one. Without slots each sector from `least` on has a bit.
+// A set of sectors that counts new ones: a hash table or, with 0 slots, a bit for each one from `least` on.
 struct Sectors {
     unsigned* table;
     unsigned slots, least;
 
-    // Every thread of the block calls it; `words` have the bits.
+    // Every thread of the block calls this. words: those that have the bits.
     __device__ __forceinline__ void clear(unsigned words) const
     {
         if (slots) words = slots;
         for (unsigned i = threadIdx.x; i < words; i += CUT_THREADS) table[i] = slots ? FREE : 0u;
     }
 
-    // Sets the bits of some sectors, but for those that are FREE; all first looks at once.
+    // Sets the bits of sectors that are not FREE, and returns how many are new; all loads come first.
     template <int COUNT> __device__ __forceinline__ unsigned mark(const unsigned (&sector)[COUNT]) const
     {
         unsigned held[COUNT], found = 0;
@@ -139,7 +139,7 @@ struct Sectors {
 
     __device__ __forceinline__ unsigned slot_of(unsigned sector) const { return sector * 0x9e3779b1u & (slots - 1); }
 
-    // Puts in a sector, where its slot was seen to hold `held`.
+    // Inserts a sector, whose first slot was seen to hold `held`. Returns whether it is new.
     __device__ __forceinline__ bool insert(unsigned sector, unsigned held) const
     {
         for (unsigned slot = slot_of(sector); held != sector;) {
@@ -153,7 +153,7 @@ struct Sectors {
     }
 };
 
-// Where the slots of each lane are in the slices of a place: the runs of rows, or of segments.
+// The run of each lane in the slices of a place: the entries of its row, or of its segment.
 struct Runs {
     long long start[PLACE_SLICES][WARP];
     unsigned length[PLACE_SLICES][WARP];
@@ -175,7 +175,7 @@ struct Runs {
     }
 };
 
-// Where this lane's slots of slice k are.
+// This lane's share of its run in slice k.
 struct LaneRun {
     long long start;
     unsigned length;
@@ -187,7 +187,7 @@ struct LaneRun {
     {
     }
 
-    // Lets the blocks of slice k know between which sectors the columns of a row lie, which rise.
+    // Extends the sectors' range of each block with slice k by the slice's columns, which rise in a row.
     __device__ __forceinline__ void span(Sample& sample, int k, const Kinds<int>& sizes, const Column* indices,
                                          int sector_shift) const
     {
@@ -217,7 +217,7 @@ struct LaneRun {
         }
     }
 
-    // How many sectors are new in AT_ONCE steps from `step` on; all first looks at once.
+    // Adds the sectors of AT_ONCE steps from `step` on, and returns how many are new; all loads come first.
     __device__ __forceinline__ unsigned count(const Sectors& sectors, const Column* indices, int sector_shift,
                                               int step) const
     {
@@ -256,7 +256,7 @@ struct Counter {
         if (lane_id() == 0 && found) atomicAdd(sampled + BY_SLICE + kind, Count(found));
     }
 
-    // All kinds, as many of them at once as have room.
+    // Counts all kinds, as many at once as there is room for.
     __device__ __forceinline__ void count(const Kinds<unsigned>& slots) const
     {
         for (int kind = 0; kind < KINDS;) {
@@ -275,10 +275,10 @@ struct Counter {
         }
     }
 
-    // All blocks of some kinds, each with its bits; columns are loaded once. A warp takes a slice.
+    // Counts all blocks of some kinds at once, each with its bits; loads columns once. A warp takes a slice.
     __device__ __forceinline__ void count_at_once(int begin, int end, unsigned words) const
     {
-        constexpr int bits = 21;  // of what a lane finds of a kind, and a warp
+        constexpr int bits = 21;  // of the count of one kind, in a lane or a warp
         Sectors{shared, 0u, 0u}.clear(words);
         __syncthreads();
         Count found = 0;
@@ -301,7 +301,7 @@ struct Counter {
         __syncthreads();
     }
 
-    // One block of a kind after the other, with bits or slots; its warps share slices if these are fewer.
+    // Counts one block of a kind after the other, with bits or slots; warps share slices if these are fewer.
     __device__ __forceinline__ void count_in_turn(int kind, const Kinds<unsigned>& all_slots) const
     {
         const int size = sizes.of(kind), warps = max(CUT_WARPS / size, 1), part = warp_id() % warps;

@@ -1,8 +1,9 @@
-// Rows too long for one slice: found, cut into segments, and the segments made slices.
+// Finds the rows too long for one slice, cuts them into segments, and makes slices of the segments.
 //
-// long_rows (r): the caller's rows, rising. offsets (r + 1): the first segment of each. segment_rows (segments): the
-// long row that each is a piece of. starts (segments): its first entry; lengths: its entries; headers: as in cut.cu,
-// with the number of the segment as first position. All in the order of numbers; to_...: in another order.
+// long_rows (r): the caller's rows, rising. offsets (r + 1): the first segment of each, and their number.
+// segment_rows (segments): the long row of each segment. starts, lengths (segments): first entry, entries.
+// headers (segments): as in cut.cu, with the number of the segment as first position. All are in the order of
+// these numbers; to_starts, to_lengths and to_headers in that of `order`.
 //
 // Deterministic: places follow from sums of integers, and each is written once.
 //
@@ -27,12 +28,12 @@ __device__ __forceinline__ unsigned long_ones(const Start* indptr, long long m, 
     return found;
 }
 
-// What the segments of a matrix are.
+// The segments of a matrix.
 struct Segments {
     long long *starts, *lengths;
     uint4* headers;
 
-    // The segment of a number gets a place, behind so many steps of others.
+    // Writes a segment, by its number, to a place, with `step` steps of other segments before it.
     __device__ __forceinline__ void put(long long place, long long number, long long start, long long length,
                                         Count step) const
     {

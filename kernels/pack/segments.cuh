@@ -18,7 +18,7 @@ struct Cut {
     }
 };
 
-// Rows that are listed by one block, and what is counted of the long ones among them.
+// Rows that one block lists, and the counts of the long ones among them.
 constexpr int LONG_TILE = 2048;
 enum Long { LONG_TILE_ROWS, LONG_TILE_SEGMENTS, LONG_TILE_STEPS, LONG_TILE_COUNTS };
 

@@ -5,7 +5,7 @@
 #include "header.cuh"
 #include "pack/segments.cuh"
 
-// What the slices of a matrix are made from: see cut.cu and segments.cu.
+// The rows and segments of which slices are made: see cut.cu and segments.cu.
 struct Rows {
     const Start* indptr;
     const Index* rows;  // null where position p is row p
@@ -17,7 +17,7 @@ struct Rows {
 struct Slice {
     int steps, full, shift, width;
     unsigned first_step;
-    long long start, length;  // of the run of this lane; no entries behind the last row
+    long long start, length;  // of the run of this lane; no entries past the last row
     int lane;                 // of this lane in its run
 
     __device__ __forceinline__ Slice(const uint4& header, const Rows& from, long long s)

@@ -1,11 +1,11 @@
-// Values into the slots of slices, and with them what must be known of the columns before these can be stored.
+// Writes values into the slots of slices, and finds the bases and widths of deltas for columns.cu.
 //
 // Arrays of slices: see cut.cu, segments.cu and slices.cuh. indices (nnz): columns, rising inside a row.
-// data (nnz): values as bits; order (nnz) or null: where the value of the i-th entry stands. table: see coding.cuh.
+// data (nnz): values as bits. order (nnz) or null: the place in data of entry i. table: see coding.cuh.
 // stored (32 steps): codes by slots, 0 in a pad; not read or written where all values are equal.
 // bases (steps): the least column of every step. headers get the width of the deltas from it.
-// sizes (thread blocks + 2), 0 before: blocks of deltas of the slices before those of each, then of all; and, of use to
-//     the launch alone, how many thread blocks are done.
+// sizes (thread blocks + 2), 0 before: the 32-byte blocks of deltas before the slices of each thread block,
+//     then those of all slices; the last one counts the thread blocks that are done.
 // Launch: a warp for each slice, whose lane l takes the l-th slot of each step; blocks of 256 threads.
 // Deterministic: each code, base and header is written once; sizes are sums of integers, which the last block adds up.
 
@@ -16,12 +16,12 @@ constexpr int AT_ONCE = 4, BLOCKS = sizeof(Bits) == 16 ? 2 : 4;  // of a multipr
 constexpr unsigned PAD_8 = 0xff, PAD_16 = 0xffff;
 constexpr bool STORES = DASP_CODING != CODING_EQUAL;
 
-// What is known of a slice after some steps.
+// The columns of a slice's steps so far.
 struct Columns {
-    unsigned span = 0;
+    unsigned span = 0;  // the widest range of columns in a step
     bool lanes;  // whether every delta so far is the number of its lane
 
-    // Takes AT_ONCE steps from `step` on, all loads first; this lane keeps the base of the step of its number.
+    // Takes AT_ONCE steps from `step` on, all loads first. Lane l gets the base of step l of 32.
     __device__ __forceinline__ void take(const Slice& slice, const Column* indices, int step, Index& base)
     {
         unsigned column[AT_ONCE];

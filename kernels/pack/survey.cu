@@ -1,8 +1,8 @@
-// What must be known of a CSR matrix before its rows are ordered, and whether it is one at all: one pass over
-// indptr and one over indices.
+// Finds the facts of a CSR matrix that are needed before its rows are ordered, and whether it is valid: one
+// pass over indptr and one over indices.
 //
 // Launch: one dimension, any number of blocks of `THREADS` threads; a thread takes rows, then entries, a grid apart.
-// indptr (m + 1), indices (nnz): as the caller gave them, hence anything. Nothing outside of them is read.
+// indptr (m + 1), indices (nnz): as the caller gave them, with any content. Nothing outside of them is read.
 // facts (FACTS): 0 before; see `Fact`. Integers are counted and compared: equal inputs give equal facts.
 // long_tiles (LONG_TILE_COUNTS, tiles): 0 before; of every 2048 rows the long ones, their segments, and steps of these.
 
@@ -30,14 +30,14 @@ constexpr int SUMS = LONGEST_WHOLE;
 constexpr Count BIAS = 1ull << 63;
 constexpr int UNROLLED = 8, THREADS = 256;
 
-// What each thread of a block found. A loop adds up one fact after the other: written out for all of them, most of the
-// time of a kernel for a small matrix went to fetching its instructions.
+// The facts that each thread of a block found. A loop adds up one fact after the other: with the loop
+// unrolled, a kernel for a small matrix spent most of its time on fetching instructions.
 struct Found {
     Count (*facts)[THREADS];
 
     __device__ __forceinline__ void set(int fact, Count value) const { facts[fact][threadIdx.x] = value; }
 
-    // Adds what the block found to the caller's; every thread calls it. The first SUMS facts are sums, others maxima.
+    // Adds the block's facts to `to`; every thread calls this. The first SUMS facts are sums, others maxima.
     __device__ __forceinline__ void deliver(Count* to) const
     {
         __syncthreads();

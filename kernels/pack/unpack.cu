@@ -1,8 +1,8 @@
-// The way back from slices: where each row's entries begin, and the column and the code of each of them; and
-// zeros for pads.
+// Unpacks slices: counts the entries of each row, writes the column and the code of each entry, and sets the
+// codes of pads to 0.
 //
-// Arrays of a pattern: see packed.cuh. lengths (m): 0 before; the entries of each row.
-// codes (32 steps) and to_codes (nnz), or null where there are none. to_indices (nnz).
+// Arrays of a pattern: see packed.cuh. lengths (m), 0 before: get the entries of each row.
+// codes (32 steps) and to_codes (nnz), or null if codes are not stored. to_indices (nnz): columns.
 //
 // dasp_count_entries, dasp_fill_entries, dasp_clear_pads: a warp for each slice, whose lane l takes the l-th slot of each
 //     step; blocks of 256 threads.

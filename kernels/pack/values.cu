@@ -1,22 +1,21 @@
-// The values of a matrix: how few bits hold them.
+// Finds which codings hold the values of a matrix.
 //
 // data (count): the values as bits.
 //
 // words (SLOTS + 4), 0 before: facts (2), come (1), claims (SLOTS + 1). facts: bits of `Dead`, and the number of distinct
-//     values if NOT_DICTIONARY is not among them. In a table with open addressing a claim says which value has the slot
-//     (`Claims`). come: how many blocks are done.
-// table (MOST_CODES): the distinct values by their bits, the least first, which is the order of their codes, where they
-//     are few enough for a dictionary; the others are not written.
+//     values if NOT_DICTIONARY is not among them. come: how many blocks are done. claims: a table with open
+//     addressing, where a claim says which value has the slot (`Claims`).
+// table (MOST_CODES): the distinct values, if they are few enough for a dictionary, in the order of their
+//     bits, which is that of their codes; the rest is not written.
 // Launch: one dimension, any number of blocks of 1024 threads; each first counts its values in shared memory.
-// Deterministic: which values there are does not depend on which thread comes first; which slot a value has does.
+// Deterministic: the order of threads changes the slots of values, but not which values there are.
 
 #include "pack/values.cuh"
 
-// What the values are not, as far as is known. Bytes are real numbers; singles, which are asked of wider types alone,
-// may be complex.
+// Codings that do not hold all values seen so far. Bytes are real; singles, for wider types, may be complex.
 enum Dead : unsigned { NOT_BYTES = 1, NOT_DICTIONARY = 2, NOT_SINGLES = 4, ALL = 7 };
 
-// One block has a multiprocessor: what each has seen must be found and told once for all of its warps.
+// One block fills a multiprocessor: each block reports the values that it has seen, once for all its warps.
 constexpr int THREADS = 1024, AT_ONCE = sizeof(Bits) == 16 ? 2 : 4, TILE = THREADS * AT_ONCE;
 
 __device__ __forceinline__ unsigned dead_of(Bits bits)
@@ -37,7 +36,7 @@ __device__ __forceinline__ ulonglong2 peek_pair(ulonglong2* pair)
 #endif
 }
 
-// What a claim on a slot of a table says of the value there; 0 says that the slot is free.
+// A claim on a slot of a table says which value is there; 0 says that the slot is free.
 constexpr Count ABSENT = 0x7ff4da5f7ff4da5full;
 
 #if DASP_VALUE_BYTES == 16
@@ -49,7 +48,7 @@ struct Claims {  // 1 + the place of a value with the same bits
     __device__ __forceinline__ bool says(Count claim, Bits bits) const { return same(value(claim), bits); }
 };
 #else
-struct Claims {  // the value, bits flipped: ABSENT, which is 0 then, has a slot of its own behind all others
+struct Claims {  // the value XOR ABSENT; ABSENT itself, whose claim would be 0, has the last slot for itself
     const Bits* data;
 
     static __device__ __forceinline__ Count of(Bits bits, long long) { return bits ^ ABSENT; }
@@ -71,8 +70,8 @@ template <class Number> struct Distinct {
     Count* claims;
     Number* count;
 
-    // Puts in a value by its claim, looking from a slot on. Returns its slot, and IS_NEW more if it had none; -1 if
-    // there are too many values.
+    // Inserts a value by its claim, searching from a slot on. Returns its slot, plus IS_NEW if the value is
+    // new; -1 if there are too many values.
     __device__ __forceinline__ int insert(int slot, Bits bits, Count claim) const
     {
         if (claim == 0) return atomicCAS(claims + SLOTS, 0ull, 1ull) ? SLOTS : counted(SLOTS);
@@ -97,13 +96,13 @@ template <class Number> struct Distinct {
 // The distinct values of a block.
 struct Seen {
     Distinct<unsigned> distinct;
-    ulonglong2* copies;  // of values that are more than their claims, by slots; ABSENT before
+    ulonglong2* copies;  // of values that are wider than their claims, by slots; ABSENT before
 
 #if DASP_VALUE_BYTES == 16
     // Where a value is looked for first.
     static __device__ __forceinline__ int start_of(Bits bits) { return slot_of(bits); }
 
-    // Whether a value is found in its first slot. It may be there and not be found; a value with the word ABSENT never
+    // Whether a value is found in its first slot. It may be there and be missed; with a word ABSENT it always
     // is.
     __device__ __forceinline__ bool has(Bits bits) const
     {
@@ -111,7 +110,7 @@ struct Seen {
         return same(copy, bits) && copy.x != ABSENT && copy.y != ABSENT;
     }
 #else
-    // The same of pairs of slots, which are loaded at once: a lane that looks further holds its warp.
+    // The same for pairs of slots, which are loaded at once: a lane that searches further delays its warp.
     static __device__ __forceinline__ int start_of(Bits bits) { return slot_of(bits) & ~1; }
 
     __device__ __forceinline__ bool has(Bits bits) const
@@ -122,7 +121,7 @@ struct Seen {
     }
 #endif
 
-    // Puts in a value that stands at a place. False if it is one too many.
+    // Inserts the value at a place. Returns false if there are too many values.
     __device__ __forceinline__ bool put(Bits bits, long long place) const
     {
         const int slot = distinct.is_full() ? -1 : distinct.insert(start_of(bits), bits, Claims::of(bits, place));
@@ -139,20 +138,20 @@ private:
     template <class T> __device__ __forceinline__ void copy(T, int) const {}
 };
 
-// Loads values of this lane, a block apart, from place i on; the last one of all in the place of any behind it.
+// Loads this lane's values, a block apart, from place i on; past the end, the last value of all.
 __device__ __forceinline__ void load(Bits (&bits)[AT_ONCE], const Bits* data, long long i, long long count)
 {
 #pragma unroll
     for (int k = 0; k < AT_ONCE; ++k) bits[k] = data[min(i + k * THREADS, count - 1)];
 }
 
-// Has a block see them. False if they are too many.
+// Adds values to those that the block has seen. Returns false if there are too many.
 __device__ __forceinline__ bool look_at(const Bits (&bits)[AT_ONCE], const Seen& seen, long long i, long long count)
 {
     unsigned missed = 0;
 #pragma unroll
     for (int k = 0; k < AT_ONCE; ++k) missed |= unsigned(i + k * THREADS < count && !seen.has(bits[k])) << k;
-    // Few instructions, which a small launch has to fetch first.
+    // A loop has few instructions: a small launch has to fetch them first.
     for (; missed; missed &= missed - 1) {
         const int k = __ffs(int(missed)) - 1;
         Bits value = bits[0];
@@ -164,7 +163,7 @@ __device__ __forceinline__ bool look_at(const Bits (&bits)[AT_ONCE], const Seen&
     return true;
 }
 
-// What they are not, where they are too many for a dictionary.
+// The codings that do not hold these values, which are too many for a dictionary.
 __device__ __forceinline__ unsigned dead_of(const Bits (&bits)[AT_ONCE], long long i, long long count)
 {
     unsigned dead = NOT_DICTIONARY;
@@ -174,7 +173,7 @@ __device__ __forceinline__ unsigned dead_of(const Bits (&bits)[AT_ONCE], long lo
     return dead;
 }
 
-// Writes the values that were found, by their bits. Every thread of a block calls it.
+// Writes the distinct values in the order of their bits. Every thread of a block calls this.
 __device__ void make_table(const Claims& known, Count* claims, Bits* table)
 {
     constexpr int each = SLOTS / THREADS, sharing = THREADS / MOST_CODES;  // threads that rank a value
@@ -228,7 +227,7 @@ dasp_value_facts(long long count, Count* words, Bits* table, const Bits* __restr
     Bits next[AT_ONCE];
     load(next, data, i, count);
     __syncthreads();
-    unsigned heard = 0;  // of other blocks
+    unsigned heard = 0;  // the `dead` of other blocks
     for (; i - threadIdx.x < count && dead != ALL; i += stride) {
         Bits bits[AT_ONCE];
 #pragma unroll
@@ -257,7 +256,7 @@ dasp_value_facts(long long count, Count* words, Bits* table, const Bits* __restr
         const Distinct<Count> all{known, claims, facts + 1};
         const int where = all.insert(slot_of(bits), bits, claim);
         if (where < 0) dead |= NOT_DICTIONARY;
-        if (where < 0 || where >= IS_NEW) dead |= dead_of(bits);  // where values are few, of each once
+        if (where < 0 || where >= IS_NEW) dead |= dead_of(bits);  // once for each value, if they are few
     }
     dead = __reduce_or_sync(ALL_LANES, dead);
     if (lane_id() == 0 && dead) atomicOr(facts, Count(dead));

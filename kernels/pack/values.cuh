@@ -1,5 +1,5 @@
-// Values as their bits, so that nothing is rounded, flushed or made quiet: where they stand, their hash, and what
-// a narrower type keeps of them. DASP_VALUE_BYTES: 2, 4, 8 or 16.
+// Values as their bits, so that nothing is rounded, flushed or made quiet: their order, their hash, and the
+// narrower types that keep every bit of them. DASP_VALUE_BYTES: 2, 4, 8 or 16.
 #pragma once
 
 #include "pack/pack.cuh"
@@ -41,7 +41,7 @@ struct Values {
     __device__ __forceinline__ Bits at(long long i) const { return data[order ? (long long)order[i] : i]; }
 };
 
-// Slots of a table of at most MOST_CODES values: of 32 that are looked up at once some share theirs, and all wait.
+// Slots of a table of MOST_CODES values. They are many: a warp looks up 32, and waits for all that collide.
 constexpr int MOST_CODES = 256, SLOTS = sizeof(Bits) == 16 ? 1024 : 2048;
 
 __device__ __forceinline__ unsigned mixed(unsigned short bits) { return bits; }
@@ -57,8 +57,8 @@ __device__ __forceinline__ int slot_of(Bits bits)
     return int(mixed(bits) * 0x85ebca6bu >> (SLOTS == 1024 ? 22 : 21));
 }
 
-// A binary floating-point number: (-1)^negative 1.fraction 2^exponent, the fraction in 52 bits. Subnormal numbers
-// of the wide type are none of the narrower ones': `tiny` is all that is said of them.
+// A binary floating-point number: (-1)^negative 1.fraction 2^exponent, the fraction in 52 bits. tiny: a
+// subnormal number; no narrower type has a number so small.
 struct Number {
     bool negative, zero, tiny, special;
     int exponent;
@@ -81,7 +81,7 @@ __device__ __forceinline__ Number number_of(unsigned short bits)
 __device__ __forceinline__ Number number_of(unsigned bits) { return number_of<8, 23>(bits); }
 __device__ __forceinline__ Number number_of(unsigned long long bits) { return number_of<11, 52>(bits); }
 
-// The bits of a number with an exponent of a type, not of one that is too small for it.
+// The bits of a number in a type, in which it is not subnormal.
 template <int EXPONENT_BITS, int FRACTION_BITS> __device__ __forceinline__ unsigned long long bits_of(const Number& x)
 {
     constexpr int ones = (1 << EXPONENT_BITS) - 1;
@@ -169,7 +169,7 @@ struct Single {
     }
 };
 
-// What numbers are, of which the bits are given.
+// Whether a byte, and singles, keep every bit of a value.
 #if DASP_COMPLEX
 __device__ __forceinline__ bool are_bytes(Bits) { return false; }
 #else

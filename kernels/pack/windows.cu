@@ -1,13 +1,13 @@
-// Rows in the order in which slices take them: longest first inside each window, for windows that fit a tile.
+// Orders rows for slices: longest first inside each window, for windows that fit a tile.
 //
 // Launch: a block of 1024 threads for each tile, along x, of each of up to four orders, along y. A tile is as many whole
-//     windows as fit; blocks behind the last one do nothing.
+//     windows as fit; blocks past the last tile do nothing.
 // windows: for each order, in 16 bits, the rows of a window, at most a tile; 0 leaves the rows in their order, and tiles
 //     are full.
 // indptr (m + 1). count: rows that are sorted, see `Drawn`; in a sample, windows divide a tile.
 // longest: entries of the longest row in a slice; bits: of longest + 1. Rows of more than `most` entries are left out or,
 //     in a sample, taken to be empty. left_out: whether rows are left out; long_tiles: how many, see survey.cu.
-// rows (orders, count): the orders, the rows that are left out at no place.
+// rows (orders, count): the rows in each order, without those that are left out.
 // Deterministic: the sort is stable.
 
 #include "pack/order.cuh"
@@ -31,7 +31,7 @@ struct Gone {
         return all;
     }
 
-    // Counts those before each chunk, where bit q says that this thread's q-th element is one. A warp has whole chunks.
+    // Counts the long rows before each chunk; bit q: this thread's element q is one. Warps have whole chunks.
     __device__ __forceinline__ void count(unsigned mine)
     {
         constexpr int each = CHUNK / WARP;
