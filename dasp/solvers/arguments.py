@@ -1,4 +1,4 @@
-"""The arguments of solvers, checked before any work, where A lies on several ranks by all of them."""
+"""Checks of the arguments of solvers, made before any work; if A lies on several ranks, by all of them."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ MODULES = {"cpu": "dasp.solvers.cpu.space", "cuda": "dasp.solvers.cuda.space"}
 """The module that makes the space of a device."""
 
 PROGRESS_EVERY = 32
-"""Iterations between two residuals that are shown."""
+"""Iterations between two residuals that the progress bar shows."""
 
 
 def together(A: Any, work: Callable[[], Any], alike: Callable[[Any], dict[str, Any]]) -> Any:
-    """Do some work and return its result; where A lies on several ranks, all must succeed first.
+    """Do some work and return its result; if A lies on several ranks, all of them must succeed first.
 
-    `alike` says of the result what must be equal on all ranks.
+    `alike` returns the properties of the result that must be equal on all ranks.
     """
     agree = getattr(A, "agree", None)
     return work() if agree is None else agree(work, alike)
 
 
 def leave_together(function: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that ranks call together, and all leave where one fails, for a wrong name even.
+    """Return a function that ranks call together: if it fails on one, even for a wrong name, all leave it.
 
-    Its first argument has a context `call` where it lies on several ranks; see `Communicator.call`.
+    Its first argument has a context `call` if it lies on several ranks; see `Communicator.call`.
     """
     first = next(iter(inspect.signature(function).parameters))
 
@@ -63,10 +63,10 @@ def leave_together(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def one_call(*, ranks: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator of methods: it times them, and warns if M is of older values of A.
+    """Return a decorator of methods: it times them, and warns if M was made from older values of A.
 
-    A method raises TypeError for an A over several ranks unless `ranks` is true, and for an argument `tol`,
-    which SciPy's solvers once had.
+    A decorated method raises TypeError for an A over several ranks unless `ranks` is true, and for an
+    argument `tol`, which SciPy's solvers once had.
     """
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
@@ -95,7 +95,7 @@ def one_call(*, ranks: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 @dataclass
 class Limits:
-    """When a solve ends, and who sees it on the way."""
+    """When a solve ends, and the callback and the progress bar that follow it."""
 
     rtol: float
     atol: float
@@ -115,14 +115,14 @@ def make_limits(
     progress: bool,
     usual: int = 10,
 ) -> Limits:
-    """Check the arguments that say when to stop; where A lies on several ranks, on all of them.
+    """Check the arguments that say when to stop; if A lies on several ranks, on all of them.
 
-    Without `maxiter` it is `usual` times the larger size of A.
+    If `maxiter` is None, `usual` times the larger size of A stands for it.
 
     Raises
     ------
     TypeError, ValueError
-        On all ranks the same.
+        If an argument is of the wrong kind or value; all ranks raise the same.
     """
 
     def make() -> Limits:
@@ -138,7 +138,7 @@ def make_limits(
             raise TypeError(f"callback is {_check.kind_of(callback)}; a function of x is needed")
         most = usual * max((1, *getattr(A, "shape", ()))) if maxiter is None else int(maxiter)
         every = int(check_every or (PROGRESS_EVERY if progress and callback is None else 1))
-        return Limits(float(rtol), float(atol), most, every, callback, _bar() if progress else None)
+        return Limits(float(rtol), float(atol), most, every, callback, _make_bar() if progress else None)
 
     def alike(limits: Limits) -> dict[str, Any]:
         seen = {"callback": callback is not None, "progress": bool(progress)}
@@ -149,7 +149,7 @@ def make_limits(
     return limits
 
 
-def _bar() -> tqdm:
+def _make_bar() -> tqdm:
     try:
         from tqdm import tqdm
     except ImportError as error:
@@ -160,13 +160,13 @@ def _bar() -> tqdm:
 def place_and_type(A: Matrix, b: ArrayLike | None, M: Matrix | None = None) -> tuple[str, np.dtype[Any]]:
     """Return the device of a system and the type of its vectors.
 
-    float32 if A and b are of single or half precision, else float64; the complex type of the same precision
-    if A, b or M is complex.
+    The type is float32 if A and b are of single or half precision, else float64; or the complex type of the
+    same precision if A, b or M is complex.
 
     Raises
     ------
     TypeError
-        If a type is none of numbers.
+        If A or b has a dtype that is not of numbers.
     """
     device = device_of(A) or device_of(b) or "cpu"
     kinds = {"A": _type_of(A), "b": _type_of(0.0 if b is None else b)}
@@ -180,29 +180,29 @@ def place_and_type(A: Matrix, b: ArrayLike | None, M: Matrix | None = None) -> t
 
 
 def space_for(device: str, dtype: np.dtype[Any]) -> Space:
-    """Return the space of a device, `cpu` or `cuda:N`, for vectors of float32 or float64."""
+    """Return the space of a device, `cpu` or `cuda:N`, for vectors of a real or complex type."""
     made: Space = load(MODULES[device.partition(":")[0]]).make_space(device, dtype)
     return made
 
 
 def space_of(A: Matrix, device: str, dtype: np.dtype[Any]) -> Space:
-    """Return the space of the vectors of a system: a matrix on several ranks has one of its own."""
+    """Return the space of a system's vectors; a matrix on several ranks brings its own."""
     own: Callable[[np.dtype[Any]], Space] | None = getattr(A, "solver_space", None)
     return space_for(device, dtype) if own is None else own(dtype)
 
 
 def any_complex(*given: object) -> bool:
-    """Return True if any of these matrices and vectors, or lists of numbers, is complex; None is not."""
+    """Return True if any of these matrices, vectors or lists of numbers is complex; None counts as real."""
     return any(_type_of(one).kind == "c" for one in given)
 
 
 def _type_of(array: object) -> np.dtype[Any]:
-    """Return the type of an array's numbers, or of a list's; of what does not say float64.
+    """Return the type of the numbers of an array or a list; float64 for an object without a dtype.
 
     Raises
     ------
     TypeError
-        If it is a type of another library than NumPy and CuPy.
+        If the dtype is of another library than NumPy and CuPy.
     """
     if isinstance(array, (list, tuple)):
         return np.asarray(array).dtype
@@ -219,6 +219,7 @@ def check_square(A: Matrix, M: Matrix | None) -> None:
     Raises
     ------
     TypeError, ValueError
+        If A or M is no matrix or operator, A is not square, or M has another shape.
     """
     shape = getattr(A, "shape", None)
     if shape is None or len(shape) != 2:
@@ -245,12 +246,12 @@ def check_square(A: Matrix, M: Matrix | None) -> None:
 
 
 def vector(name: str, array: Any, size: int, what: str = "rows", into: np.dtype[Any] | None = None) -> Array:
-    """Return b or x0 as a flat array, a list as a NumPy array; `into` is a type that shall hold its numbers.
+    """Return b or x0 as a flat array, a list as a NumPy array; `into` is the type of the system's vectors.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no vector of so many numbers, or has complex ones and the type is real.
+        If it is no vector of `size` numbers, or if it is complex and `into` is real.
     """
     given: Array = array if on_gpu(array) else take(name, array)
     if given.dtype.kind == "c" and into is not None and into.kind != "c":
@@ -261,12 +262,12 @@ def vector(name: str, array: Any, size: int, what: str = "rows", into: np.dtype[
 
 
 def vectors_of(name: str, array: Any, size: int) -> Array:
-    """Return several vectors, the columns of an array, as `vector` returns one.
+    """Return an array whose columns are vectors; a list as a NumPy array.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no array of numbers of so many rows.
+        If it is no two-dimensional array of numbers with `size` rows.
     """
     given: Array = array if on_gpu(array) else take(name, array)
     if given.ndim != 2 or given.shape[0] != size:

@@ -1,8 +1,9 @@
-"""How an iteration is driven to a true answer, whatever it solves.
+"""Drive an iteration until its true residual is small, whatever it solves.
 
-A method updates its residual by a recurrence, which drifts away from the true residual by rounding. So when
-the carried one is small enough the true one is computed, and that alone counts. Where it is not small enough
-yet, the method starts again from the x that it has; where starting again no longer helps, the reason says so.
+A method updates its residual by a recurrence, and rounding lets this residual drift away from the true one.
+So when the updated residual is small enough, the true one is computed, and it alone counts. If it is not yet
+small enough, the method starts again from the x that it has. If starting again no longer helps, the solve
+ends, and its reason says so.
 """
 
 from __future__ import annotations
@@ -19,44 +20,44 @@ from dasp.solvers.space import Loop, Report, Space
 from dasp.solvers.stats import Stats
 
 GAIN = 0.5
-"""The norm of the residual must fall to this times its value at a start for another start to be worth it."""
+"""Another start is worth it only if the last one lowered the norm of the residual to this times its value."""
 
 MARGIN = 0.25
-"""The factor on the square that is wanted, for a method that starts again: it drifted once already."""
+"""The factor on the wanted square of the norm when a method starts again: it drifted once already."""
 
 BREAKDOWN, STAGNATION = -1, -2
-"""`Stats.info` where a method cannot go on; and where x does not get better by starting again."""
+"""`Stats.info` if a method cannot go on, and if starting again does not improve x."""
 
 BEYOND = "x holds numbers too large or too small for its type; multiply b by another power of two"
-"""The reason where the residual was small before x was brought to the size of b."""
+"""The reason if the residual is small for the scaled problem, but not for the caller's."""
 
 HIDDEN = "x holds NaN or infinity where A has no entries: x0 or M gave it"
-"""The reason where the residual is small and x is no solution."""
+"""The reason if the residual is small although x holds NaN or infinity."""
 
 DIVERGED = 1e4
 """A method has diverged if its residual grew to this times the first one before numbers overflowed."""
 
 
 class Solve:
-    """One solve: its iteration, and how the scalars of the iteration tell an answer.
+    """One solve: an iteration, and the rules that tell from its scalars whether x is an answer.
 
     Attributes
     ----------
     loop : Loop
-        A report of it holds `code`, and after a finish `true`, which is finite if the true residual is.
+        Its reports hold `code`, and after a finish `true`, which is finite if the true residual is.
     space : Space
     from_zero : bool
         True if x is zero at first.
     words : mapping of int to str
-        Why the method cannot go on, by its own codes.
+        Why the method cannot go on, for each of its own codes.
     restarts : frozenset of int
         The codes after which another start may help.
     factor : float
-        Norms in here are those of the caller's problem, times this.
+        Norms in a solve are those of the caller's problem times this.
     rescaled : bool
         True if the problem was multiplied by powers of two.
     noun, no_start : str
-        The name of the residual, and the reason where the first one is no number.
+        The name of the residual, and the reason if the first one is not finite.
     """
 
     loop: Loop
@@ -70,7 +71,7 @@ class Solve:
     no_start = "b, x0 or A x0 holds NaN or infinity"
 
     def copy_x(self) -> Array:
-        """Return a copy of x for the caller's problem; infinity where it is too large for its type."""
+        """Return a copy of x for the caller's problem; elements too large for its type are infinite."""
         raise NotImplementedError
 
     def is_zero(self, s: Mapping[str, float]) -> bool:
@@ -78,13 +79,13 @@ class Solve:
         return s["bb"] == 0
 
     def clear_x(self) -> None:
-        """Set x to zero, which solves for a right-hand side of zeros."""
+        """Set x to zero, the solution for a right-hand side of zeros."""
         raise NotImplementedError
 
     def rescale(self) -> bool:
-        """Multiply the problem by powers of two so that squares of norms are numbers.
+        """Multiply the problem by powers of two so that no square of a norm overflows or underflows.
 
-        Return True if another start may help. Called where the first start lost a square.
+        Return True if another start may help. Called if the first start lost a square.
         """
         return False
 
@@ -97,33 +98,33 @@ class Solve:
         return math.sqrt(s["true"]) if s["true"] >= 0 else math.nan
 
     def relative(self, s: Mapping[str, float]) -> float:
-        """Return the norm of the true residual over that of b, NaN if that is no divisor."""
+        """Return the norm of the true residual over norm(b); NaN if norm(b)^2 is 0 or not finite."""
         return self.norm(s) / math.sqrt(s["bb"]) if 0 < s["bb"] < math.inf else math.nan
 
     def describe(self, s: Mapping[str, float]) -> str:
-        """Return the norm of the true residual in words, and its share of that of b."""
+        """Return a text with the norm of the true residual, and its ratio to norm(b)."""
         share = self.relative(s)
         text = f"{self.noun} is {self.norm(s) / self.factor:.3g}"
         return f"{text}, {share:.2g} of norm(b)" if share >= 0 else text
 
     def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
-        """Return why x is an answer, or None if it is none."""
+        """Return why x is an answer, or None if it is not one."""
         raise NotImplementedError
 
     def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
-        """Return why an x with a small residual is no answer, or None."""
+        """Return why an x with a small residual is no answer, or None if it is one."""
         raise NotImplementedError
 
     def may_improve(self, code: int, *, gained: bool, first: bool) -> bool:
         """Return True if another start may help.
 
-        `gained` says that the last start lowered the residual by `GAIN`, `first` that it was the first.
+        `gained` is True if the last start lowered the residual by `GAIN`, `first` if it was the first one.
         """
         return gained and (code == CLAIMED or code in self.restarts)
 
 
 def answer(solve: Solve, limits: Limits, b: ArrayLike) -> tuple[Array, Stats]:
-    """Drive a solve to its end; return x where b is, on the host for NumPy arrays and lists, and a report."""
+    """Drive a solve to its end; return x, on the host if b is a NumPy array or a list, and the statistics."""
     stats = drive(solve, limits)
     x = solve.copy_x()
     if limits.bar is not None:
@@ -134,7 +135,7 @@ def answer(solve: Solve, limits: Limits, b: ArrayLike) -> tuple[Array, Stats]:
 
 @np.errstate(all="ignore")
 def drive(solve: Solve, limits: Limits) -> Stats:
-    """Iterate, start again where that helps, and say how it ended."""
+    """Iterate, start again where that helps, and return how the solve ended."""
     residuals: list[float] = []
     made, name, first = 0, "zero" if solve.from_zero else "x", True
     while True:
@@ -174,7 +175,7 @@ def drive(solve: Solve, limits: Limits) -> Stats:
 
 
 def iterate(solve: Solve, limits: Limits, made: int, residuals: list[float]) -> tuple[Report, int]:
-    """Advance in blocks as long as callbacks want them; return the last report and the iterations."""
+    """Advance, in blocks if a callback or a bar follows; return the last report and the iterations made."""
     left, count, factor = limits.maxiter - made, 0, solve.factor
     whole = limits.callback is None and limits.bar is None
     report = solve.loop.advance(left if whole else 0, finish=whole)

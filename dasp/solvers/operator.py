@@ -14,18 +14,18 @@ from dasp.runtime.types import Array
 
 
 class Matrix(Protocol):
-    """Anything that a caller gives a solver to multiply by: a matrix or linear operator, with a dtype too."""
+    """A matrix or linear operator that a caller gives a solver to multiply by; it has a dtype, too."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(m, n)."""
+        """The sizes (m, n)."""
 
     def __matmul__(self, x: Any, /) -> Any:
         """Return the product with x."""
 
 
 class DeviceOperator:
-    """A matrix, or another object with a product, on one device. A subclass has `multiply` at least.
+    """A matrix, or another object with a product, on one device. A subclass defines `multiply` at least.
 
     Attributes
     ----------
@@ -36,10 +36,9 @@ class DeviceOperator:
     captures : bool
         True if `multiply` can be captured in a CUDA graph: it allocates nothing and never waits.
     costly : bool
-        True if it takes as long as several products with a matrix.
+        True if `multiply` takes as long as several products with a matrix.
     diagonal : array or None
-        Its diagonal where it has no other entries: then a pass over vectors that is made anyway can multiply
-        by it.
+        The diagonal of an operator that has no other entries: a pass that is made anyway can multiply by it.
     """
 
     captures = False
@@ -64,15 +63,15 @@ class DeviceOperator:
     def prepare_with_dot(
         self, x: Array, y: Array, w: Array, *, square: bool = False
     ) -> tuple[Callable[[], None], Array] | None:
-        """Return a function that also leaves sums, and the sums, which make up w'y; None if there is none.
+        """Return a function that also leaves partial sums of w'y, and these sums; None if that is impossible.
 
-        With `square` the first half of them do, and the other makes up y'y.
+        With `square`, the first half of the sums adds up to w'y, and the second half to y'y.
         """
         return None
 
 
 def product_of(A: Any) -> Any:
-    """Return the product of an SpMatrix, which prepares launches for solvers; of others A itself."""
+    """Return the product of an SpMatrix, which prepares launches for solvers; for any other A, return A."""
     return getattr(A, "__dasp_product__", A)
 
 
@@ -90,13 +89,13 @@ def multiply_by_column(multiply: Callable[[Array, Array], object], X: Array, Y: 
 
 
 class _Planned(DeviceOperator):
-    """An operator with `matvec(x, out=y)`: a planned matrix, a preconditioner of ours."""
+    """An operator with `matvec(x, out=y)`: a planned matrix, or a preconditioner of this package."""
 
     captures = True
 
     def __init__(self, A: Any, device: str) -> None:
         super().__init__(_shape(A), device)
-        self._A = A  # perhaps a weak proxy: a method of A that is kept would hold A
+        self._A = A  # perhaps a weak proxy: to keep a bound method of A would keep A alive
         self.costly = bool(getattr(A, "costly", False))
         self.diagonal = getattr(A, "diagonal_of_inverse", None)
 
@@ -126,7 +125,7 @@ class _Plain(DeviceOperator):
 
     def __init__(self, A: Any, device: str, name: str) -> None:
         super().__init__(_shape(A), device)
-        # Of NumPy's class of matrices a product with a vector is a matrix again.
+        # The product of a numpy.matrix and a vector is a numpy.matrix again.
         self._A, self._name = np.asarray(A) if isinstance(A, np.matrix) else A, name
 
     def multiply(self, x: Array, y: Array) -> None:
@@ -162,7 +161,7 @@ def _set(y: Array, product: Array, name: str) -> None:
     Raises
     ------
     TypeError
-        If the product is complex and the vector is not: what made it says that it is real.
+        If the product is complex and the vector is not: the operator has a real dtype.
     """
     if product.dtype.kind == "c" and y.dtype.kind != "c":
         raise TypeError(f"{name} @ x has dtype {product.dtype} for a real x; {name}.dtype must say so")
@@ -170,7 +169,7 @@ def _set(y: Array, product: Array, name: str) -> None:
 
 
 class FunctionOperator(DeviceOperator):
-    """An operator of a shape that is a function: it takes x, and y to set."""
+    """An operator that calls a function: it takes x, and y to set."""
 
     def __init__(self, shape: tuple[int, int], device: str, function: Callable[[Array, Array], None]) -> None:
         super().__init__(shape, device)
@@ -182,7 +181,8 @@ class FunctionOperator(DeviceOperator):
 
 
 def scale_by_power(operator: DeviceOperator, power: int) -> DeviceOperator:
-    """Return 2^power times an operator: half of the power before the product, so that neither is lost."""
+    """Return 2^power times an operator: half of the power multiplies x, and the rest y, so that no factor
+    overflows."""
     before, after = math.ldexp(1.0, power // 2), math.ldexp(1.0, power - power // 2)
 
     def multiply(x: Array, y: Array) -> None:
@@ -211,7 +211,7 @@ def damp_by(
 
 
 def _conjugate(transposed: DeviceOperator) -> DeviceOperator:
-    """Return the adjoint of a complex matrix that has `T` alone: no copy of its values is made."""
+    """Return the adjoint of a complex matrix, given its transpose, without a copy of its values."""
 
     def multiply(x: Array, y: Array) -> None:
         transposed.multiply(x.conj(), y)
@@ -221,7 +221,7 @@ def _conjugate(transposed: DeviceOperator) -> DeviceOperator:
 
 
 def _shape(A: Any) -> tuple[int, int]:
-    """Return the shape here: on several ranks, that of this rank's parts of vectors."""
+    """Return the shape; on several ranks, the sizes of this rank's parts of y and x."""
     m, n = getattr(A, "local_shape", A.shape)
     return int(m), int(n)
 
@@ -234,9 +234,9 @@ def as_operator(A: Any, device: str, name: str = "A") -> DeviceOperator:
     A : SpMatrix, matrix or linear operator
         With a shape of two sizes, and `@`.
     device : str
-        Where the vectors are.
+        The device of the vectors.
     name : str
-        Of the argument, for errors.
+        The name of the argument, for errors.
 
     Raises
     ------
@@ -254,7 +254,7 @@ def as_operator(A: Any, device: str, name: str = "A") -> DeviceOperator:
 
 
 def adjoint_of(A: Any, device: str) -> DeviceOperator:
-    """Return the conjugate transpose of A as a `DeviceOperator`; of a real A that is the transpose.
+    """Return the conjugate transpose of A as a `DeviceOperator`; for a real A that is the transpose.
 
     Raises
     ------
@@ -279,15 +279,14 @@ def adjoint_of(A: Any, device: str) -> DeviceOperator:
 
 
 def kept_adjoint(A: Any) -> Any:
-    """Return the matrix that `adjoint_of` multiplies by where A keeps it and says when it is another; else
-    None."""
+    """Return the adjoint that A keeps, the same object as long as it is valid; None if A keeps none."""
     if not is_lasting(A):
         return None
     return A.H if np.dtype(A.dtype).kind == "c" else A.T
 
 
 def writes_into(A: object) -> bool:
-    """Return True if A is of this package: it has `matvec(x, out=y)`, and products that can be captured."""
+    """Return True if A is of this package: it has `matvec(x, out=y)`, which can be captured."""
     return bool(getattr(A, "takes_out", False))
 
 

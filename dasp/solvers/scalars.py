@@ -13,33 +13,34 @@ from typing import Any
 import numpy as np
 
 RUNNING, CLAIMED, LIMIT, NOT_FINITE, NOTHING = range(5)
-"""Why an iteration stopped: it did not; the residual that it carries along is small enough; so many
-iterations were made; a number is NaN or infinite; b is zero. A method's own codes start at `OWN`."""
+"""Why an iteration stopped: it did not; the residual that it updates is small enough; the allowed iterations
+were made; a number is NaN or infinite; a first square is 0 or lost. A method's own codes start at `OWN`."""
 
 OWN = 8
 
 FINITE = 1e308
-"""An upper bound on the square of a norm."""
+"""A square of a norm is finite if it is below this."""
 
 Scalar = Any
 """numpy.float64 or Traced, numpy.complex128 or TracedComplex."""
 
 IMAGINARY = ".imag"
-"""The ending of the name of a complex number's imaginary part, where only real ones are kept."""
+"""The suffix of an imaginary part's name, where a complex scalar is kept as two real ones."""
 
 
 class Traced:
-    """A number that exists on the GPU only: an expression in C, and what it is made of.
+    """A number that exists on the GPU only: an expression in C, and the scalars in it.
 
     Parameters
     ----------
     numbers : iterator of int
-        Numbers the scalars of a trace.
+        The source of numbers for the scalars of a trace.
     text : str
-        In C, with `{0}`, `{1}` for the names of `parts`.
+        The expression in C, with `{0}`, `{1}` for the names of `parts`.
     parts : tuple of Traced
+        The scalars in the expression.
     stage : int
-        Passes that must have been made before it is known, besides those that its parts need.
+        Passes that must be made before the number is known, if its parts do not need more.
     """
 
     def __init__(
@@ -51,17 +52,17 @@ class Traced:
 
     @property
     def name(self) -> str:
-        """The name in a kernel."""
+        """The name of the scalar in a kernel."""
         return f"t{self.number}"
 
     @property
     def real(self) -> Traced:
-        """Itself."""
+        """The scalar itself, which is real."""
         return self
 
     @property
     def imag(self) -> float:
-        """None."""
+        """Zero."""
         return 0.0
 
     def _of(self, text: str, *others: Scalar) -> Traced:
@@ -149,7 +150,7 @@ class TracedComplex:
     def __truediv__(self, other: Scalar) -> TracedComplex:
         if not isinstance(other, TracedComplex):
             return TracedComplex(self.real / other, self.imag / other)
-        # By the larger part first: the square of the divisor's size need not be a number.
+        # Divide by the larger part first: the square of the divisor's absolute value may overflow.
         wide, high = abs(other.real), abs(other.imag)
         larger = where(wide > high, wide, high)
         a, b = self.real / larger, self.imag / larger
@@ -159,7 +160,7 @@ class TracedComplex:
 
 
 def split(state: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return scalars with each traced complex one as two real ones."""
+    """Return the scalars, each traced complex one as two real ones."""
     parts: dict[str, Scalar] = {}
     for name, value in state.items():
         parts[name] = value.real if isinstance(value, TracedComplex) else value
@@ -168,8 +169,8 @@ def split(state: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return parts
 
 
-def joined(parts: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the scalars that were `split`."""
+def join(parts: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the scalars that `split` took apart."""
     return {
         name: TracedComplex(value, parts[name + IMAGINARY]) if name + IMAGINARY in parts else value
         for name, value in parts.items()
@@ -212,14 +213,14 @@ def hypot(a: Scalar, b: Scalar) -> Scalar:
 def verdict(
     squared: Scalar, limit_squared: Scalar, count: Scalar, most: Scalar, code: Scalar
 ) -> tuple[Scalar, Scalar]:
-    """Return why an iteration stops (`RUNNING` if it goes on) and how many were made with it.
+    """Return why the iterations stop (`RUNNING` if they go on), and their number with this one.
 
     Parameters
     ----------
     squared, limit_squared : scalar
-        Square of the norm of the residual, as the recurrence has it, and of what it must come down to.
+        The square of the residual's norm, as the recurrence gives it, and the square that it must fall to.
     count, most : scalar
-        Iterations before this one, and allowed.
+        The iterations before this one, and the iterations allowed.
     code : scalar
         The method's own reason to stop, or `RUNNING`.
     """

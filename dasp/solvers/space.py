@@ -10,9 +10,10 @@ Updates happen one after the other, element by element, so that a later one sees
 A term is a vector, perhaps with a sign and a coefficient before it; `d*r` is the vector of the products d_i
 r_i.
 
-A space of complex vectors is a real one of twice the length, too: `r z` is the real part of the inner product
-of r and z, which makes methods that need no more those for Hermitian matrices. Where all of it is wanted, it
-is written `r'z`: the sum over conj(r_i) z_i, a complex number. Coefficients may be complex there.
+A space of complex vectors is also a real one of twice the length: `r z` is the real part of the inner product
+of r and z. A method for symmetric matrices that needs no more takes Hermitian ones as well. The whole inner
+product is written `r'z`: the sum over conj(r_i) z_i, a complex number. Coefficients of complex vectors may be
+complex.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from dasp.solvers.scalars import Scalar
 
 @dataclass(frozen=True)
 class Term:
-    """A term of a sum: sign times coefficient (1 if it has no name) times vector, times another
-    elementwise."""
+    """A term of a sum: sign times coefficient (None stands for 1) times vector, and elementwise times the
+    vector `times` unless that is None."""
 
     sign: float
     coefficient: str | None
@@ -42,7 +43,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Update:
-    """A vector and the sum that it is set to; a term that is the vector itself comes first."""
+    """A vector and the sum that it is set to; a term in the vector itself comes first."""
 
     out: str
     terms: tuple[Term, ...]
@@ -50,12 +51,12 @@ class Update:
 
 @cache
 def parse_update(text: str) -> Update:
-    """Read an update such as "x = x + alpha p - beta q" or "z = d*r"; "x = 0" clears.
+    """Parse an update such as "x = x + alpha p - beta q" or "z = d*r"; "x = 0" clears x.
 
     Raises
     ------
     ValueError
-        If the text is none.
+        If the text is no update.
     """
     out, equals, right = (part.strip() for part in text.partition("="))
     if not equals or not out.isidentifier():
@@ -68,7 +69,7 @@ def parse_update(text: str) -> Update:
             pending.append(word)
             continue
         if pending and pending != ["0"]:
-            terms.append(_term(text, sign, pending))
+            terms.append(_parse_term(text, sign, pending))
         pending, sign = [], 1.0 if word == "+" else -1.0
     own = [term for term in terms if term.vector == out and term.times is None]
     others = [term for term in terms if term not in own]
@@ -79,7 +80,7 @@ def parse_update(text: str) -> Update:
     return Update(out, (*own, *others))
 
 
-def _term(text: str, sign: float, words: list[str]) -> Term:
+def _parse_term(text: str, sign: float, words: list[str]) -> Term:
     vector, star, times = words[-1].partition("*")
     if len(words) > 2 or not all(
         word.isidentifier() for word in [*words[:-1], vector, *([times] * bool(star))]
@@ -89,7 +90,7 @@ def _term(text: str, sign: float, words: list[str]) -> Term:
 
 
 class Dot(NamedTuple):
-    """A dot product of two vectors, of complex ones the real part; or if `whole` of x'y, a complex number."""
+    """A dot product x y of two vectors: for complex ones its real part, or if `whole` the complex x'y."""
 
     first: str
     second: str
@@ -98,7 +99,7 @@ class Dot(NamedTuple):
 
 @cache
 def parse_dot(text: str) -> Dot:
-    """Read a dot product, such as "r z" or "r'z"."""
+    """Parse a dot product, such as "r z" or "r'z"."""
     first, second = text.replace("'", " ").split()
     return Dot(first, second, "'" in text)
 
@@ -111,21 +112,20 @@ class Fused(Protocol):
 
 
 class Vectors(Protocol):
-    """Vectors of n numbers, in one block, by name."""
+    """Named vectors of n numbers in one block."""
 
     n: int
     nbytes: int
 
     def __getitem__(self, name: str) -> Array:
-        """Return a vector; what is written to it is seen."""
+        """Return a vector itself, not a copy."""
 
     def bind(self, name: str, array: Array) -> bool:
-        """Let another array be a vector in all programs prepared from now on; return whether that is
-        possible."""
+        """Let an array stand for a vector in all programs prepared from now on; return False if it cannot."""
 
     def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
-        """Prepare a pass; each of `dots` is two names, as "r z" or "r'z". Nothing else is allocated when it
-        is made."""
+        """Prepare a pass; each of `dots` is two names, as "r z" or "r'z". To make the pass allocates no
+        vectors."""
 
 
 State = dict[str, Scalar]
@@ -143,13 +143,14 @@ class Report:
 
 
 class Loop(Protocol):
-    """An iteration that is made again and again, until there is a verdict."""
+    """An iteration that is repeated until there is a verdict."""
 
     def start(self, name: str, given: Mapping[str, float]) -> None:
-        """Begin anew, as one of the starts does."""
+        """Begin anew with the start of this name, which takes the scalars in `given`."""
 
     def advance(self, most: int, *, finish: bool) -> Report:
-        """Iterate until there is a verdict, `most` times at most; then finish, if that is asked for."""
+        """Iterate until there is a verdict, `most` times at most; then compute the scalars of the end if
+        `finish`."""
 
 
 class Space(Protocol):
@@ -186,24 +187,26 @@ class Space(Protocol):
         Parameters
         ----------
         starts : mapping of str to callable
-            Each takes what `Loop.start` was given and returns the first scalars: `rr` and `goal`, the squares
-            of the residual's norm and of what it must come down to; `code`, if there is a reason to stop;
-            and the method's own.
+            Each takes the scalars given to `Loop.start` and returns the first scalars: `rr`, the square of
+            the residual's norm; `goal`, the square that it must fall to; `code`, if there is a reason to
+            stop; and the method's own.
         iterate : callable
-            Takes the number of the phase, which goes round from 0 to `period` - 1, and the scalars, and
-            returns those that change. On a GPU it runs once for each phase, when the loop is prepared; there
-            it may give `judge`, the square of the residual before it, instead of `rr`, the one after it.
+            Takes the phase, which cycles through 0 to `period` - 1, and the scalars, and returns those that
+            change. On a GPU it runs once for each phase, when the loop is prepared. There it may also return
+            `judge`, the square before the iteration: the verdict is then on this and not on `rr`, the one
+            after it.
         finish : callable
             Returns further scalars at the end.
         period : int
             1 or 2.
         leaving : tuple of str
-            Scalars that a start and an iteration return which are just the dot products of their last pass,
-            in their order.
+            Scalars that a start and an iteration return and that are exactly the dot products of their last
+            pass, in its order.
         """
 
     def program(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Prepare passes and products whose coefficients are constants, to be made again and again."""
+        """Return a function that repeats the passes and products of another, whose coefficients are
+        constants."""
 
     def eager(self, vectors: Any, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
         """Prepare a pass that is made when it is called, outside of loops and programs."""
@@ -215,7 +218,7 @@ class Space(Protocol):
         """Return a Krylov basis that lies in consecutive vectors."""
 
     def asarray(self, array: Array) -> Array:
-        """Return an array of the space's type where the space is, itself if it is there already."""
+        """Return an array in the space's type and on its device; the array itself if it is that already."""
 
     def download(self, array: Array) -> Vector:
         """Return a copy on the host."""
@@ -224,7 +227,7 @@ class Space(Protocol):
         """Return the largest absolute value of a vector, 0 if it has no elements."""
 
     def set_product(self, out: Array, X: Array, C: np.ndarray[Any, Any], plus: Array | None = None) -> None:
-        """Set a block to X C, or to X C + `plus`, for a small matrix C of the host.
+        """Set a block to X C, or to X C + `plus`, for a small matrix C on the host.
 
         A block is an array of n rows in C order, or some columns of one. `out` may be X, some columns of X,
         or `plus`.
@@ -241,7 +244,7 @@ class Triangle:
     data : numpy.ndarray
     inverse : numpy.ndarray, shape (n,)
     rows : numpy.ndarray of int32, shape (n,)
-        Each needs, in a solve, rows of earlier levels alone.
+        The rows level by level: in a solve each needs rows of earlier levels alone.
     cuts : numpy.ndarray, shape (levels + 1,)
         Where each level begins in `rows`.
     """
@@ -261,7 +264,7 @@ class TriangularSolve(Protocol):
         """Set x to the solution for b."""
 
     def load(self, data: Vector, inverse: Vector) -> None:
-        """Take other values of the same pattern, in place."""
+        """Load other values of the same pattern, in place."""
 
 
 class Arnoldi(Protocol):
@@ -270,22 +273,22 @@ class Arnoldi(Protocol):
     Attributes
     ----------
     ahead : int
-        Steps that are made before the host asks what came out.
+        Steps that are made before the host reads their residuals.
     """
 
     ahead: int
 
     def begin(self, norm: float) -> None:
-        """Begin with r, whose norm this is, for the first vector."""
+        """Make the first vector from r, which has this norm."""
 
     def extend(self, k: int) -> None:
         """Make vector k + 1 orthogonal to those before it."""
 
     def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[[int, int], None]:
-        """Return a function that makes steps `first` to `last`, each a product and `extend`."""
+        """Return a function that makes steps `first` to `last` - 1, each a product and `extend`."""
 
     def residuals(self, first: int, last: int) -> list[tuple[float, bool]]:
-        """Return the norm of the residual after each of these steps, and whether it left nothing."""
+        """Return for each of these steps the residual's norm, and whether no new direction was left."""
 
     def correct(self, count: int, target: str) -> None:
-        """Add the correction of the first `count` steps to another vector, x or q."""
+        """Add the correction of the first `count` steps to vector `target`, x or q."""

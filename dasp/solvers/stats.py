@@ -1,4 +1,4 @@
-"""The report of a solver, beside x."""
+"""The statistics that a solver returns with x."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class Stats:
     Attributes
     ----------
     converged : bool
-        True if the true residual is small enough; it was computed from x, not carried along.
+        True if the residual that was computed from x at the end is small enough.
     iterations : int
-        Those made, over all restarts.
+        Iterations made, over all restarts.
     residuals : list of float
-        The residual's norm at the start, and at each check as the method carries it along.
+        The norm of the residual at the start, and at each check as the method updates it.
     residual : float
-        The norm of b - A x for the x returned, computed from it.
+        The norm of b - A x, computed from the x that is returned.
     reason : str
-        In words why the method stopped.
+        Why the method stopped, in words.
     seconds : float
-        From the call to the return.
+        The time from the call to the return.
     info : int
-        SciPy's: 0 if converged, the iterations if they were used up, negative if the method cannot go on.
+        As in SciPy: 0 if converged, the iterations if they were used up, negative if the method cannot go on.
     choice : str
         The choice of `dasp.solve`, and why; empty for other solvers.
     relative : float
-        `residual` over norm(b); of `block_cg` the largest over the columns, of `lobpcg` the largest residual
-        over the estimate of norm(A). NaN where that is 0 or unknown.
+        `residual` over norm(b); for `block_cg` the largest over the columns, for `lobpcg` the largest
+        residual over the estimate of norm(A). NaN if the divisor is 0 or unknown.
     """
 
     converged: bool
@@ -93,11 +93,11 @@ class Stats:
         return axes
 
     def timed(self, seconds: float) -> Stats:
-        """Return it with the time that was needed."""
+        """Return these statistics with another time."""
         return replace(self, seconds=seconds)
 
     def after(self, before: Stats) -> Stats:
-        """Return the two in one, where this solve went on from the x of another."""
+        """Return the statistics of both solves, where this one went on from the x of the one before."""
         return replace(
             self,
             iterations=before.iterations + self.iterations,

@@ -1,4 +1,4 @@
-"""Square systems A x = b, and their solves by any method that carries a residual along."""
+"""Square systems A x = b, and their solves by any method that updates a residual."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from dasp.solvers.stats import Stats
 from dasp.solvers.workspace import Workspace, workspace_for
 
 SQUARES = (1e-200, 1e200)
-"""Between these the square of a norm loses nothing; a b beyond them is scaled by a power of two."""
+"""A square of a norm between these loses nothing; if that of b is not, b is scaled by a power of two."""
 
 COMPLEX_SQUARES = (1e-140, 1e140)
-"""The same where quotients of complex numbers take squares of squares."""
+"""The same for complex numbers, whose quotients take squares of squares."""
 
 
 class Method:
-    """A method that carries a residual along, one iteration like the other.
+    """A method that updates a residual in iterations that are all alike.
 
     Attributes
     ----------
     period, leaving : int, tuple of str
         See `dasp.solvers.space.Space.loop`.
     words : dict of int to str
-        Why the method cannot go on, by its own codes.
+        Why the method cannot go on, for each of its own codes.
     restarts : frozenset of int
         The codes after which another start may help.
     """
@@ -45,30 +45,30 @@ class Method:
 
     @classmethod
     def names(cls, M: DeviceOperator | None, *options: Any) -> tuple[str, ...]:
-        """Return the vectors that it takes, besides b, x, r, and q, which is free between iterations."""
+        """Return the names of its vectors besides b, x, r, and q, which is free between iterations."""
         raise NotImplementedError
 
     def __init__(self, system: System, *options: Any) -> None:
         """Prepare the passes of an iteration."""
 
     def make_loop(self, system: System) -> Loop:
-        """Return what repeats the iteration: by default the loop of the system's space."""
+        """Return the loop that repeats the iteration: by default that of the system's space."""
         return system.space.loop(
             system.starts, self.iterate, system.find_true_residual, self.period, self.leaving
         )
 
     def start(self, s: State) -> State:
-        """Take r = b - A x and the square of its norm, `rr`; return the first scalars."""
+        """Begin with r = b - A x and the square of its norm, `rr`; return the first scalars."""
         raise NotImplementedError
 
     def iterate(self, phase: int, s: State) -> State:
-        """Make an iteration; return `rr`, `code` where there is a reason to stop, and the scalars that
+        """Make an iteration; return `rr`, `code` if there is a reason to stop, and the scalars that
         change."""
         raise NotImplementedError
 
 
 def first_scalars(given: State, bb: Scalar, rr: Scalar, squares: tuple[float, float]) -> State:
-    """Return the first scalars of any method, by the squares of the norms of b and of the residual."""
+    """Return the first scalars of any method, from the squares of the norms of b and of the residual."""
     relative, absolute = given["rtol"] * given["rtol"] * bb, given["atol"] * given["atol"]
     wanted = where(relative > absolute, relative, absolute)
     return {
@@ -82,13 +82,13 @@ def first_scalars(given: State, bb: Scalar, rr: Scalar, squares: tuple[float, fl
 
 
 def judge_square(square: Scalar, squares: tuple[float, float], code: Scalar) -> Scalar:
-    """Return the code, or why there is nothing to iterate with such a square: it is lost, or no number."""
+    """Return `code` if a square is between `squares`; `NOTHING` if not, and `NOT_FINITE` if it is NaN."""
     lost = where(square >= 0.0, float(NOTHING), float(NOT_FINITE))
     return where(square >= squares[0], where(square <= squares[1], code, lost), lost)
 
 
 class System(Solve):
-    """A x = b for one A, one preconditioner and one method, ready for any b; and the solve of the last one.
+    """A x = b for one A, one preconditioner and one method, ready for any b; also the solve for the last b.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class System(Solve):
     device : str
     method : type of Method
     options
-        Of the method.
+        The options of the method.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class System(Solve):
 
     @property
     def diagonal(self) -> Array | None:
-        """The diagonal of a preconditioner that is one; methods keep a copy in their vector `d`."""
+        """The diagonal of a diagonal preconditioner, else None; methods keep a copy in their vector `d`."""
         return None if self.preconditioner is None else self.preconditioner.diagonal
 
     @property
@@ -144,7 +144,7 @@ class System(Solve):
         return all(one is None or one.captures for one in (self.operator, self.preconditioner))
 
     def take(self, b: Array, x0: Array | None) -> None:
-        """Take a right-hand side, where to start if that is not None, and the values of a diagonal M."""
+        """Copy a right-hand side, an x0 that is not None, and the values of a diagonal M."""
         self.from_zero, self.factor, self.rescaled = x0 is None, 1.0, False
         load(self.vectors["b"], b, self.space)
         if x0 is not None:
@@ -157,7 +157,7 @@ class System(Solve):
         self.space.apply(self.operator, self.vectors[x], self.vectors[y])
 
     def precondition(self, r: str, z: str) -> None:
-        """Set vector z to M times vector r; only where there is a preconditioner."""
+        """Set vector z to M times vector r; M must not be None."""
         assert self.preconditioner is not None
         self.space.apply(self.preconditioner, self.vectors[r], self.vectors[z])
 
@@ -191,7 +191,7 @@ class System(Solve):
         self.vectors["x"][...] = 0
 
     def rescale(self) -> bool:
-        """Multiply b, and x0, by a power of two so that the norm of b can be squared; once."""
+        """Multiply b and x0 by a power of two so that the norm of b can be squared, but only once."""
         if self.rescaled:
             return False
         self.factor = scale_for(self.space.largest(self.vectors["b"]), self.squares)
@@ -208,9 +208,9 @@ class System(Solve):
         return None
 
     def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
-        """Return a reason if x holds NaN that its residual does not show, or not in its type."""
+        """Return a reason if x holds NaN that its residual does not show, or is no answer in its type."""
         M = self.preconditioner
-        # A diagonal M was found to be finite when it was made. To look takes as long as some iterations.
+        # To look takes as long as some iterations. A diagonal M was found to be finite when it was made.
         may_hide = not self.from_zero or (M is not None and self.diagonal is None)
         if may_hide and not (math.isfinite(s.get("xx", math.nan)) or self._is_finite()):
             return HIDDEN
@@ -260,8 +260,9 @@ def take_vectors(
     method: str,
     check: Callable[[], None],
 ) -> tuple[str, np.dtype[Any], Array, Array | None]:
-    """Return the device of a system, the type of its vectors, b and x0; where A lies on several ranks, all
-    must bring the same.
+    """Return the device of a system, the type of its vectors, b and x0, after `check` has passed.
+
+    If A lies on several ranks, they must agree on the type, the method, and the kinds of x0 and M.
 
     Raises
     ------
@@ -286,19 +287,19 @@ def take_vectors(
 
 
 def scale_for(largest: float, squares: tuple[float, float] = SQUARES) -> float:
-    """Return the power of two that brings a largest absolute value to where its square is a number; 1 if it
-    is between `squares`, or is 0 or none."""
+    """Return the power of two that brings a largest absolute value near 1, so that it can be squared; 1 if
+    its square is between `squares`, or if it is 0 or not finite."""
     if not 0 < largest < math.inf or squares[0] <= largest * largest <= squares[1]:
         return 1.0
     return math.ldexp(1.0, max(-1000, min(1000, -math.frexp(largest)[1])))
 
 
 def round_unscaled(x: Array, scale: float) -> None:
-    """Round the numbers of a vector, or let them be infinite, as dividing them by a power of two does."""
+    """Round a scaled vector, perhaps to infinity, as its division by `scale` does: divide, multiply again."""
     x /= scale
     x *= scale
 
 
 def load(target: Array, source: Array | None, space: Space) -> None:
-    """Copy a vector into one of the space, or clear that."""
+    """Copy a vector into one of the space, or clear that one if the source is None."""
     target[...] = 0 if source is None else space.asarray(source)

@@ -16,7 +16,7 @@ KEPT = "_solver_workspace"
 """The attribute of a matrix that holds its workspace between two solves."""
 
 MOST_BYTES, MOST_SYSTEMS = 128 << 20, 8
-"""Bytes of vectors, and systems, of a workspace that a matrix keeps at most."""
+"""The most bytes of vectors, and the most systems, in a workspace that a matrix keeps."""
 
 
 class Prepared(Protocol):
@@ -31,11 +31,11 @@ P = TypeVar("P", bound=Prepared)
 
 
 class Workspace:
-    """The memory of the solves with one matrix: vectors, prepared passes, on a GPU captured graphs.
+    """The memory of the solves with one matrix: vectors, prepared passes, and on a GPU captured graphs.
 
     Pass one as `workspace=` to every solve of a sequence: from the second on nothing is allocated but the x
-    that is returned. It holds on to the matrix and the preconditioner. One solve may use it at a time:
-    another thread, or a callback that solves, is refused it.
+    that is returned. A workspace holds on to the matrix and the preconditioner. One solve may use it at a
+    time: a solve by another thread, or by a callback, raises ValueError.
 
     Examples
     --------
@@ -67,12 +67,12 @@ class Workspace:
 
     @contextmanager
     def reserve(self) -> Iterator[None]:
-        """Reserve the workspace for one solve; of one that fails it keeps nothing.
+        """Reserve the workspace for one solve; if the solve fails, drop all systems.
 
         Raises
         ------
         ValueError
-            If another solve has it.
+            If another solve has reserved it.
         """
         if not self._free.acquire(blocking=False):
             raise ValueError("workspace is in use by another solve; pass one of its own, or none")
@@ -87,7 +87,8 @@ class Workspace:
             self._free.release()
 
     def get(self, key: tuple[object, ...], kept: tuple[object, ...], make: Callable[[], P]) -> P:
-        """Return the system of a key; drop all systems of other objects than `kept`, or of old ones."""
+        """Return the system of a key; first drop those made from objects other than `kept`, or from older
+        generations of them."""
         same = len(kept) == len(self._kept) and all(a is b for a, b in zip(kept, self._kept, strict=True))
         generation = sum(getattr(one, "generation", 0) for one in kept)
         if not same or generation != self._generation:
@@ -105,7 +106,7 @@ class Workspace:
     def _drop(self) -> None:
         """Drop all systems.
 
-        A system refers to itself: Python's collector would find it, but late, and a GPU's memory is dear.
+        A system refers to itself: Python's collector would free it, but late, and a GPU's memory is dear.
         """
         for made in self._made.values():
             vars(made).clear()
@@ -113,12 +114,12 @@ class Workspace:
 
     @property
     def vectors(self) -> int:
-        """The number of vectors of n numbers that it holds (of m, where those are longer)."""
+        """The number of vectors that it holds, those of length m (for least squares) included."""
         return sum(int(made.count) for made in self._made.values())
 
     @property
     def systems(self) -> int:
-        """The number of systems that it is ready for: one for each method, type and so on."""
+        """The number of prepared systems: one for each method, its options, the type and the device."""
         return len(self._made)
 
     @property
@@ -137,19 +138,19 @@ def workspace_for(
     ------
     workspace : Workspace
     own : pair
-        The matrix and the preconditioner, of which systems in the workspace are made. What a matrix keeps
-        holds neither of them, so that their memory is given back when the caller drops them.
+        The matrix and the preconditioner from which systems are made. A workspace that a matrix keeps holds
+        only weak proxies of them, so that their memory is given back when the caller drops them.
 
     Raises
     ------
     TypeError
-        If the caller's is no workspace.
+        If `given` is no workspace.
     ValueError
-        If another solve has it.
+        If another solve has reserved it.
 
     Notes
     -----
-    The matrix's workspace is away from it during a solve, so that other threads make their own; a solve
+    During a solve the matrix does not hold its workspace, so that other threads make their own; a solve
     that fails does not give it back.
     """
     if given is not None and not isinstance(given, Workspace):

@@ -21,7 +21,7 @@ from dasp.solvers.cuda.passes import (
 )
 from dasp.solvers.cuda.trace import CARRIED, COUNT, SLOTS, Multiplication, Slots, Trace, TracedPass
 from dasp.solvers.cuda.vectors import CudaVectors
-from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, joined, split, verdict, where
+from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, join, split, verdict, where
 from dasp.solvers.space import Iterate, Report, Start, State
 
 HISTORY = 2046
@@ -212,7 +212,7 @@ class CudaLoop:
         def function(trace: Trace) -> Outcome:
             state = {name: trace.carried(name) for name in self._carried}
             count, most = trace.carried("count"), trace.carried("most")
-            given = joined({**state, "code": float(RUNNING)})
+            given = join({**state, "code": float(RUNNING)})
             new = {"code": float(RUNNING), **split(iterate(phase, given))}
             own = trace.scalar(new["code"])
             self._lag = int("judge" in new)
