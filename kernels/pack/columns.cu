@@ -11,7 +11,7 @@
 
 constexpr int AT_ONCE = 8;  // columns of a row in a sector of memory
 
-// The first block of deltas of slice s; a warp calls it.
+// The first block of deltas of slice s; every lane of a warp calls this.
 __device__ __forceinline__ unsigned first_block(const uint4* headers, const Count* sizes, long long s)
 {
     const long long other = blockIdx.x * (long long)BLOCK_SLICES + lane_id();

@@ -4,7 +4,7 @@
 //     candidate is the caller's order, which is not stored, else 0.
 // even: 1 if no row of a slice has more than `steps` entries, else 0.
 // before (candidates, tiles, 2): the slices before each tile times 32, plus the entry of the chain; the steps
-//     before it. The passages (candidates, tiles, 32) follow: of a chain through each tile, by its entry.
+//     before it. The passages of chains through each tile (candidates, tiles, 32), by their entry, follow.
 // totals (candidates, NUMBERS), 0 before: get the slices, their steps and their full steps.
 // headers (segments + slices): of each slice first step, first position, 0, and its shape without the width; those of
 //     segments, segment_headers (segments), come first.

@@ -1,7 +1,7 @@
 // Where slices begin. A slice has the fewest lanes to a row with which its longest row ends within `steps`
 // steps, and the next slice begins where it ends, 1 to 32 positions on. So a chain of slices enters each tile
 // of positions at one of its first 32. A tile is a function of this entry, which gives the entry to the next
-// tile, and the slices and steps in between. Functions compose, so tiles are cut in any order; at last one
+// tile, and the slices and steps in between. Functions compose, so tiles are cut in any order, and then one
 // chain is followed through all tiles.
 #pragma once
 

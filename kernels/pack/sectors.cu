@@ -69,7 +69,7 @@ __device__ __forceinline__ long long tile_of(const Count* before, long long tile
     return low;
 }
 
-// A tile in which slices are found, and what its chunks do to a chain of slices.
+// A tile in which slices are found, and the passages of chains of slices through its chunks.
 struct Searched {
     CutTile tile;
     Count through[CUT_WARPS][WARP];

@@ -2,7 +2,7 @@
 //
 // Arrays of slices: see cut.cu, segments.cu and slices.cuh. indices (nnz): columns, rising inside a row.
 // data (nnz): values as bits. order (nnz) or null: the place in data of entry i. table: see coding.cuh.
-// stored (32 steps): codes by slots, 0 in a pad; not read or written where all values are equal.
+// stored (32 steps): codes by slots, 0 in a pad; not read or written if all values are equal.
 // bases (steps): the least column of every step. headers get the width of the deltas from it.
 // sizes (thread blocks + 2), 0 before: the 32-byte blocks of deltas before the slices of each thread block,
 //     then those of all slices; the last one counts the thread blocks that are done.

@@ -19,7 +19,7 @@ constexpr unsigned PLACE = (1u << PLACE_BITS) - 1;
 struct Gone {
     unsigned chunks[CHUNKS], sums[SORT_THREADS / WARP + 1];
 
-    // Those before a row; every thread of the block calls it.
+    // The long rows before a row; every thread of the block calls this.
     __device__ __forceinline__ long long before(long long row, const LengthKeys& keys, const Count* long_tiles)
     {
         const long long whole = row / LONG_TILE;

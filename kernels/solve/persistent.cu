@@ -13,8 +13,7 @@
 // diagonal (n): M is diag(diagonal); not read if DASP_JACOBI is 0.
 // shown (2, stride): the two copies of M w, by rows. kept (4, stride): w, z, s, p by positions, written if a
 //     launch stops at a limit; the older copy in `shown` then becomes r, by positions.
-// nbytes: the dynamic shared memory, more than any block's share. record (SLOTS): scalars for the next
-//     launch.
+// nbytes: of dynamic shared memory, more than any block's share. record (SLOTS): scalars for the next launch.
 // history (most + 1): the square of the residual's norm after each iteration. mailbox (MAILBOX), in the
 //     host's memory: `record`, then the beginning of `history`.
 // messages: see grid.cuh.

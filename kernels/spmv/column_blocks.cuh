@@ -1,7 +1,7 @@
 // A column block: where each lane of a warp reads X and writes Y.
 //
-// LANES lanes, a group, share the COLUMNS columns of a column block: column (i LANES + q) PACK + w is number
-// i PACK + w in lane q of every group, so that a group reads LANES * PACK neighbouring columns at once.
+// LANES lanes, a group, share the COLUMNS columns of a column block: lane q's column i PACK + w is column
+// (i LANES + q) PACK + w of the block, so that a group reads LANES * PACK neighbouring columns at once.
 // slices_columns.cu describes the arrays.
 #pragma once
 

@@ -1,4 +1,4 @@
-// A diagonal of a matrix in slices, in one launch: one warp searches one slice.
+// Finds a diagonal of a matrix in slices, in one launch: one warp searches one slice.
 //
 // Launch: one dimension, blocks of DASP_THREADS threads, and at least as many warps as slices.
 // Arrays of the plan: see slices.cu. further: the column of an entry of the diagonal minus its row.

@@ -25,8 +25,8 @@
 // x, y, x_row, y_column, y_row, first, last: see slices_columns.cu; columns of X lie beside each other.
 //     `zeros`, `partials` and `columns`, which other products by several columns take, are not read.
 //
-// Products and sums are float64 whatever the types. Y is written once. Equal inputs give equal bits, and a column's
-// are the same whatever the other columns.
+// Products and sums are float64 whatever the types. Y is written once. Equal inputs give equal bits, and the
+// bits of a column do not depend on the other columns.
 
 #include "spmv/slices.cuh"
 

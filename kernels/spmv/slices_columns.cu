@@ -4,17 +4,16 @@
 // Lane l loads slot l of a step, as in slices.cu, where the arrays of a plan are described. Then LANES lanes,
 // a group, share the slots that they loaded: slot by slot, each lane reads PACK neighbouring columns of the
 // slot's row of X at a time, so that a group reads LANES * PACK neighbouring columns at once. A lane has a
-// sum for each of the group's slots and each of its own COLUMNS / LANES columns. Column (i LANES + q) PACK +
-// w of a column block is number i PACK + w in lane q of every group. With LANES 1 no lane needs the slots of
-// another, and neighbouring lanes read neighbouring rows.
+// sum for each of the group's slots and each of its own COLUMNS / LANES columns. In every group, lane q's
+// column i PACK + w is column (i LANES + q) PACK + w of the column block. With LANES 1 no lane needs the slots
+// of another, and neighbouring lanes read neighbouring rows.
 //
 // Launch: one dimension, blocks of DASP_THREADS threads; `parts` consecutive blocks multiply the same slices,
 //     column block t in part t % parts. The arrays of the plan are read before the kernels that come earlier
 //     in the stream have ended.
 // x: element (i, j) of X (n, columns) lies i x_row bytes and j x_column elements after x. y: element (i, j)
-//     of Y (m, columns) lies i y_row + j y_column elements after y. With LANES or PACK above 1, x_column is
-//     1. With PACK above 1, each run of PACK columns of X is aligned to its size; so is that of Y with Y_PACK
-//     above 1.
+//     of Y (m, columns) lies i y_row + j y_column elements after y. x_column is 1 if LANES or PACK is not 1.
+//     Each run of PACK columns of X is aligned to its size, and so is each run of Y_PACK columns of Y.
 // zeros: a row of zeros as long as a column block, aligned to 16 bytes, that lanes read for a pad.
 // first, last: the columns of this launch, first <= j < last; with WHOLE a multiple of COLUMNS of them.
 // partials (segments, columns): the partial sum of each segment, row by row, and each column;
