@@ -44,7 +44,7 @@ def processors(device: int) -> int:
 
 
 def using(*arrays: Any) -> AbstractContextManager[int]:
-    """Make the GPU that all the arrays (or None) lie on the current one; gives its number."""
+    """Return a context in which the GPU of all the arrays (or None) is current; it gives the GPU's number."""
     number = arrays[0].data.device_id
     for x in arrays:
         if x is not None and x.data.device_id != number:
@@ -61,7 +61,7 @@ def _enter_device(number: int) -> Iterator[int]:
 
 
 def overlap(x: Array, y: Array) -> bool:
-    """Return True if the bounds of two arrays overlap; asks the GPU nothing, so a capture may go on."""
+    """Return True if the bounds of two arrays overlap. It asks the GPU nothing, so a capture may go on."""
     low_x, high_x = _find_extent(x.shape, x.strides, x.itemsize)
     low_y, high_y = _find_extent(y.shape, y.strides, y.itemsize)
     distance = address(y) - address(x)
@@ -70,7 +70,7 @@ def overlap(x: Array, y: Array) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _find_extent(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tuple[int, int]:
-    """Return the first byte of an array and the one after its last, from its address."""
+    """Return the offsets of an array's first byte and of the byte after its last, from its address."""
     if 0 in shape:
         return 0, 0
     spans = [stride * (length - 1) for stride, length in zip(strides, shape, strict=True)]
@@ -93,7 +93,7 @@ class KernelCall:
     arguments : NumPy scalars, and in the arrays' places their names
     shared_bytes : dynamic shared memory of a block
     sums : elements of the workspace "sums", for kernels that use one
-    first_row : the row at which arrays begin, those that `PreparedCalls` is told the rows' lengths of
+    first_row : the row at which arrays begin, if they are in the `row_bytes` of `PreparedCalls`
     """
 
     source: str
@@ -116,7 +116,7 @@ class PreparedCalls:
     device : int
         The current GPU's number.
     arrays : sequence of str
-        The names among the arguments, in the order in which a call takes the addresses.
+        The names of arrays among the arguments, in the order in which a call takes the addresses.
     row_bytes : mapping of str to int, optional
         Bytes from row to row of the arrays that begin at a launch's `first_row`.
     """
@@ -150,7 +150,7 @@ class PreparedCalls:
 
     def __call__(self, stream: int, *addresses: int) -> None:
         """Launch on a stream of the GPU; the addresses are those of the arrays, in their order."""
-        with self._lock:  # several threads may share a launch; the driver has read all when it returns
+        with self._lock:  # threads may share a launch; the driver has read the arguments when it returns
             for box, place, offset in self._places:
                 box.value = addresses[place] + offset
             for function, grid, block, shared, parameters, _ in self._steps:
@@ -161,7 +161,7 @@ class PreparedCalls:
 def _load_kernel(
     source: str, defines: tuple[tuple[str, str], ...], kernel: str, shared: int, device: int
 ) -> KernelFunction:
-    """Return the compiled kernel of a launch, allowed the shared memory that it asks for."""
+    """Return the compiled kernel of a launch, which may use `shared` bytes of dynamic shared memory."""
     function: KernelFunction = _source.load(source, dict(defines)).get_function(kernel).kernel
     if shared > STATIC_LIMIT:
         allow_shared(function, shared)

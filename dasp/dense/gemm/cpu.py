@@ -4,7 +4,7 @@ Rungs 1 to 6 are plain Numba loops over contiguous, row-major matrices (anything
 rung 7 on the innermost product is the micro-kernel of `dasp.dense.gemm.goto`, and any strides are read while
 operands are packed.
 
-Every loop releases the GIL. Only the last rung uses several threads, from a pool of its own: Numba's parallel
+Every loop releases the GIL. Only the last rung uses several threads, from dasp's own pool: Numba's parallel
 loops end the process when two Python threads enter them under the default threading layer.
 """
 
@@ -108,8 +108,8 @@ def _add_four_rows(
 ) -> None:
     """Add multiples of one row of B to four rows of C: contiguous in j, so LLVM works on whole vectors.
 
-    All is read before anything is written: rows of a matrix whose width is a power of two are multiples of
-    4 KiB apart, and a processor that compares the low 12 bits of addresses lets such a read wait for the
+    All reads come before the writes: rows of a matrix whose width is a power of two are multiples of 4 KiB
+    apart, and a processor that compares the low 12 bits of addresses would let the read of a row wait for the
     write of the row before.
     """
     for j in range(b.shape[0]):
@@ -225,7 +225,7 @@ def _finish(product: DenseProduct, sums: Floats) -> None:
 
 
 def _run_loops(loops: Loops, product: DenseProduct) -> None:
-    """Run a rung of plain loops: contiguous row-major copies in, a fresh sum of products out."""
+    """Run a rung of plain loops, which takes contiguous row-major operands and adds into zeros."""
     m, n, _ = product.sizes
     sums = np.zeros((m, n), product.a.dtype)
     loops(_make_adjacent(product.a), _make_adjacent(product.b), sums)
@@ -283,10 +283,10 @@ _buffers = threading.local()
 
 
 def _take_workspace(blocking: Blocking, m: int, n: int, size: int) -> tuple[Floats, tuple[int, int, int]]:
-    """Return memory that this thread keeps, and the places in it of packed A, packed B and a spare tile.
+    """Return memory that this thread keeps, and the addresses in it of packed A, packed B and a spare tile.
 
-    It is the caller's alone until `_buffers.held` gets it back: a product in the handler of a signal, which
-    may come in the middle of another, makes its own.
+    The memory is the caller's alone until it is put back into `_buffers.held`: a product in the handler of a
+    signal, which may interrupt another product, allocates its own.
     """
     tile = blocking.tile
     tall = round_up(min(m, blocking.height), tile.rows) * blocking.depth
@@ -300,7 +300,7 @@ def _take_workspace(blocking: Blocking, m: int, n: int, size: int) -> tuple[Floa
 
 
 def _multiply_part(blocking: Blocking, product: DenseProduct) -> None:
-    """Compute one thread's product; `out` has unit columns."""
+    """Compute one thread's product; the columns of `out` are adjacent."""
     a, b, out = product.a, product.b, product.out
     m, n, k = product.sizes
     real = out.dtype.type
@@ -329,8 +329,8 @@ def _run_packed(
 ) -> None:
     """Run a packed rung.
 
-    The transpose is computed if C runs down its columns; copies are made where it runs along neither, and
-    where addresses are no multiples of an element's size.
+    It computes the transpose if only C's columns are contiguous, and a new array if neither its rows nor its
+    columns are. It copies arrays whose address or strides are not multiples of an element's size.
     """
     out, size = product.out, product.out.itemsize
     if not (product.a.flags.aligned and product.b.flags.aligned):
@@ -351,7 +351,7 @@ def _run_packed(
 
 
 def _make_adjacent(array: Floats) -> Floats:
-    """Return the same values row by row, nothing between them, at whole multiples of an element's size."""
+    """Return the same values as a contiguous, aligned, row-major array; copy only if need be."""
     in_rows = array.strides == (array.shape[1] * array.itemsize, array.itemsize)
     if in_rows and array.flags.aligned:
         return array
@@ -394,7 +394,7 @@ def _run_goto(product: DenseProduct) -> None:
 
 
 def _run_blas(product: DenseProduct) -> None:
-    """Multiply by NumPy's BLAS; other memory orders would round differently, so it sees one only."""
+    """Multiply by NumPy's BLAS, always in row-major order: other memory orders would round differently."""
     a, b, out = _make_adjacent(product.a), _make_adjacent(product.b), product.out
     plain = out.flags.aligned and out.strides == (out.shape[1] * out.itemsize, out.itemsize)
     if product.alpha == 1 and product.c is None and plain:
@@ -438,7 +438,7 @@ PLACE = "the CPU"
 
 
 def using(*arrays: Floats | None) -> AbstractContextManager[int]:
-    """There is one CPU, number 0."""
+    """Return a context that gives the number of the only CPU, 0."""
     return nullcontext(0)
 
 

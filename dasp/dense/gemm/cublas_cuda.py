@@ -1,4 +1,4 @@
-"""cuBLAS called directly: CuPy's own calls of it refuse to be captured in a CUDA graph."""
+"""Direct calls of cuBLAS: CuPy's own calls cannot be captured in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dasp.runtime.cuda.launch import address
 HALF_TYPES = {"float16": 2, "bfloat16": 14}  # cudaDataType_t: CUDA_R_16F, CUDA_R_16BF
 COMPUTE_32F, DEFAULT_ALGORITHM = 68, -1
 PLAIN, TRANSPOSED = 0, 1
-# Sums in float32 to their end, also where cuBLAS adds parts of one; and no TF32.
+# Sums stay in float32 to their end, even where cuBLAS adds partial sums; TF32 is not used.
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16
 MOST_HANDLES = 8
 """Handles that a thread keeps: one for each GPU and stream, because a handle that changes its stream promises
@@ -37,7 +37,7 @@ class Form(NamedTuple):
         return Form(self.shape[::-1], self.strides[::-1])
 
     def order(self, item: int) -> tuple[int, int] | None:
-        """Return the kind that a row-major reader sees and the leading dimension; None if it sees neither."""
+        """Return PLAIN or TRANSPOSED, as a row-major reader sees it, and the leading dimension; or None."""
         for kind, form in ((PLAIN, self), (TRANSPOSED, self.T)):
             (rows, columns), (row, column) = form
             leading = row // item if rows > 1 else columns
@@ -62,8 +62,8 @@ def multiply(product: DenseProduct, device: int, stream: int) -> bool:
     Returns
     -------
     bool
-        False, and nothing is done, where cuBLAS cannot take an array as it lies: a stride of neither rows nor
-        columns.
+        False, with nothing done, if cuBLAS cannot take an array as it lies: neither its rows nor its columns
+        are contiguous.
 
     Raises
     ------
@@ -95,7 +95,7 @@ class _Call(NamedTuple):
     half: int | None
 
     def arguments(self, first: c_void_p, second: c_void_p, out: c_void_p) -> tuple[Any, ...]:
-        """Return the arguments behind the handle: plain ints are C's, addresses are ctypes' own."""
+        """Return the arguments after the handle: plain ints are C's, addresses are ctypes' own."""
         one, two, three = self.leading
         if self.half is None:
             return *self.head, self.alpha, first, one, second, two, self.beta, out, three

@@ -1,4 +1,4 @@
-"""Dense products on a GPU: the ladder of `rungs_cuda` launched on CuPy's arrays, cuBLAS, and the choice."""
+"""Dense products on a GPU: the rungs of `rungs_cuda` on CuPy's arrays, cuBLAS, and the choice of a kernel."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LEAST_BUSY = 0.9
 has tiles of more sizes, is faster: benchmarks/results/gemm_sizes.csv."""
 
 
-# ---- what the front door asks ----------------------------------------------------------------------------
+# ---- functions for the front door ------------------------------------------------------------------------
 
 
 def empty(shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
@@ -69,7 +69,7 @@ class Ready(NamedTuple):
     """The launches of a product, whether they compute its transpose, and the elements of their workspace."""
 
     launch: PreparedCalls
-    turned: bool
+    transposed: bool
     sums: int
 
 
@@ -86,7 +86,7 @@ def run(rung: Rung, product: DenseProduct) -> None:
         with _use_memory(stream):
             _run_copies(rung, product)
         return
-    left, right = (1, 0) if ready.turned else (0, 1)
+    left, right = (1, 0) if ready.transposed else (0, 1)
     ends = pointers[left], pointers[right], pointers[2], pointers[3]
     if not ready.sums:
         ready.launch(stream, *ends, 0)
@@ -94,7 +94,7 @@ def run(rung: Rung, product: DenseProduct) -> None:
     with _use_memory(stream):
         sums = load_cupy().cuda.alloc(ready.sums * out.itemsize)
         ready.launch(stream, *ends, sums.ptr)
-        del sums  # while this allocator is the current one
+        del sums  # freed while this allocator is the current one
 
 
 @functools.lru_cache(maxsize=4096)
@@ -112,16 +112,16 @@ def _prepare(
     alpha: float,
     beta: float,
 ) -> Ready | None:
-    """Make a product ready, all addresses being multiples of `multiple` bytes; None if something must be
-    copied first."""
+    """Prepare a product whose addresses are all multiples of `multiple` bytes; return None if an array must
+    be copied first."""
     item = dtype.itemsize
     if multiple % item:
         raise ValueError(
             f"an array starts at a multiple of {multiple} bytes; one of {item} is needed; copy it"
         )
     (m, k), n = a_shape, b_shape[1]
-    turned = not _is_unit((m, n), d_strides, 1, item)
-    if turned:
+    transposed = not _is_unit((m, n), d_strides, 1, item)
+    if transposed:
         m, n = n, m
         a_strides, b_strides = b_strides[::-1], a_strides[::-1]
         c_strides, d_strides = c_strides[::-1], d_strides[::-1]
@@ -146,21 +146,21 @@ def _prepare(
     if rung.deepest and not setting.mma_k and _find_capability(device) >= FASTER_DEEP:
         setting = replace(setting, mma_k=rung.deepest)
     steps = launches(rung, dtype.name, layout, setting, alpha, beta)
-    return Ready(PreparedCalls(steps, device, ARRAYS), turned, steps[0].sums)
+    return Ready(PreparedCalls(steps, device, ARRAYS), transposed, steps[0].sums)
 
 
 def _is_unit(shape: tuple[int, ...], strides: tuple[int, ...], axis: int, item: int) -> bool:
-    """Return True if neighbours along `axis` lie side by side, and the other stride is whole elements."""
+    """Return True if neighbours along `axis` lie side by side, and the other stride is in whole elements."""
     return (shape[axis] == 1 or strides[axis] == item) and strides[1 - axis] % item == 0
 
 
 def _find_leading(shape: tuple[int, int], strides: tuple[int, int], axis: int, item: int) -> int:
-    """Return the elements between neighbours along `axis`; for a single one, any whole pieces."""
+    """Return the elements between neighbours along `axis`; if there are none, an aligned number."""
     return round_up(shape[1 - axis], 8) if shape[axis] == 1 else strides[axis] // item
 
 
 def _run_copies(rung: Rung, product: DenseProduct) -> None:
-    """Compute a product of operands that a rung cannot read, or into a result that it cannot write."""
+    """Compute a product with copies of the operands that a rung cannot read or the result it cannot write."""
     out = product.out
     item = out.itemsize
     if _is_unit(out.shape, out.strides, 0, item) and not _is_unit(out.shape, out.strides, 1, item):
@@ -181,10 +181,10 @@ def _run_copies(rung: Rung, product: DenseProduct) -> None:
 
 
 def _use_memory(stream: int) -> AbstractContextManager[Any]:
-    """Take a product's own arrays from CuPy's pool or, while a stream is captured, from the graph itself.
+    """Return a context in which arrays come from CuPy's pool or, while a stream is captured, from the graph.
 
-    Memory that is taken and given back inside a capture becomes a pair of nodes of the graph: nothing else
-    may have it while the graph runs, and it ends with the graph.
+    Memory that is allocated and freed inside a capture becomes a pair of nodes of the graph: nothing else may
+    have it while the graph runs, and it ends with the graph.
     """
     cuda = load_cupy().cuda
     return cuda.using_allocator(cuda.malloc_async) if _is_capturing(stream) else nullcontext()
@@ -199,7 +199,7 @@ def _is_capturing(stream: int) -> bool:
 
 
 def _run_vendor(product: DenseProduct) -> None:
-    """Compute the product by cuBLAS; what it cannot take is copied first."""
+    """Compute a product by cuBLAS, with copies of arrays that it cannot take."""
     if product.c is not None and product.c is not product.out:
         product.out[...] = product.c
         product = product._replace(c=product.out)

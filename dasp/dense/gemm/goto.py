@@ -1,4 +1,4 @@
-"""Goto's product on a CPU: a micro-kernel, operands packed for it, and the loops around both.
+"""Goto's product on a CPU: a micro-kernel, the packing of its operands, and the loops around both.
 
 Numba's loop vectoriser does not keep an array of accumulators in registers, so the innermost product is
 emitted as LLVM instructions here: `rows x vectors` accumulators that live in registers over the whole of k.
@@ -30,10 +30,10 @@ from dasp.runtime.cpu.emitter import FIRST_LEVEL, I32, prefetch_run, splat
 # ---- the micro-kernel -----------------------------------------------------------------------------------
 
 SQUARE = 8
-"""Rows and columns of the square that `transpose` turns over in registers."""
+"""Rows and columns of the square that `transpose` transposes in registers."""
 
 AHEAD = 8
-"""Rows of packed B between the one in use and the one asked for."""
+"""Rows of packed B between the one in use and the one that is prefetched."""
 
 UNROLL = 4
 """Values of p in one turn of the micro-kernel's loop."""
@@ -75,7 +75,7 @@ def llvm_real(real: types.Float) -> ir.Type:
 
 
 class TileEmitter:
-    """Emits loads, stores and multiply-adds of vectors at byte addresses."""
+    """An emitter of loads, stores and multiply-adds of vectors at byte addresses."""
 
     def __init__(self, builder: ir.IRBuilder, real: types.Float, lanes: int) -> None:
         self.builder = builder
@@ -88,11 +88,11 @@ class TileEmitter:
         self.fma = builder.module.declare_intrinsic(f"llvm.fmuladd.v{lanes}{name}", (), function)
 
     def offset(self, address: ir.Value, bytes: int) -> ir.Value:
-        """Return the address some bytes further."""
+        """Return the address `bytes` bytes further."""
         return self.builder.add(address, address.type(bytes)) if bytes else address
 
     def row(self, address: ir.Value, stride: ir.Value, count: int) -> ir.Value:
-        """Return the address some rows further."""
+        """Return the address `count` rows further."""
         return self.builder.add(address, self.builder.mul(stride, stride.type(count))) if count else address
 
     def load(self, address: ir.Value) -> ir.Value:
@@ -106,12 +106,12 @@ class TileEmitter:
         self.builder.store(value, pointer, align=self.size)
 
     def broadcast(self, address: ir.Value) -> ir.Value:
-        """Return a vector of one element, read from an address."""
+        """Return a vector whose lanes all hold the element at an address."""
         pointer = self.builder.inttoptr(address, self.real.as_pointer())
         return splat(self.builder, self.builder.load(pointer, align=self.size), self.lanes)
 
     def prefetch(self, address: ir.Value, bytes: int, writes: bool) -> None:
-        """Ask for the cache lines of some bytes that will be read, or written."""
+        """Prefetch the cache lines of some bytes, for reading or writing."""
         pointer = self.builder.inttoptr(address, ir.IntType(8).as_pointer())
         prefetch_run(self.builder, pointer, 0, bytes, FIRST_LEVEL, writes)
 
@@ -170,7 +170,7 @@ def _emit_product(
 def _emit_step(
     emitter: TileEmitter, tile: Tile, depth: int, step: int, a: ir.Value, b: ir.Value, sums: list[ir.Value]
 ) -> list[ir.Value]:
-    """Emit one value of p: load its vectors of B, multiply each by the element of each row of A."""
+    """Emit the work of one value of p: load its vectors of B, multiply each by each row's element of A."""
     size, line = emitter.size, tile.columns * emitter.size
     starts = (step * line + v * tile.lanes * size for v in range(tile.vectors))
     row_of_b = [emitter.load(emitter.offset(b, start)) for start in starts]
@@ -240,7 +240,7 @@ def _emit_update(
 
 @intrinsic
 def transpose(context, source, source_stride, target, target_stride, like):
-    """Turn over an 8 x 8 square of elements of `like`'s type.
+    """Transpose an 8 x 8 square of elements of `like`'s type.
 
     Row i of the source, at source + i * source_stride bytes, becomes column i of the target.
     """
@@ -314,7 +314,7 @@ def store(context, address, value):
 def multiply_add(context, a, b, c):
     """Return a b + c, rounded once where the processor can.
 
-    Said with each product, so that the compiler has no choice of what it fuses: bits stay the same however a
+    Every product uses this, so that the compiler has no choice of what it fuses: bits stay the same however a
     function is inlined.
     """
 

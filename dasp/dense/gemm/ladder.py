@@ -77,7 +77,7 @@ class GemmKernel:
 
 
 class Backend(Protocol):
-    """The functions of the modules `dasp.dense.gemm.cpu` and `dasp.dense.gemm.cuda`."""
+    """The interface of the modules `dasp.dense.gemm.cpu` and `dasp.dense.gemm.cuda`."""
 
     LADDER: tuple[GemmKernel, ...]
     VENDOR: GemmKernel
@@ -85,7 +85,7 @@ class Backend(Protocol):
     PLACE: str
 
     def using(self, *arrays: Array | None) -> AbstractContextManager[int]:
-        """Make the device that all the arrays (or None) lie on the current one; gives its number."""
+        """Return a context where the device of all the arrays (or None) is current; it gives the number."""
 
     def empty(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
         """Return a new row-major array on the current device."""
@@ -106,7 +106,7 @@ class Backend(Protocol):
 def error_factor(dtype: str, k: int) -> float:
     """Return gamma(k + 3): |error| <= gamma |alpha| |A| |B| for a product in a dtype, as every rung promises.
 
-    Half precisions are summed in float32; their one rounding at the end comes on top. gamma(n) is
+    Half precisions are summed in float32; the rounding of the result is not included. gamma(n) is
     n u / (1 - n u) (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.1).
     """
     terms = (k + 3) * UNIT["float32" if dtype in HALF else dtype]
@@ -114,9 +114,9 @@ def error_factor(dtype: str, k: int) -> float:
 
 
 def error_bound(dtype: str, k: int, want: Array, scale: Array) -> Array:
-    """Return the bound of each element's distance from a float64 product, |alpha| |A| |B| + |beta| |C| given.
+    """Return a bound for the distance of each element from the float64 product `want`.
 
-    The float64 product's own error is in it.
+    `scale` is |alpha| |A| |B| + |beta| |C|. The bound includes the error of the float64 product itself.
     """
     bound = (error_factor(dtype, k) + error_factor("float64", k)) * scale
     return bound + UNIT[dtype] * (abs(want) + bound) if dtype in HALF else bound

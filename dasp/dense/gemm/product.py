@@ -35,10 +35,10 @@ def gemm(
 ) -> Array:
     """Return alpha op(A) op(B) + beta C, where op(X) is X or its transpose.
 
-    Nothing that was passed is modified, except `out`. Sizes may be anything, zero included; any strides and
-    either byte order are read as they are. Equal inputs give equal bits: on the CPU in any memory order and
-    on any number of threads, on a GPU in the same memory order. A NaN or Inf of A or B reaches only its row
-    or column.
+    Nothing that was passed is modified, except `out`. Any sizes are allowed, zero included, and so are any
+    strides and either byte order. Equal inputs give equal bits: on the CPU in any memory order and on any
+    number of threads, on a GPU in the same memory order. A NaN or Inf of A or B reaches only its row or
+    column of the result.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def gemm(
     alpha, beta : real numbers that the dtype holds (float32 for half precisions)
     trans_a, trans_b : multiply by the transpose of a, of b
     out : array of shape (m, n), dtype and device of `a`, optional
-        Where the result is written, any strides. It may share no memory with a or b; it may be c itself.
+        Receives the result; any strides. It may share no memory with a or b; it may be c itself.
     kernel : "auto", "vendor", or the name of a rung (`kernels`)
         "auto" takes the fastest one known for the sizes; `explain` says which, and why.
 
@@ -61,16 +61,16 @@ def gemm(
     Raises
     ------
     TypeError
-        For arguments that are no arrays, masked ones, or of a dtype that the device does not multiply.
+        If an argument is not an array, is masked, or has a dtype that the device does not multiply.
     ValueError
-        For shapes that do not fit, an unknown kernel, or an `out` that overlaps a, b or part of c.
+        If shapes do not fit, the kernel is unknown, or `out` overlaps a, b or part of c.
     RuntimeError
         If the GPU is too old for the kernel.
 
     Notes
     -----
-    2 m n k operations. On a GPU the product runs on the GPU of its arrays, in CuPy's current stream there. It
-    may be captured in a CUDA graph; what a captured product works in belongs to the graph (a pair of memory
+    A product takes 2 m n k operations. On a GPU it runs on the GPU of its arrays, in CuPy's current stream
+    there. It may be captured in a CUDA graph; its workspace then belongs to the graph (a pair of memory
     nodes) and ends with it.
 
     Examples
@@ -91,8 +91,8 @@ def gemm(
     alpha, beta = _read_scalar("alpha", alpha, a.dtype), _read_scalar("beta", beta, a.dtype)
     with backend.using(a, b, c, out) as device:
         like_c = None if c is None else (c.dtype, c.shape)
-        question = kernel, bool(trans_a), bool(trans_b), a.dtype, a.shape, b.dtype, b.shape, like_c
-        rung, shape = _decide(place, device, *question)
+        facts = kernel, bool(trans_a), bool(trans_b), a.dtype, a.shape, b.dtype, b.shape, like_c
+        rung, shape = _decide(place, device, *facts)
         if c is None and beta != 0:
             raise ValueError(f"beta is {beta:g} and c is None; give c, or beta=0")
         addend = c if beta != 0 else None
@@ -122,7 +122,7 @@ def kernels(device: Device = "cuda") -> tuple[GemmKernel, ...]:
     Raises
     ------
     ValueError
-        For any other device.
+        If `device` is another one.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def kernels(device: Device = "cuda") -> tuple[GemmKernel, ...]:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which kernel `gemm(..., kernel="auto")` runs, and why. `str()` gives one line."""
+    """The kernel that `gemm(..., kernel="auto")` runs, and why. `str()` gives one line."""
 
     kernel: str
     why: str
@@ -154,19 +154,19 @@ def explain(
     trans_a: bool = False,
     trans_b: bool = False,
 ) -> Explanation:
-    """Say which kernel `gemm` would run for these shapes, and why.
+    """Return which kernel `gemm` would run for these shapes, and why.
 
     Parameters
     ----------
     a_shape, b_shape : shapes of a and b as they would be passed to `gemm`
     dtype : anything that names a dtype
     device : "cuda" or "cpu"
-    trans_a, trans_b : whether the product is with the transpose
+    trans_a, trans_b : True if the product is with the transpose of a, of b
 
     Raises
     ------
     TypeError, ValueError
-        As `gemm`.
+        As for `gemm`.
 
     Examples
     --------
@@ -200,7 +200,7 @@ def _find_place(**arrays: Array | None) -> str:
 
 
 def _read_scalar(name: str, value: Any, dtype: np.dtype[Any]) -> float:
-    """Return a scalar as a float that the sums' type holds."""
+    """Return a scalar as a float that the type of the sums holds."""
     if type(value) is not float and not isinstance(value, Real):
         raise TypeError(f"{name} is {_check.kind_of(value)}; it must be a real number")
     most = LARGEST_SINGLE if dtype.itemsize < 8 else LARGEST_DOUBLE
@@ -251,7 +251,7 @@ def _check_dtype(what: str, dtype: str, backend: Backend) -> None:
 def _read_sizes(
     a_shape: tuple[int, ...], b_shape: tuple[int, ...], trans_a: bool, trans_b: bool
 ) -> tuple[int, int, int]:
-    """Return m, n and k."""
+    """Check that two shapes can be multiplied, and return m, n and k."""
     for name, shape in (("a", a_shape), ("b", b_shape)):
         if len(shape) != 2:
             raise ValueError(f"{name} has {len(shape)} dimensions; a matrix product needs 2")
@@ -265,7 +265,7 @@ def _read_sizes(
 
 
 def _check_memory(backend: Backend, out: Array, a: Array, b: Array, c: Array | None) -> Array | None:
-    """Check that out shares no memory; return c, which is out itself if it is the same view of memory."""
+    """Check that out shares no memory with a, b or part of c; return c, or out if c is the same view."""
     for name, array in (("a", a), ("b", b)):
         if backend.overlap(array, out):
             raise ValueError(f"out shares memory with {name}; it must share none; pass a new array")

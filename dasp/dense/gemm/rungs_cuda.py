@@ -1,7 +1,7 @@
-"""The rungs of the CUDA ladder as rows, their tile sizes, and what each launches for a product.
+"""The rungs of the CUDA ladder as rows, their tile sizes, and their launches for a product.
 
 A rung is a row of `RUNGS`: its source, how it cuts C into tiles, the constants that it is compiled with, its
-tile sizes, and what it can do. Nothing else asks a rung for its name. `launches` is pure and needs no GPU:
+tile sizes, and its abilities. No other code asks a rung for its name. `launches` is pure and needs no GPU:
 the emulator in the tests runs exactly what it returns.
 
 `dasp tune gemm` keeps the best tile sizes on a GPU in a file in the user's cache folder: {GPU's name: {dtype:
@@ -64,13 +64,13 @@ class TileSizes:
     def busy(self, m: int, n: int, processors: int) -> float:
         """Return the share of their time that multiprocessors spend on results, if tiles take equally long.
 
-        The last tiles to run leave some multiprocessors idle, and those over C's edge do work for nothing.
+        The last tiles to run leave some multiprocessors idle, and tiles over C's edge do useless work.
         """
         turns = ceil_div(self.blocks(m, n) * self.parts, processors)
         return m * n * self.parts / (turns * processors * self.bm * self.bn)
 
 
-# ---- the table of the best on a GPU ----------------------------------------------------------------------
+# ---- the table of the best kernels on a GPU --------------------------------------------------------------
 
 SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
 
@@ -85,7 +85,7 @@ class Entry:
     settings: dict[str, TileSizes] = field(default_factory=dict)
 
     def why(self, machine: str, dtype: str) -> str:
-        """Say why this kernel was chosen."""
+        """Return in words why this kernel was chosen."""
         times = " and ".join(f"{name} {time:.5g} us" for name, time in self.microseconds.items())
         return f"{machine}'s autotuned table for {dtype}, size class {self.size}: {times or self.kernel}"
 
@@ -94,7 +94,7 @@ class Entry:
 def entry(gpu: str, dtype: str, sizes: tuple[int, int, int]) -> Entry | None:
     """Return the table's line for a product, or None where this GPU and dtype have none."""
     dtypes = _read_table().get(gpu, {})
-    # The two half precisions run the same instructions, so one's findings serve the other.
+    # The two half precisions run the same instructions, so what suits one suits the other.
     lines = dtypes.get(dtype) or (dtypes.get("float16", {}) if dtype == "bfloat16" else {})
     whole = {int(size): line for size, line in lines.items() if "kernel" in line}
     if not whole:
@@ -157,7 +157,7 @@ def _as_stored(pad: int) -> Callable[[TileSizes, int, bool, bool], int]:
 
 @dataclass(frozen=True)
 class Tiles:
-    """A way to cut C, and what its source is compiled with.
+    """A way to cut C into tiles, and the constants of its source.
 
     Attributes
     ----------
@@ -166,7 +166,7 @@ class Tiles:
     shared : bytes of shared memory that a launch asks for, by an element's size and whether A and B lie along
         k; None where the source declares its own
     by_pieces : True if fast copies need rows of whole 16-byte pieces
-    block : the shape of a block of threads, where it is no line
+    block : the shape of a block of threads, if it is not a line
     """
 
     threads: Callable[[TileSizes], int]
@@ -207,7 +207,7 @@ class Rung:
     tiles : how C is cut
     usual : tile sizes where no table has better ones, the smallest first: for each of `dtypes`, in order
     file : what follows `gemm_` in the name of its source, if that is not the rung's name
-    dtypes : what it multiplies
+    dtypes : names of the dtypes that it multiplies
     in_parts : True if several blocks may share a tile's dot products
     deepest : the deepest `mma_k` that pays on sm_90
     """
@@ -238,8 +238,8 @@ class Rung:
     def find(self, dtype: str, sizes: tuple[int, int, int], gpu: str, processors: int) -> TileSizes:
         """Return the tile sizes for a product.
 
-        The table's, else the largest usual ones of which the multiprocessors have about one each, with k
-        split where even the smallest are too few.
+        They are the table's, else the largest usual ones that give each multiprocessor about one tile; k is
+        split where even the smallest give too few.
         """
         line = entry(gpu, dtype, sizes)
         setting = line.settings.get(self.name) if line else None
@@ -253,7 +253,7 @@ class Rung:
 
 
 ENOUGH = 0.9
-"""Tiles for each multiprocessor from which on larger tiles than the smallest pay."""
+"""Least tiles for each multiprocessor with which larger tiles than the smallest pay."""
 
 TUNED_SINGLE = (TileSizes(32, 32, 16, tm=4, tn=4), TileSizes(64, 128, 16, tm=16, tn=4))
 TUNED_DOUBLE = (TileSizes(32, 32, 16, tm=4, tn=4), TileSizes(64, 128, 8, tm=16, tn=4))
@@ -326,7 +326,7 @@ LAST = {dtype: [r.name for r in RUNGS if dtype in r.dtypes][-1] for dtype in (*R
 """The last rung that multiplies each dtype."""
 
 
-# ---- what a rung launches --------------------------------------------------------------------------------
+# ---- the launches of a rung ------------------------------------------------------------------------------
 
 ARRAYS = ("a", "b", "c", "d", "sums")
 """The names of the arrays among the arguments of launches; "sums" is a workspace."""
@@ -365,7 +365,7 @@ def launches(
 ) -> tuple[KernelCall, ...]:
     """Return the launches of a product that is not empty.
 
-    A rung that does not read either order needs both operands row-major: along_a and not along_b.
+    A rung that reads only one memory order needs both operands row-major: along_a and not along_b.
     """
     m, n, k = layout.m, layout.n, layout.k
     real: Any = np.float64 if dtype == "float64" else np.float32

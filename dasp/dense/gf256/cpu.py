@@ -1,16 +1,16 @@
 """Products over GF(2^8) on the CPU: the ladder of kernels, and the threads that share the columns.
 
-Every kernel computes `out = a b` for `a` (m, k) and columns of `b` (k, n); b and out need their columns
+Every kernel computes `out = a b` for `a` (m, k) and columns of `b` (k, n). The columns of b and out must be
 adjacent in memory, their rows may lie anywhere. Kernels release the GIL, and columns are independent, so
 threads take runs of columns.
 
 The inner step of the vector kernels is written in LLVM IR because numba knows no byte shuffles. A step takes
 some whole vectors of columns and walks down the k rows of b: load each vector, multiply it by one coefficient
 per output row, and exclusive-or the products into accumulators that stay in registers; at the end each
-accumulator is stored once. Three ways to multiply a vector of bytes by a constant:
+accumulator is stored once. There are three ways to multiply a vector of bytes by a constant:
 
-- doubling: seven doublings give the multiples by x^0 .. x^7, and masks keep those that a coefficient has; it
-  needs no instruction that any vector unit lacks;
+- doubling: seven doublings give the multiples by x^0 .. x^7, and masks keep those that a coefficient has;
+  every vector unit has the instructions for it;
 - a byte shuffle (`pshufb`, `tbl`) looks up 16 entries at once: two lookups, one per nibble (Plank, Greenan
   and Miller, "Screaming fast Galois field arithmetic using Intel SIMD instructions", FAST '13);
 - `gf2p8affineqb` (GFNI) multiplies every byte by an 8 x 8 matrix of bits: one instruction per product.
@@ -60,14 +60,14 @@ class Instruction:
     Attributes
     ----------
     name : str
-        The rung that it makes.
+        The name of its rung.
     method : {"doubling", "shuffle", "affine"}
     width : int
         Bytes in a vector.
     features : tuple of str
         The features that the processor needs, in LLVM's words.
     vectors : int
-        Vectors of columns that one step keeps in registers, for as many as 4 output rows.
+        Vectors of columns that one step keeps in registers, for up to 4 output rows.
     summary : str
         The work of the rung, in one sentence.
     """
@@ -94,7 +94,7 @@ def _find_widest() -> int:
     return 64 if "avx512bw" in find_features() else 32 if "avx2" in find_features() else 16
 
 
-# So little arithmetic is left to affine kernels that memory decides: four vectors in flight for each row,
+# Affine kernels do so little arithmetic that memory limits them: four vectors in flight for each row,
 # where AVX-512 has the registers for them.
 # fmt: off
 INSTRUCTIONS = (
@@ -115,7 +115,7 @@ _AFFINES = {32: "llvm.x86.vgf2p8affineqb.256", 64: "llvm.x86.vgf2p8affineqb.512"
 
 
 class _Step:
-    """Writes one step. Every method appends IR at the builder's position."""
+    """A writer of one step. Every method appends IR at the builder's position."""
 
     def __init__(self, builder: ir.IRBuilder, instruction: Instruction) -> None:
         self.builder = builder
@@ -150,7 +150,7 @@ class _Step:
         return self.call(name, self.vector, [table, index])
 
     def doubled_products(self, inputs: list[ir.Value]) -> Callable[[ir.Value], list[ir.Value]]:
-        """Double the inputs seven times; what comes back sums the multiples that masks keep."""
+        """Double the inputs seven times; return the emitter of their product by the masks at an address."""
         build = self.builder
         multiples = [inputs]
         for _ in range(7):
@@ -172,7 +172,7 @@ class _Step:
         return times
 
     def shuffle_products(self, inputs: list[ir.Value]) -> Callable[[ir.Value], list[ir.Value]]:
-        """Split the inputs into nibbles once; what comes back multiplies them by the tables at an address."""
+        """Split the inputs into nibbles; return the emitter of their product by the tables at an address."""
         build = self.builder
         low = [build.and_(value, self.constant(15)) for value in inputs]
         high = [build.lshr(value, self.constant(4)) for value in inputs]
@@ -189,7 +189,7 @@ class _Step:
         return times
 
     def affine_products(self, inputs: list[ir.Value]) -> Callable[[ir.Value], list[ir.Value]]:
-        """Return the emitter of a product of the inputs by the bit matrix at an address."""
+        """Return the emitter of the inputs' product by the bit matrix at an address."""
         build = self.builder
 
         def times(address: ir.Value) -> list[ir.Value]:
@@ -228,10 +228,10 @@ def step(  # type: ignore[no-untyped-def]
 ):
     """Compute `rows` x (`vectors` * width) bytes of the product, by an instruction.
 
-    All arguments are 64-bit integers. The first two are constants: which of `INSTRUCTIONS`, and how many
-    output rows. The others: the address of the coefficients, ordered `[p][i]` (nibble tables of 2 x 16 bytes,
-    aligned to 16, or bit matrices of 8 bytes); the address of b at the first column, and the bytes from one
-    of its rows to the next; the number of rows of b; and the same two for the output.
+    All arguments are 64-bit integers. The first two are constants: the number of one of `INSTRUCTIONS`, and
+    the number of output rows. The others are the address of the coefficients, ordered `[p][i]` (nibble tables
+    of 2 x 16 bytes, aligned to 16, or bit matrices of 8 bytes); the address of b at the first column, and the
+    bytes from one of its rows to the next; the number of rows of b; and the same two for the output.
     """
     instruction, count = INSTRUCTIONS[number.literal_value], rows.literal_value
 
@@ -248,7 +248,7 @@ _READ = types.Array(types.uint8, 2, "A", readonly=True)
 _WRITE = types.Array(types.uint8, 2, "A")
 
 BLOCK_BYTES = 32 << 10
-"""Bytes of b in a block of columns: what stays in the first-level cache while all rows of a use it."""
+"""Bytes of b in a block of columns, which stays in the first-level cache while all rows of a use it."""
 
 CHUNK_BYTES = 256 << 10
 """Bytes of b below which another thread does not pay."""
@@ -267,7 +267,7 @@ def _multiply_by_logs(a: Bytes, b: Bytes, out: Bytes) -> None:
 
 
 def _multiply_by_table(a: Bytes, b: Bytes, out: Bytes) -> None:
-    """Multiply by a look-up in the coefficient's row of a table; rows of b are read in order."""
+    """Multiply by look-ups in the coefficient's row of a table; read the rows of b in order."""
     for i in range(a.shape[0]):
         for j in range(b.shape[1]):
             out[i, j] = 0
@@ -323,7 +323,7 @@ def _compile_vector_kernel(instruction: Instruction) -> Callable[..., None]:
 
 
 def _group_rows(m: int) -> list[slice]:
-    """Return the rows in the groups of 4, 2 and 1 in which a vector kernel takes them."""
+    """Return the rows in groups of 4, 2 and 1, as a vector kernel takes them."""
     groups, i = [], 0
     while i < m:
         rows = 4 if m - i >= 4 else 2 if m - i >= 2 else 1
@@ -344,7 +344,7 @@ def _arrange_coefficients(method: str, a: Bytes) -> Bytes:
 
 
 Task = Callable[[Bytes, Bytes], None]
-"""Computes some columns: takes those columns of b and of out."""
+"""A function that computes some columns: it takes those columns of b and of out."""
 
 
 def _make_vector_task(instruction: Instruction, a: Bytes) -> Task:
@@ -375,7 +375,7 @@ class CpuKernel(Kernel):
     Attributes
     ----------
     prepare : callable
-        Takes `a` (m, k), neither of them 0, and returns the task that computes columns.
+        Takes `a` (m, k), neither size 0, and returns the task that computes columns.
     """
 
     prepare: Callable[[Bytes], Task]
@@ -402,7 +402,7 @@ LADDER = (
     *map(_make_vector_rung, INSTRUCTIONS),
 )
 # fmt: on
-"""The rungs in order, those that this processor cannot run included."""
+"""The rungs in order, including those that this processor cannot run."""
 
 BEST = [kernel for kernel in LADDER if kernel.available][-1]
 """The last rung that this processor can run."""
@@ -410,7 +410,7 @@ BEST = [kernel for kernel in LADDER if kernel.available][-1]
 
 @functools.lru_cache(maxsize=64)
 def _prepare_task(kernel: CpuKernel, shape: tuple[int, int], coefficients: bytes) -> Task:
-    """Return the task for these coefficients: codes multiply by the same ones again and again."""
+    """Return the task for these coefficients, kept because a code multiplies by the same ones again."""
     return kernel.prepare(np.frombuffer(coefficients, np.uint8).reshape(shape))
 
 

@@ -1,4 +1,4 @@
-"""Products over GF(2^8) on the GPU: the ladder of kernels, their launches, and columns that fill no word.
+"""Products over GF(2^8) on the GPU: the ladder of kernels, their launches, and columns of incomplete words.
 
 The launches of a rung are data, made without CuPy, so that the emulator runs exactly what the GPU
 runs. On the GPU the launches for a shape are prepared once; a call writes addresses into them.
@@ -23,8 +23,8 @@ MOST_GRID_ROWS = 65535
 SHARED_BYTES = 48 << 10
 FEW_BLOCKS = 8
 MANY_BLOCKS = 32
-"""Blocks per multiprocessor, each of which walks over columns: as many as fit at once where tables are slow
-to build; more where they are quick, so that the last ones to run leave little idle, however many fit."""
+"""Blocks per multiprocessor; each walks over columns. As many as fit at once run where tables are slow to
+build, and more where they are quick, so that the last ones to run leave little idle, however many fit."""
 STAGED_COLUMNS = 1 << 20
 """Columns copied at a time when rows are not aligned: few enough to stay in the second-level cache."""
 
@@ -194,7 +194,7 @@ def launches(kernel: CudaKernel, sizes: Sizes, coefficients: Bytes | None) -> li
 
 
 LaunchAll = Callable[[int, Array, Array], None]
-"""Launches a product: takes how many columns, and b and out, which are aligned."""
+"""A function that launches a product: it takes the number of columns, and b and out, which are aligned."""
 
 
 def multiply(library: Any, kernel: CudaKernel, m: int, b: Array, out: Array, launch_all: LaunchAll) -> None:
@@ -203,7 +203,7 @@ def multiply(library: Any, kernel: CudaKernel, m: int, b: Array, out: Array, lau
     Parameters
     ----------
     library : module
-        `cupy`, or `numpy` for the emulator: allocates what is staged.
+        `cupy`, or `numpy` for the emulator, to allocate the aligned copies.
     kernel : CudaKernel
     m : int
         Rows of a.
@@ -279,9 +279,9 @@ def _prepare(device: int, kernel: CudaKernel, sizes: Sizes, coefficients: bytes 
 def matmul(a: Array, b: Array, out: Array | None, kernel: CudaKernel) -> Array:
     """Compute the product on the device of `b`, in the current stream; arguments have been checked.
 
-    A rung that reads coefficients waits for `a` if it is on the GPU; another rung copies `a` there if it is
-    not, once for the same values. Aligned rows need no memory but `out`, so the call can be captured in a
-    CUDA graph after it ran once.
+    A rung that reads coefficients waits for `a` if that is on the GPU; other rungs copy `a` to the GPU if it
+    is not there, once for the same values. Aligned rows need no memory but `out`, so the call can be captured
+    in a CUDA graph after it ran once.
     """
     cupy = load_cupy()
     on_host = not _arrays.is_cupy(a)
@@ -309,7 +309,7 @@ def _is_strided(array: Array) -> bool:
 
 
 class _Launcher:
-    """Launches products of `a` by one rung on the current stream of the current device, `device`."""
+    """A launcher of products of `a` by one rung on the current stream of the current device, `device`."""
 
     def __init__(self, a: Array, kernel: CudaKernel, device: int) -> None:
         cuda = load_cupy().cuda

@@ -1,4 +1,4 @@
-"""The field GF(2^8): its tables and small matrices, and what kernels say of themselves and take.
+"""The field GF(2^8): its tables, its small matrices, the coefficients of kernels, and the class of a rung.
 
 A byte stands for a polynomial over GF(2) of degree below 8, bit i being the coefficient of x^i. Sums are
 exclusive ors; products are taken modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11D), of which x (the byte 2) is a
@@ -143,14 +143,14 @@ def nibble_tables(a: Bytes) -> Bytes:
     -------
     uint8, shape (m, k, 2, 16)
         `[i, p, 0, v]` is `a[i, p] * v` and `[i, p, 1, v]` is `a[i, p] * 16 v`: a byte's product is the
-        exclusive or of what its two nibbles select.
+        exclusive or of the entries that its two nibbles select.
     """
     nibbles = np.arange(16, dtype=np.uint8)
     return np.stack([PRODUCT[a][..., nibbles], PRODUCT[a][..., nibbles << 4]], axis=-2)
 
 
 def bit_matrices(a: Bytes) -> npt.NDArray[np.uint64]:
-    """Return, for each coefficient, multiplication by it as an 8 x 8 matrix of bits for `gf2p8affineqb`.
+    """Return, for each coefficient, the 8 x 8 matrix of bits that multiplies by it in `gf2p8affineqb`.
 
     Returns
     -------
@@ -182,7 +182,7 @@ class Kernel:
     needs : str
         The machine that it needs, in words.
     available : bool
-        False if this processor is no such machine; every GPU can run the rungs of a GPU.
+        False if this processor cannot run the rung; every GPU can run the rungs of a GPU.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The front door of products over GF(2^8): arguments checked, kernel chosen, device found."""
+"""The front door of products over GF(2^8): it checks arguments, and finds the device and the kernel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kernels(device: str = "cuda") -> tuple[Kernel, ...]:
     Raises
     ------
     ValueError
-        If the device is neither.
+        If `device` is another one.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def kernels(device: str = "cuda") -> tuple[Kernel, ...]:
 
 
 def _read_matrix(name: str, given: Array) -> Array:
-    """Return a matrix of bytes as a plain array, or refuse what is none."""
+    """Return a matrix of bytes as a plain array; refuse anything else."""
     array = _arrays.operand(name, given)
     if array.dtype != _BYTE:
         raise TypeError(f"{name} has dtype {array.dtype}; elements of GF(2^8) are uint8")
@@ -111,7 +111,7 @@ def matmul(a: Array, b: Array, *, out: Array | None = None, kernel: str = "auto"
     b : uint8, shape (k, n), NumPy or CuPy
         Any strides; adjacent columns are read in place, others are copied first.
     out : uint8, shape (m, n), on the device of `b`, optional
-        Where the product goes; any strides. It may overlap `a` or `b`.
+        Receives the product; any strides. It may overlap `a` or `b`.
     kernel : str, default "auto"
         A rung of `kernels(device)`, or "auto" for the best that needs no preparation.
 
@@ -132,8 +132,8 @@ def matmul(a: Array, b: Array, *, out: Array | None = None, kernel: str = "auto"
 
     Notes
     -----
-    `m k n` products and as many exclusive ors; `k n` bytes are read and `m n` written, and the best kernels
-    are bound by those bytes when m is small.
+    The work is `m k n` products and as many exclusive ors; `k n` bytes are read and `m n` written, and the
+    best kernels are bound by those bytes when m is small.
 
     Examples
     --------

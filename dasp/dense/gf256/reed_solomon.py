@@ -1,4 +1,4 @@
-"""Reed-Solomon erasure codes over arrays: shards encoded, verified and reconstructed."""
+"""Reed-Solomon erasure codes over arrays: encode, verify and reconstruct shards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dasp.runtime import arrays as _arrays
 from dasp.runtime.types import Array
 
 STACK_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}
-"""Bytes of shards that are gathered into one matrix at a time: on the CPU what the caches hold."""
+"""Bytes of shards that are gathered into one matrix at a time: on the CPU as many as the caches hold."""
 
 
 class ReedSolomon:
@@ -45,9 +45,9 @@ class ReedSolomon:
 
     Notes
     -----
-    Any `data` rows of the identity stacked on a Cauchy matrix are invertible, which is what allows every
-    pattern of losses. Bloemer et al., ICSI TR-95-048, 1995; Plank and Xu, "Optimizing Cauchy Reed-Solomon
-    codes", NCA 2006.
+    Any `data` rows of the identity stacked on a Cauchy matrix are invertible, so that every pattern
+    of at most `parity` losses can be repaired. Bloemer et al., ICSI TR-95-048, 1995; Plank and Xu,
+    "Optimizing Cauchy Reed-Solomon codes", NCA 2006.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class ReedSolomon:
         Raises
         ------
         TypeError, ValueError, RuntimeError
-            As `matmul`; ValueError if `d` has not `data` rows.
+            As for `matmul`; ValueError if `d` does not have `data` rows.
         """
         if getattr(d, "ndim", 2) == 2 and getattr(d, "shape", (self.data,))[0] != self.data:
             raise ValueError(f"d has shape {d.shape}; this code takes {self.data} data shards, one per row")
@@ -187,7 +187,7 @@ class ReedSolomon:
         return multiply(rows[wanted], invert(rows[basis]))
 
     def _find_disagreeing(self, present: dict[int, Any], basis: list[int], spare: list[int]) -> list[int]:
-        """Return, in a list, the first shard of `spare` that is not what `basis` implies, or none."""
+        """Return a list with the first shard of `spare` that is not what `basis` implies, or an empty one."""
         if not spare:
             return []
         matrix = self._make_matrix(basis, spare)
@@ -198,7 +198,7 @@ class ReedSolomon:
         return []
 
     def _check_shards(self, shards: Sequence[Any]) -> dict[int, Any]:
-        """Return the shards that are present, by number, after every question asked of them."""
+        """Check the shards, and return those that are present, by number."""
         if len(shards) != self.shards:
             raise ValueError(
                 f"{len(shards)} shards were given; this code has {self.data} + {self.parity}; "
