@@ -71,7 +71,7 @@ def jit(
         compiled: Any = njit(no_cpython_wrapper=inlined, no_cfunc_wrapper=True, **options)(function)
         if cache and not inlined:
             _keep(compiled, function)
-        compiled.compile = _undisturbed(function.__name__, compiled.compile)
+        compiled.compile = _defer_signals(function.__name__, compiled.compile)
         if signature is not None:
             compiled.compile(signature)
             compiled.disable_compile()
@@ -84,7 +84,7 @@ def c_function(signature: Signature, function: Callable[..., None], **options: A
     """Compile a function for callers in C, as `numba.cfunc` does; they call its `address`."""
     compiled = CFunc(function, normalize_signature(signature), locals={}, options=options)
     _keep(compiled, function)
-    _undisturbed(function.__name__, compiled.compile)()
+    _defer_signals(function.__name__, compiled.compile)()
     return compiled
 
 
@@ -111,10 +111,10 @@ def name_processor() -> str:
     return str(config.CPU_NAME or llvmlite.binding.get_host_cpu_name())
 
 
-def _undisturbed(name: str, compile_function: Callable[..., Any]) -> Callable[..., Any]:
+def _defer_signals(name: str, compile_function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a compiling function that holds signals back, as LLVM loses what a handler raises inside it."""
 
-    def undisturbed(*arguments: object) -> Any:
+    def compile_deferred(*arguments: object) -> Any:
         start, misses = time.perf_counter(), _Cache.saves
         with Deferred():
             found = compile_function(*arguments)
@@ -126,7 +126,7 @@ def _undisturbed(name: str, compile_function: Callable[..., Any]) -> Callable[..
             tell_compiling(seconds)
         return found
 
-    return undisturbed
+    return compile_deferred
 
 
 class _Files(IndexDataCacheFile):  # type: ignore[misc]  # Numba's types are skipped
