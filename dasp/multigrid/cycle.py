@@ -1,9 +1,9 @@
-"""Multigrid cycles of a PyAMG hierarchy, each of whose matrices is planned for the device.
+"""Multigrid cycles over a PyAMG hierarchy, with every matrix planned for the device.
 
 PyAMG makes the hierarchy on the host (Bell, Olson, Schroder, Southworth, doi:10.21105/joss.05495); a cycle
 is a fixed sequence of products and passes, so that a GPU's graph holds it whole. The first level with few
-rows is the last one that is used, and multiplied by its inverse: that product costs less than a cycle of
-launches.
+rows is the last one used. A cycle multiplies by its inverse there, which costs less than the launches of
+further levels.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.space import Vectors
 
 COARSE_SWEEPS = 8
-"""Times that the last level is smoothed, forwards and backwards, where it has more rows."""
+"""Times that the last level is smoothed, forwards and backwards, if it is too large for an inverse."""
 
 
 def entry_type(matrix: csr_array, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type in which a matrix is kept that multiplies vectors of another: a real one stays real."""
+    """Return the type in which a matrix is planned for vectors of a type: a real matrix stays real."""
     return dtype if matrix.dtype.kind == "c" else real_type(dtype)
 
 
 class Cycle(Preconditioner):
-    """A cycle over levels, wherever these come from."""
+    """A cycle over levels of one process or of several ranks."""
 
     def _assemble(
         self,
@@ -54,14 +54,14 @@ class Cycle(Preconditioner):
         R: list[DeviceOperator],
         inverse: DeviceOperator | None,
     ) -> None:
-        """Take the levels that are smoothed, and the inverse of the one below them if there is one."""
+        """Take the levels that are smoothed, P and R of all levels, and the inverse of the last or None."""
         self._options, self._levels, self._P, self._R, self._inverse = options, levels, P, R, inverse
         self._vectors = [level.vectors for level in levels]
         if inverse is not None:
             self._vectors.append(self.space.vectors(inverse.shape[0], "b", "x") if levels else self.vectors)
 
     def apply(self) -> None:
-        """Make a cycle."""
+        """Run one cycle."""
         self._cycle(0, self._options.cycle, from_zero=True)
 
     def _cycle(self, k: int, kind: str, *, from_zero: bool) -> None:
@@ -108,7 +108,7 @@ class Multigrid(Cycle):
         self._build(setup, like)
 
     def _build(self, setup: Setup, like: Multigrid | None = None) -> None:
-        """Plan the matrices of all levels, and make the levels of them."""
+        """Plan the matrices of all levels, and make the levels."""
         self._setup, matrices = setup, setup.matrices
         parts: dict[tuple[str, int], PlannedPart] = {}
         inverses: dict[int, Array] = {}
@@ -120,11 +120,11 @@ class Multigrid(Cycle):
             if key[0] == "A":
                 inverses[key[1]] = invert_diagonal(matrices[key], parts[key].diagonal(), coarse=key[1] > 0)
 
-        # Side by side: some steps of a plan on the CPU take one thread, and so does a GPU's compiler.
-        # The checks come first, so that it is their error that is raised.
+        # In parallel: some steps of a plan on the CPU use one thread, and so does a GPU's compiler.
+        # The checks come first, so that their error is the one raised.
         checks = [partial(check_finite, *key, matrix) for key, matrix in matrices.items()]
         run([*checks, *(partial(plan, key) for key in matrices)])
-        self._parts = {key: parts[key] for key in matrices}  # in their order, not that of the threads
+        self._parts = {key: parts[key] for key in matrices}  # in the order of `matrices`, not of the threads
         levels = []
         for k, one in enumerate(setup.smoothed):
             part, inverse = self._parts["A", k], inverses[k]
@@ -136,19 +136,19 @@ class Multigrid(Cycle):
         self._assemble(self._options, levels, *self._operators())
 
     def _radius(self, part: PlannedPart, inverse: Array, vectors: Vectors) -> float:
-        """Return the largest eigenvalue of D^-1 A, about, by products on the device; 0 if none is needed."""
+        """Estimate the largest eigenvalue of D^-1 A by products on the device; 0 if no smoother needs it."""
         if self._options.smoother == "gauss-seidel":
             return 0.0
         return spectral_radius(part.csr, part.operator, inverse, self.space, vectors)
 
     def _operators(self) -> tuple[list[DeviceOperator], list[DeviceOperator], DeviceOperator | None]:
-        """Return P and R of all levels, and the inverse if there is one."""
+        """Return P and R of all levels, and the inverse of the last one or None."""
         P, R = ([part.operator for (own, _), part in self._parts.items() if own == name] for name in "PR")
         inverse = self._parts.get((INVERSE, len(self._setup.levels) - 1))
         return P, R, None if inverse is None else inverse.operator
 
     def _read(self, A: Any) -> Setup:
-        """Return the hierarchy of a matrix, by P and R of this one; or that of PyAMG that is given."""
+        """Return the hierarchy that P and R of this cycle make of a matrix, or the PyAMG hierarchy given."""
         if hasattr(A, "levels"):
             hierarchy = levels_of(A)
             cycle_type(hierarchy, self.dtype)
@@ -161,7 +161,8 @@ class Multigrid(Cycle):
         return set_up(hierarchy)
 
     def _load(self, numbers: Setup) -> bool:
-        """Take a hierarchy; one of other sizes is planned anew."""
+        """Take a hierarchy; plan it anew if its sizes differ. Return True if all values could be written in
+        place."""
         matrices = numbers.matrices
         if numbers.rows != self._setup.rows or matrices.keys() != self._parts.keys():
             self._build(numbers)
@@ -179,7 +180,7 @@ class Multigrid(Cycle):
         return all(same)
 
     def _in_type(self, dtype: np.dtype[Any]) -> Multigrid:
-        """Return another one that computes in a type."""
+        """Return the same preconditioner, computing in a type."""
         return Multigrid(self._setup, self._options, dtype, self.device, self)
 
 
@@ -199,27 +200,27 @@ def multigrid(
     ----------
     ml : pyamg.MultilevelSolver, or matrix, shape (n, n)
         From `pyamg.ruge_stuben_solver(A)`, `pyamg.smoothed_aggregation_solver(A)` or another; its own
-        smoothers are not used. Not modified. Of a matrix (an SpMatrix, or one of SciPy or CuPy) PyAMG makes
-        the hierarchy by smoothed aggregation; systems of several unknowns a node need a call of your own,
-        with `B=`.
+        smoothers are not used. Not modified. If `ml` is a matrix (an SpMatrix, or one of SciPy or CuPy),
+        PyAMG makes the hierarchy by smoothed aggregation; for systems with several unknowns a node call
+        PyAMG yourself, with `B=`.
     smoother : {"chebyshev", "jacobi", "gauss-seidel"}
-        Gauss-Seidel, forward before and backward after the coarse correction, on the CPU alone.
+        Gauss-Seidel goes forward before and backward after the coarse correction, on the CPU alone.
     cycle : {"V", "W", "F"}
     sweeps : int
-        Of the smoother, before and after.
+        Sweeps of the smoother before the coarse correction, and as many after it.
     degree : int
-        Of a Chebyshev polynomial.
+        Degree of a Chebyshev smoother.
     device : {"auto", "cpu", "cuda", "cuda:N"}
-        `auto` is the device of an SpMatrix that is given for `ml`; else the GPU if one works, or the CPU.
+        `auto` is the device of `ml` if that is an SpMatrix; else the GPU if one works, or the CPU.
     dtype : {numpy.float64, numpy.float32, numpy.complex128, numpy.complex64}, optional
-        In which it computes, of complex levels a complex type; double precision by default. Single precision
-        does for a preconditioner inside a solver in double precision.
+        The type in which the cycle computes, complex for complex levels; double precision by default. Single
+        precision suffices for a preconditioner inside a solver in double precision.
 
     Returns
     -------
     Preconditioner
-        For A symmetric or Hermitian, and positive definite, a V- or W-cycle is so too, if R is P' in the
-        hierarchy, and can be used in `cg`. Memory: 6 vectors of the length of each level.
+        If A is symmetric or Hermitian, and positive definite, and R is P' in the hierarchy, so is a V- or
+        W-cycle, and can be used in `cg`. Memory: 6 vectors of the length of each level.
 
     Raises
     ------
@@ -230,8 +231,8 @@ def multigrid(
 
     Notes
     -----
-    Of each level that is smoothed the largest eigenvalue of D^-1 A is estimated by six products; of one
-    that is not Hermitian it is bounded by the largest sum of a row of absolute values.
+    On each level that is smoothed, unless by Gauss-Seidel, six products estimate the largest eigenvalue of
+    D^-1 A; if A is not Hermitian there, the largest sum of absolute values in a row of D^-1 A bounds it.
 
     The smoothers need positive eigenvalues of D^-1 A. A Helmholtz matrix has others if its waves are shorter
     than coarse levels can show. Then make the hierarchy of a Laplacian with a complex shift, which is far

@@ -1,4 +1,4 @@
-"""A PyAMG hierarchy as a cycle uses it, on the host: checked, and the inverse of its last level."""
+"""Read and check a PyAMG hierarchy on the host, and invert its last level."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from dasp.solvers.arguments import space_for
 from dasp.solvers.operator import as_operator
 
 DENSE_ROWS = 200
-"""The first level with at most so many rows is inverted, and no level below it is used."""
+"""The first level with at most this many rows is inverted, and no level below it is used."""
 
 MOST_INVERSE_ROWS = 500
-"""Rows of the last level up to which it is inverted; the inverse of more takes seconds."""
+"""Most rows with which the last level is inverted; the inverse of more takes seconds."""
 
 INVERSE = "the inverse"
 """The name of the inverse among the matrices of the levels."""
 
 ASYMMETRY = 100
-"""Units of rounding, relative to the largest entry, by which a Hermitian matrix may differ from its adjoint:
-products R A P do."""
+"""Most by which a Hermitian matrix may differ from its adjoint, in eps times the largest entry; products
+R A P differ by rounding."""
 
 
 def levels_of(ml: Any) -> list[Any]:
@@ -42,9 +42,9 @@ def levels_of(ml: Any) -> list[Any]:
     Raises
     ------
     TypeError
-        If it is neither.
+        If `ml` is neither a hierarchy nor a matrix.
     RuntimeError
-        If it is a matrix and PyAMG is not installed.
+        If `ml` is a matrix and PyAMG is not installed.
     """
     if hasattr(ml, "shape") and not hasattr(ml, "levels"):
         ml = make_hierarchy(host_matrix(ml))
@@ -70,7 +70,7 @@ def make_hierarchy(csr: csr_array) -> Any:
         import pyamg
     except ImportError as error:
         raise RuntimeError("multigrid was asked for and PyAMG is not installed; pip install pyamg") from error
-    # PyAMG draws vectors by the old generator; equal matrices shall have equal hierarchies.
+    # PyAMG draws vectors from NumPy's global generator; the seed gives equal matrices equal hierarchies.
     state = np.random.get_state()  # noqa: NPY002
     np.random.seed(0)  # noqa: NPY002
     try:
@@ -91,7 +91,7 @@ def cycle_type(levels: list[Any], dtype: DTypeLike | None) -> np.dtype[Any]:
     Raises
     ------
     ValueError
-        If that is none for such matrices.
+        If a cycle over these matrices cannot compute in that type.
     """
     known = TYPES["c" if _is_complex(levels) else "f"]
     wanted = np.dtype(known[1] if dtype is None else dtype)
@@ -103,7 +103,7 @@ def cycle_type(levels: list[Any], dtype: DTypeLike | None) -> np.dtype[Any]:
 
 
 class HostLevel(NamedTuple):
-    """A level on the host: its matrix, and P and R between it and the level below; None on the last level."""
+    """A level on the host: its matrix, and P and R to the level below, which are None on the last level."""
 
     A: csr_array
     P: csr_array | None = None
@@ -115,7 +115,7 @@ Transfers = list[tuple[csr_array, csr_array]]
 
 
 def coarsen(A: csr_array, transfers: Transfers) -> list[HostLevel]:
-    """Return the levels of a matrix: between two of them P and R, and on the coarser one R A P."""
+    """Return the levels that P and R make of a matrix: below a level with A is one with R A P."""
     levels = []
     for P, R in transfers:
         levels.append(HostLevel(A, P, R))
@@ -129,9 +129,9 @@ class Setup(NamedTuple):
     Attributes
     ----------
     levels : list of HostLevel
-        Down to the one that is inverted.
+        The levels, down to the one that is inverted.
     inverse : scipy.sparse.csr_array or None
-        The inverse of the last level; None if that is too large, and smoothed as the others are.
+        The inverse of the last level; None if that level is too large, and smoothed as the others are.
     """
 
     levels: list[HostLevel]
@@ -164,7 +164,7 @@ class Setup(NamedTuple):
 
 
 def set_up(hierarchy: list[Any]) -> Setup:
-    """Return a hierarchy as a cycle uses it.
+    """Return the levels of a hierarchy that a cycle uses, and the inverse of the last one.
 
     Raises
     ------
@@ -183,10 +183,10 @@ def set_up(hierarchy: list[Any]) -> Setup:
 
 
 def _invert(A: csr_array) -> np.ndarray[Any, Any]:
-    """Return the inverse of a small matrix; of a singular one some G with A G A = A.
+    """Return the inverse of a small matrix; for a singular one a generalized inverse G, with A G A = A.
 
-    Neumann problems and rows of zeros make levels singular. The way is that of Gauss and Jordan with complete
-    pivoting, without BLAS, whose rounding depends on its threads.
+    Neumann problems and rows of zeros make levels singular. The method is Gauss-Jordan elimination with
+    complete pivoting, without BLAS, whose rounding depends on its threads.
     """
     work = A.toarray().astype(wide_type(A))
     n, largest = len(work), abs(work).max(initial=0)
@@ -212,7 +212,7 @@ def _invert(A: csr_array) -> np.ndarray[Any, Any]:
 
 
 def host_radius(A: csr_array, options: CycleOptions, *, coarse: bool) -> float:
-    """Return the largest eigenvalue of D^-1 A, about, by products on the host; 0 if none is needed."""
+    """Estimate the largest eigenvalue of D^-1 A by products on the host; 0 if no smoother needs it."""
     if options.smoother == "gauss-seidel":
         return 0.0
     inverse, space = invert_diagonal(A, A.diagonal(), coarse=coarse), space_for("cpu", np.dtype(wide_type(A)))
@@ -223,7 +223,7 @@ def host_radius(A: csr_array, options: CycleOptions, *, coarse: bool) -> float:
 def invert_diagonal(A: csr_array, diagonal: Array, *, coarse: bool) -> Array:
     """Return 1 / a_ii, given the diagonal of A; on a coarse level 0 for a row of zeros.
 
-    Aggregates with fewer unknowns than modes leave such rows; smoothers pass them by.
+    Aggregates with fewer unknowns than modes leave such rows; smoothers leave their unknowns alone.
 
     Raises
     ------

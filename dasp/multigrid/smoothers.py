@@ -1,4 +1,4 @@
-"""The smoothers of multigrid."""
+"""The levels of multigrid and their smoothers."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ LEVEL_VECTORS = "d", "step", "q", "r"
 """The vectors of a level, besides its right-hand side b and its solution x."""
 
 RATIO = 8.0
-"""Of the ends of the interval that a Chebyshev smoother damps: on Poisson matrices 4 to 10 need the fewest
-cycles."""
+"""Upper over lower end of the interval that a Chebyshev smoother damps: on Poisson matrices 4 to 10 need the
+fewest cycles."""
 
 OMEGA = 4.0 / 3.0
-"""Weight of a Jacobi smoother, over the largest eigenvalue of D^-1 A."""
+"""The weight of a Jacobi smoother times the largest eigenvalue of D^-1 A."""
 
 
 @dataclass
 class CycleOptions:
-    """How a cycle goes."""
+    """The options of a cycle; see `multigrid`."""
 
     smoother: str
     cycle: str
@@ -45,19 +45,19 @@ class CycleOptions:
 
     @property
     def steps(self) -> tuple[float, list[tuple[float, float]]]:
-        """The coefficients of a smoother by scaled D^-1, of the first step and of further ones."""
+        """The smoother's factors with D^-1 as scaled, as from `coefficients`."""
         if self.smoother == "jacobi":
             return OMEGA, []
         return coefficients(1.0 / RATIO, 1.0, self.degree)
 
 
 def check_options(smoother: str, cycle: str, sweeps: int, degree: int) -> CycleOptions:
-    """Return how a cycle goes.
+    """Return the options of a cycle, checked.
 
     Raises
     ------
     TypeError, ValueError
-        If it cannot go so.
+        If the smoother or the cycle is unknown, or `sweeps` or `degree` is no positive int or too large.
     """
     for name, value, known in (("smoother", smoother, SMOOTHERS), ("cycle", cycle, CYCLES)):
         if value not in known:
@@ -80,7 +80,7 @@ class Level:
         vectors: Vectors | None,
         csr: csr_array | None = None,
     ) -> None:
-        """Take A and what `load` takes."""
+        """Take A and the arguments of `load`, and prepare the smoother's passes."""
         self.space, self.A, self._options = space, A, options
         self.vectors = space.vectors(len(inverse), "b", "x", *LEVEL_VECTORS) if vectors is None else vectors
         self.load(inverse, radius, csr)
@@ -100,7 +100,7 @@ class Level:
             self._extend = fuse("r = r - q", "step = last step + rest d*r", "x = x + step")
 
     def load(self, inverse: Array, radius: float, csr: csr_array | None = None) -> None:
-        """Take 1 / a_ii, and the largest eigenvalue of its product with A; `csr` is A, for sweeps."""
+        """Load 1 / a_ii and the largest eigenvalue of D^-1 A; `csr` is A, for Gauss-Seidel sweeps."""
         self.radius = radius
         scaled = inverse / self._options.scale(radius)
         self.vectors["d"][...] = self.space.asarray(cast(scaled, self.space.dtype, diagonal=True))
@@ -112,7 +112,7 @@ class Level:
         self.space.apply(self.A, self.vectors[x], self.vectors[y])
 
     def smooth(self, *, from_zero: bool, forward: bool) -> None:
-        """Make x a better solution; it counts as 0 before if `from_zero`."""
+        """Improve the solution x, which is taken as 0 if `from_zero`."""
         for sweep in range(self._options.sweeps):
             self._smooth(from_zero and sweep == 0, forward)
 
@@ -145,14 +145,14 @@ class Level:
         self.space.apply(R, self.vectors["r"], coarse)
 
     def prolong(self, P: DeviceOperator, coarse: Array) -> None:
-        """Add P times the coarse solution."""
+        """Add P times the coarse solution to x."""
         self.space.apply(P, coarse, self.vectors["q"])
         self._correct()
 
 
 @jit(nogil=True, error_model="numpy")
 def _sweep(indptr, indices, data, b, x, inverse, forward):  # type: ignore[no-untyped-def]
-    """Gauss-Seidel over all rows, in their order or the other way."""
+    """Sweep by Gauss-Seidel over all rows, forward or backward."""
     n = len(b)
     for k in range(n):
         row = k if forward else n - 1 - k

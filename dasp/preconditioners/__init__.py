@@ -1,4 +1,4 @@
-"""Preconditioners that stay where the matrix is, and serve as M in our solvers, SciPy's and CuPy's."""
+"""Preconditioners that live on the matrix's device and serve as M in dasp's, SciPy's and CuPy's solvers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`dasp.solve`: a method and a preconditioner that fit A: by its shape, two products, and its diagonal.
+"""`dasp.solve`: choose a method and a preconditioner by A's shape, two products and its diagonal.
 
-It stands in this room because it is the lowest one that knows matrices, solvers and preconditioners.
+The module lies in this package, the lowest one that may import matrices, solvers and preconditioners.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from dasp.solvers.operator import Matrix, as_operator
 from dasp.solvers.stats import Stats
 
 METHODS = ("cg", "minres", "bicgstab", "gmres", "chebyshev", "lsqr", "lsmr")
-"""The methods that solve A x = b for one right-hand side; `block_cg` wants several, and `lobpcg` none."""
+"""The methods that solve A x = b for one right-hand side; `block_cg` takes several, and `lobpcg` none."""
 
 WITHOUT_M = ("lsqr", "lsmr")
-"""Those that take no preconditioner."""
+"""The methods that take no preconditioner."""
 
 RTOL = {4: 1e-4, 8: 1e-8}
-"""Norm of the residual over that of b that is asked for by default, by the bytes of a number's real part."""
+"""The default of `rtol`, by the bytes of a number's real part."""
 
 SECOND = {"cg": "minres", "bicgstab": "gmres"}
-"""The method that goes on where the one that was chosen breaks down."""
+"""The method that goes on if the chosen one breaks down, by the chosen one's name."""
 
 LEAST_SPREAD = 1.01
-"""Least ratio of the largest to the smallest diagonal entry for Jacobi to change anything."""
+"""Ratio of the largest to the smallest diagonal entry above which Jacobi's preconditioner is chosen."""
 
 ROUNDING = 1e3
-"""Units of rounding by which two products of a symmetric matrix may differ, over the norm of their terms."""
+"""Most by which u' A v and v' A u may differ for a symmetric A, in eps times the norm of their terms."""
 
 
 @leave_together
@@ -63,7 +63,7 @@ def solve(
     Parameters
     ----------
     A : SpMatrix, matrix or linear operator, shape (m, n)
-        A matrix of SciPy or CuPy, and a dense array, is planned first, on `device`.
+        A SciPy or CuPy matrix or a dense array is planned first, on `device`.
     b : array, shape (m,) or (m, 1)
         NumPy, or CuPy for a matrix on a GPU.
     x0 : array, shape (n,), optional
@@ -72,32 +72,32 @@ def solve(
         By default cg if A is symmetric (Hermitian) with a positive diagonal, minres if it is symmetric,
         bicgstab if it is square, lsmr if it is not.
     M : "auto", None, matrix or linear operator, shape (n, n)
-        Approximates the inverse of A. "auto" is Jacobi's where the diagonal has no zero and is not constant,
-        and else none.
+        Approximates the inverse of A. "auto" is `jacobi` if the diagonal has no zero and is not constant,
+        else None.
     rtol : float, optional
-        Done when norm(b - A x) <= rtol * norm(b); by default 1e-8, in single precision 1e-4. For lsqr and
-        lsmr as they say.
+        Stop when norm(b - A x) <= rtol * norm(b); by default 1e-8, in single precision 1e-4. `lsqr` and
+        `lsmr` define it in their own way.
     device : str
-        Where a matrix is planned that is not an SpMatrix: as in `SpMatrix`.
+        Where a matrix that is not an SpMatrix is planned, as in `SpMatrix`.
     **options
-        Of the method: `maxiter`, `callback`, `progress` and so on.
+        Options of the method: `maxiter`, `callback`, `progress` and so on.
 
     Returns
     -------
     x : array, of the kind and place of b
     stats : Stats
-        As of every solver; `stats.choice` says what was chosen, and why.
+        As from every solver; `stats.choice` names the choice and its reasons.
 
     Raises
     ------
     TypeError, ValueError
-        As of `SpMatrix` and of the method; if A lies on several ranks and no method is named.
+        As `SpMatrix` and the method raise them; or if A lies on several ranks and no method is named.
 
     Notes
     -----
-    The choice takes two products and the diagonal; pass `method` and `M` to do without. A that looks definite
-    and is not is noticed by cg: minres goes on from its x then, as gmres does where bicgstab breaks down.
-    For many systems with one A make M once and call the method itself.
+    The choice costs two products and a read of the diagonal; pass `method` and `M` to avoid it. If A looks
+    definite and is not, cg breaks down and minres goes on from its x; gmres goes on after bicgstab likewise.
+    For many systems with one A, make M once and call the method itself.
 
     Examples
     --------
@@ -144,14 +144,14 @@ def choose_method(A: Matrix, diagonal: Callable[[], Vector | None] | None = None
     ----------
     A : SpMatrix, matrix or linear operator, shape (m, n)
     diagonal : callable, optional
-        Returns that of A, on the host.
+        Returns the diagonal of A on the host, or None.
 
     Returns
     -------
     method : str
         One of `METHODS`.
     why : str
-        In words.
+        The reason, in words.
 
     Raises
     ------
@@ -164,7 +164,7 @@ def choose_method(A: Matrix, diagonal: Callable[[], Vector | None] | None = None
     for definite.
     """
     device, dtype = place_and_type(A, None)
-    as_operator(A, device)  # is it one?
+    as_operator(A, device)  # raises TypeError if A is none
     m, n = A.shape
     if m != n:
         return "lsmr", f"A is {m} x {n}"
@@ -197,7 +197,7 @@ def is_hermitian(A: Matrix) -> bool:
 
 
 def _find_diagonal(A: Matrix) -> Vector | None:
-    """Return the diagonal of a matrix on the host, or None of an operator that has none to be read."""
+    """Return the diagonal of a matrix on the host, or None for an operator whose diagonal cannot be read."""
     diagonal = getattr(A, "diagonal", None)
     return to_host(diagonal()) if callable(diagonal) else None
 

@@ -1,4 +1,4 @@
-"""Preconditioners: fixed sequences of passes and products, from a residual r to z = M r."""
+"""The base of all preconditioners: fixed sequences of passes and products that compute z = M r."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from dasp.solvers.arguments import space_for
 from dasp.solvers.operator import Matrix, as_operator, device_of, multiply_by_column
 
 MOST_STEPS = 1000
-"""Of sweeps, and of a polynomial: each is a launch, or two, of every application."""
+"""Most sweeps, and most steps of a polynomial: each costs a launch or two in every application."""
 
 OLD_VALUES = "M was made of older values of A; M.update(A) takes the new ones"
 
 BOUND = 8
-"""Pairs of vectors that a GPU's programs are kept for: a solver uses one or two."""
+"""Most pairs of vectors for which a GPU's programs are kept; a solver uses one or two."""
 
 
 TYPES = {"f": ("float32", "float64"), "c": ("complex64", "complex128")}
@@ -36,28 +36,28 @@ TYPES = {"f": ("float32", "float64"), "c": ("complex64", "complex128")}
 
 
 class Preconditioner:
-    """Approximates the inverse of a matrix: z = M r.
+    """An approximate inverse M of a matrix: z = M r.
 
-    It is a linear operator: `M @ r`, `M.matvec(r, out=z)`, and as `M=` in any of SciPy's, CuPy's and our
-    solvers.
+    M is a linear operator: use `M @ r`, `M.matvec(r, out=z)`, or pass it as `M=` to dasp's, SciPy's and
+    CuPy's solvers.
 
     Attributes
     ----------
     shape : tuple of int
         (n, n).
     dtype : numpy.dtype
-        In which it computes: float32 or float64, of a complex matrix complex64 or complex128; r and z may
-        have another. A real one is multiplied by the parts of a complex r, one after the other.
+        The type in which M computes: float32 or float64, for a complex matrix complex64 or complex128; r and
+        z may have another. A real M multiplies the real and the imaginary part of a complex r in turn.
     device : str
         `cpu` or `cuda:N`.
     lasting : bool
-        A product that was captured in a graph stays right as long as it lives.
+        True if a product that a graph captured stays right as long as M lives.
     takes_out : bool
-        Solvers multiply by `matvec(r, out=z)`, and by those that do not say so by `@`.
+        True if solvers may call `matvec(r, out=z)`; they apply an operator without this attribute by `@`.
     costly : bool
-        M r takes as long as several products with a matrix: solvers make few in vain then.
+        True if M r takes as long as several products with a matrix; solvers then compute few M r in vain.
     generation : int
-        Grows when `update` replaces arrays, so that programs prepared before must be prepared anew.
+        Grows when `update` replaces arrays; programs prepared earlier must then be prepared anew.
     """
 
     lasting: ClassVar[bool] = True
@@ -71,7 +71,7 @@ class Preconditioner:
         device: str,
         names: tuple[str, ...],
     ) -> None:
-        """Make the vectors `b` (the residual), `x` (the result) and others."""
+        """Make the vectors `b` (the residual), `x` (the result) and those called `names`."""
         self.shape, self.dtype, self.device = (n, n), np.dtype(dtype), device
         self.space, self.generation = space_for(device, self.dtype), 0
         self.vectors = self.space.vectors(n, "b", "x", *names)
@@ -79,7 +79,7 @@ class Preconditioner:
         self._writes, self._warned = 0, False
         self._own: Callable[[], None] | None = None
         self._bound: dict[tuple[Any, ...], Callable[[], None]] = {}
-        # What was prepared for a system belongs to that, and so do its vectors.
+        # The caller of `prepare` owns the program and its vectors; the weak references keep neither alive.
         self._prepared: WeakValueDictionary[tuple[Any, ...], Callable[[], None]] = WeakValueDictionary()
         self._lock = ProcessLock()
 
@@ -101,11 +101,11 @@ class Preconditioner:
         )
 
     def apply(self) -> None:
-        """Set `x` from `b`, in passes and products; runs once for each program on a GPU."""
+        """Compute `x` from `b` by passes and products; on a GPU this runs once for each program."""
         raise NotImplementedError
 
     def _read(self, A: Matrix) -> Any:
-        """Return the numbers, on the host, that `_load` takes of a matrix."""
+        """Return the numbers of a matrix that `_load` takes, on the host."""
         raise TypeError(f"{self!r} takes no new values; make another one of the new matrix")
 
     def _load(self, numbers: Any) -> bool:
@@ -113,34 +113,34 @@ class Preconditioner:
         raise NotImplementedError
 
     def _in_type(self, dtype: np.dtype[Any]) -> Preconditioner:
-        """Return another one of the same numbers that computes in a type."""
+        """Return a preconditioner with the same numbers that computes in a type."""
         raise ValueError(
             f"{self!r} was asked to compute in {dtype}; it computes in the matrix's type; make it of the "
             "matrix in the other one"
         )
 
     def update(self, A: Matrix) -> None:
-        """Take the values of a matrix with the same pattern, such as the one that it was made of.
+        """Take the new values of the matrix that M was made of, or of another one with the same pattern.
 
         Parameters
         ----------
         A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
             Multigrid keeps the matrices between its levels and computes the coarse ones anew; it takes a
-            new hierarchy of PyAMG too.
+            new PyAMG hierarchy too.
 
         Raises
         ------
         TypeError, ValueError
-            If A has another shape or kind, or no preconditioner can be made of it. M may then be of no use.
+            If A has another shape or kind, or no preconditioner can be made of it. M may then be unusable.
 
         Notes
         -----
-        Numbers are written in place, so the solvers' graphs and your own go on with the new ones. Where the
-        coding of a plan does not hold the new values, it is planned anew: a graph of your own must then be
-        captured anew (`generation` has grown).
+        The numbers are written in place, so the solvers' graphs and your own use the new ones from then on.
+        A plan whose value compression cannot hold the new values is replaced; a graph of your own must then
+        be captured anew (`generation` has grown).
         """
         shape = getattr(A, "shape", self.shape)
-        shape = getattr(A, "local_shape", shape)  # over ranks that of this one's part
+        shape = getattr(A, "local_shape", shape)  # on several ranks, the shape of this rank's part
         kind = np.dtype(getattr(A, "dtype", np.float32)).kind
         if tuple(shape) != self.shape:
             raise ValueError(
@@ -157,14 +157,14 @@ class Preconditioner:
         self._follow(A)
 
     def _follow(self, A: Matrix) -> Self:
-        """Remember the matrix that its numbers are of, and return itself."""
+        """Remember the matrix whose numbers M holds, and return M."""
         self._source, self._writes, self._warned = lambda: None, 0, False
         if isinstance(A, SpMatrix):
             self._source, self._writes = weakref.ref(A), A.writes
         return self
 
     def warn_of_old_values(self, A: object) -> None:
-        """Warn, once, if A is the matrix that it was made of and has got other values since."""
+        """Warn once if A is the matrix that M was made of and its values have been written since."""
         source = self._source()
         if source is not None and source is A and source.writes != self._writes and not self._warned:
             self._warned = True
@@ -177,17 +177,17 @@ class Preconditioner:
         ----------
         r : array, shape (n,) or (n, 1), on the device
         out : array, optional
-            As r, not overlapping it; the result is written there. On a GPU that costs no copies,
+            Where the result is written: like r, not overlapping it. On a GPU this costs no copies,
             and can be captured in a graph after a first call.
 
         Returns
         -------
-        array of the shape and type of r; of M's type where r is of integers, and complex where M is
+        array of the shape and type of r; of M's type if r holds integers, and complex if M is
 
         Raises
         ------
         ValueError, TypeError
-            If r is no array, has another shape or is elsewhere, or `out` has a type that cannot hold M r.
+            If r is no array, has another shape or is on another device, or the type of `out` cannot hold M r.
         """
         r = operand("r", r)
         if out is not None and not is_array(out):
@@ -220,13 +220,13 @@ class Preconditioner:
             return out
 
     def _result_type(self, r: Array) -> np.dtype[Any]:
-        """Return the type of M r: that of r, M's own for integers, the complex one of its precision where M
-        is complex."""
+        """Return the type of M r: r's, or M's for integers; if M is complex, the complex type of that
+        precision."""
         kind = self.dtype if r.dtype.kind in "biu" else np.dtype(r.dtype)
         return np.result_type(kind, np.complex64) if self.dtype.kind == "c" else kind
 
     def _apply_to_parts(self, r: Array, out: Array) -> Array:
-        """Set `out` to M r for a real M and a complex r; nothing is allocated, so that it can be captured."""
+        """Set `out` to M r for a real M and a complex r; allocate nothing, so that a graph can capture it."""
         assert self._own is not None
         for of, to in ((r.real, out.real), (r.imag, out.imag)):
             self.vectors["b"][...] = of.reshape(-1)
@@ -235,7 +235,7 @@ class Preconditioner:
         return out
 
     def prepare(self, r: Array, out: Array) -> Callable[[], None]:
-        """Return a function that sets `out` to M r, as long as M lives.
+        """Return a function that sets `out` to M r; it works as long as M lives.
 
         Parameters
         ----------
@@ -247,7 +247,7 @@ class Preconditioner:
         return program or (lambda: me.matvec(r, out=out))
 
     def _in_place(self, r: Array, out: Array) -> Callable[[], None] | None:
-        """Return a function that computes from r to `out` with no copies, or None if these need some."""
+        """Return a function that sets `out` to M r without copies, or None if r or `out` must be copied."""
         if not all(hasattr(one.data, "ptr") for one in (r, out)):
             return None
         key = _places(r, out)
@@ -269,7 +269,7 @@ class Preconditioner:
         ----------
         R : array, shape (n, k), on the device
         out : array, optional
-            As R, not overlapping it; the result is written there.
+            Where the result is written: like R, not overlapping it.
 
         Returns
         -------
@@ -278,7 +278,7 @@ class Preconditioner:
         Raises
         ------
         ValueError, TypeError
-            If R is no array, has another shape or is elsewhere, or `out` is no array like the result.
+            If R is no array, has another shape or is on another device, or `out` is no array like the result.
         """
         R = operand("R", R)
         if R.ndim != 2 or R.shape[0] != self.shape[0]:
@@ -291,16 +291,16 @@ class Preconditioner:
         return out
 
     def __matmul__(self, r: Array) -> Array:
-        """Return M r, for each column where r has several."""
+        """Return M r, column by column if r has several."""
         return self.matmat(r) if getattr(r, "ndim", 1) == 2 else self.matvec(r)
 
     def __call__(self, r: Array) -> Array:
-        """Return M r, for each column where r has several; SciPy's `lobpcg` calls its M."""
+        """Return M r, column by column if r has several; SciPy's `lobpcg` calls its M."""
         return self @ r
 
     def astype(self, dtype: DTypeLike) -> Preconditioner:
-        """Return it computing in float32 or float64, a complex one in complex64 or complex128; r and z may
-        have any type.
+        """Return a preconditioner with the numbers of M that computes in float32 or float64, or for a complex
+        M in complex64 or complex128; r and z may have any type.
 
         In float32 it moves half the bytes, and a solver in float64 converges as before.
 
@@ -316,7 +316,7 @@ class Preconditioner:
 
 
 def _places(*arrays: Any) -> tuple[Any, ...]:
-    """Return where arrays of a GPU lie, and of what type they are."""
+    """Return the address, the strides and the type of each array of a GPU."""
     return tuple((int(one.data.ptr), one.strides, one.dtype) for one in arrays)
 
 
@@ -326,7 +326,7 @@ def host_matrix(A: Any) -> csr_array:
     Raises
     ------
     TypeError
-        If A holds no entries that can be read: a LinearOperator.
+        If A has no entries to read, such as a LinearOperator.
     ValueError
         If A is not square.
     """
@@ -351,7 +351,7 @@ def computing_type(matrix: Any) -> np.dtype[Any]:
 
 
 def wide_type(matrix: Any) -> type[np.inexact[Any]]:
-    """Return the type in which one is set up: double precision."""
+    """Return the type in which a preconditioner of a host matrix is set up: double precision."""
     return np.complex128 if matrix.dtype.kind == "c" else np.float64
 
 
@@ -364,18 +364,18 @@ def canonical(A: csr_array) -> csr_array:
 
 
 def is_finite(numbers: Array) -> bool:
-    """Return True if there is no NaN and no infinity in an array of the host."""
+    """Return True if an array on the host holds no NaN and no infinity."""
     with np.errstate(all="ignore"):
         return bool(abs(numbers.sum()) < np.inf or (abs(numbers) < np.inf).all())
 
 
 def cast(numbers: Array, dtype: np.dtype[Any], *, diagonal: bool = False) -> Array:
-    """Return an array of the host in a type: itself if it is its own.
+    """Return an array on the host cast to a type, or itself if it has that type.
 
     Raises
     ------
     ValueError
-        If a finite number is infinite there, or one of an inverse diagonal or all are zero.
+        If the cast makes a finite number infinite, a nonzero one of an inverse diagonal zero, or all zero.
     """
     if numbers.dtype == dtype:
         return numbers
@@ -396,26 +396,27 @@ def cast(numbers: Array, dtype: np.dtype[Any], *, diagonal: bool = False) -> Arr
 
 
 def cast_matrix(matrix: csr_array, dtype: np.dtype[Any]) -> csr_array:
-    """Return a SciPy matrix in CSR as another of the same pattern, its values cast; errors as of `cast`."""
+    """Return a SciPy CSR matrix with the same pattern and its values cast; the errors are those of `cast`."""
     return csr_array((cast(matrix.data, dtype), matrix.indices, matrix.indptr), matrix.shape)
 
 
 class PlannedPart:
-    """A matrix that a preconditioner multiplies by, planned; its values can be replaced.
+    """A planned matrix that a preconditioner multiplies by; its values can be replaced.
 
     Attributes
     ----------
     csr : scipy.sparse.csr_array
-        On the host, in its own type.
+        The matrix on the host, in its own type.
     matrix : SpMatrix
+        The same matrix, planned in the preconditioner's type.
     operator : DeviceOperator
-        Of that matrix.
+        Multiplies by `matrix`.
     """
 
     def __init__(
         self, csr: csr_array, dtype: np.dtype[Any], device: str, like: PlannedPart | None = None
     ) -> None:
-        """Plan a SciPy matrix, its values cast to a type; `like` is the same one planned in a wider type."""
+        """Plan a SciPy matrix, its values cast to a type; `like` is the same one planned in another type."""
         self._dtype, self._device, self.csr = dtype, device, csr
         if like is None or np.promote_types(dtype, like.matrix.dtype) != like.matrix.dtype:
             self._make(cast_matrix(csr, dtype), None)
@@ -430,14 +431,14 @@ class PlannedPart:
         self.matrix, self.operator = matrix, as_operator(matrix, self._device)
 
     def load(self, csr: csr_array) -> bool:
-        """Take the values of another one. Return True if they could be written in place."""
+        """Take another matrix. Return True if its values could be written in place."""
         old, typed, policy = self.csr, cast_matrix(csr, self._dtype), None
         self.csr = csr
         if np.array_equal(old.indptr, csr.indptr) and np.array_equal(old.indices, csr.indices):
             try:
                 self.matrix.with_values(self.matrix.asarray(typed.data), out=self.matrix)
                 return True
-            except ValueError:  # the coding does not hold them
+            except ValueError:  # the plan's compression cannot hold these values
                 policy = Policy(narrow=False)
         self._make(typed, policy)
         return False
@@ -448,7 +449,7 @@ class PlannedPart:
 
 
 def place(A: object, device: str | None) -> str:
-    """Return the device that is meant: the one given, else that of A.
+    """Return the device that is given, else that of A, else the CPU.
 
     Raises
     ------
@@ -464,7 +465,7 @@ def inverse_diagonal(diagonal: Array) -> Array:
     Raises
     ------
     ValueError
-        If one is zero, not finite, or so small that its inverse is not.
+        If an entry is zero, not finite, or so small that its inverse is not.
     """
     with np.errstate(all="ignore"):
         inverse = 1.0 / diagonal.astype(wide_type(diagonal), copy=False)

@@ -20,11 +20,11 @@ from dasp.runtime.sizes import ceil_div
 from dasp.solvers.operator import Matrix
 
 USUAL_BLOCK, LARGEST_NODE = 4, 8
-"""Rows of a block where the pattern shows no nodes; and unknowns of a node at most."""
+"""Rows of a block if the pattern shows no nodes, and most unknowns of a node."""
 
 
 class BlockJacobi(Preconditioner):
-    """One product with the inverses of the blocks, which are planned like any matrix."""
+    """A preconditioner that multiplies by the inverses of the blocks, one planned matrix."""
 
     costly: ClassVar[bool] = False
 
@@ -34,20 +34,20 @@ class BlockJacobi(Preconditioner):
         self._planned = PlannedPart(inverses, dtype, device)
 
     def apply(self) -> None:
-        """Multiply."""
+        """Multiply by the inverses of the blocks."""
         self.space.apply(self._planned.operator, self.vectors["b"], self.vectors["x"])
 
     def _read(self, A: Matrix) -> csr_array:
         """Return the inverses of the blocks, one matrix in CSR."""
-        return _inverses(host_matrix(A), self._block)
+        return _invert_blocks(host_matrix(A), self._block)
 
     def _load(self, numbers: csr_array) -> bool:
-        """Take the inverses."""
+        """Take the inverses. Return True if they could be written in place."""
         self._inverses = numbers
         return self._planned.load(numbers)
 
     def _in_type(self, dtype: np.dtype[Any]) -> BlockJacobi:
-        """Return another one that computes in a type."""
+        """Return the same preconditioner, computing in a type."""
         return BlockJacobi(self._inverses, self._block, dtype, self.device)
 
 
@@ -90,7 +90,7 @@ def block_jacobi(A: Matrix, *, block: int | None = None, device: str | None = No
     matrix = host_matrix(A)
     block = find_block(matrix) if block is None else _check.count("block", block)
     block = min(block, max(1, matrix.shape[0]))
-    inverses = _inverses(matrix, block)
+    inverses = _invert_blocks(matrix, block)
     return BlockJacobi(inverses, block, computing_type(matrix), place(A, device))._follow(A)
 
 
@@ -105,7 +105,7 @@ def find_block(matrix: csr_array) -> int:
     return USUAL_BLOCK
 
 
-def _inverses(matrix: csr_array, block: int) -> csr_array:
+def _invert_blocks(matrix: csr_array, block: int) -> csr_array:
     """Return the block diagonal matrix of the inverses, as CSR."""
     n = matrix.shape[0]
     count = ceil_div(n, block)
@@ -116,7 +116,7 @@ def _inverses(matrix: csr_array, block: int) -> csr_array:
     rows, columns = rows[mine], columns[mine]
     np.add.at(dense, (rows // block, rows % block, columns % block), entries.data[mine])
     beyond = np.arange(n, count * block)
-    dense[-1:, beyond % block, beyond % block] = 1.0  # what the last block lacks
+    dense[-1:, beyond % block, beyond % block] = 1.0  # the rows that the last block lacks
     try:
         with np.errstate(all="ignore"):
             inverse = np.linalg.inv(dense) if count else dense

@@ -1,4 +1,4 @@
-"""A Chebyshev polynomial in the matrix: products alone, no dot products.
+"""Chebyshev polynomials in a matrix, which need products and no dot products.
 
 Saad, Iterative Methods for Sparse Linear Systems, second edition, algorithm 12.1; as a smoother: Adams,
 Brezina, Hu, Tuminaro (2003), doi:10.1016/S0021-9991(03)00194-3.
@@ -28,7 +28,8 @@ from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
 
 
 def coefficients(low: float, high: float, degree: int) -> tuple[float, list[tuple[float, float]]]:
-    """Return the first step's factor, and (of the last step, of the residual) for each further step."""
+    """Return the residual's factor in the first step, and for each further step the factors of the step
+    before it and of the residual."""
     middle, half = (high + low) / 2, (high - low) / 2
     sigma = middle / half
     rho, steps = 1.0 / sigma, []
@@ -40,16 +41,16 @@ def coefficients(low: float, high: float, degree: int) -> tuple[float, list[tupl
 
 
 class Polynomial(Preconditioner):
-    """`degree` - 1 products with an operator and `degree` passes.
+    """A Chebyshev polynomial: `degree` - 1 products with an operator and `degree` passes.
 
     Parameters
     ----------
     operator : DeviceOperator
-        The matrix, on the device; on several ranks its products are those of all of them.
+        The matrix, on the device; on several ranks it multiplies by the whole matrix.
     n : int
-        The rows here.
+        The rows on this rank.
     ratio : float
-        Of the ends of the interval.
+        The upper end of the interval over the lower one.
     degree : int
     dtype, device
         As for `Preconditioner`.
@@ -66,11 +67,11 @@ class Polynomial(Preconditioner):
         self._extend = fuse("r = r - q", "step = last step + rest d*r", "x = x + step")
 
     def load_diagonal(self, inverse: np.ndarray[Any, Any], high: float) -> None:
-        """Take 1 / a_ii, and the upper end of the interval, by which that is divided."""
+        """Load 1 / a_ii divided by `high`, the upper end of the interval."""
         self.vectors["d"][...] = self.space.asarray(cast(inverse / high, self.dtype, diagonal=True))
 
     def apply(self) -> None:
-        """Go through the polynomial's steps."""
+        """Set `x` to the polynomial times `b`, step by step."""
         self._begin(first=self._first)
         for last, rest in self._further:
             self.space.apply(self.operator, self.vectors["step"], self.vectors["q"])
@@ -78,7 +79,7 @@ class Polynomial(Preconditioner):
 
 
 class _Numbers(NamedTuple):
-    """A matrix for a polynomial: on the host, and planned if it is; and 1 / a_ii."""
+    """A matrix on the host, the SpMatrix that it came from or None, and 1 / a_ii."""
 
     matrix: csr_array
     planned: SpMatrix | None
@@ -86,7 +87,7 @@ class _Numbers(NamedTuple):
 
 
 class MatrixPolynomial(Polynomial):
-    """The polynomial in a matrix, which is planned if it is not yet, or not in the type.
+    """A polynomial in a matrix, which is planned unless it is an SpMatrix of the type and on the device.
 
     `high` is the upper end of the interval; it is estimated if it is None.
     """
@@ -109,7 +110,7 @@ class MatrixPolynomial(Polynomial):
         self._scale()
 
     def _scale(self) -> None:
-        """Take the diagonal, and the upper end of the interval."""
+        """Load the diagonal, scaled by the upper end of the interval, which is estimated if none is given."""
         inverse, high = self._numbers.inverse, self._interval[0]
         if high is None:
             A = self._numbers.matrix
@@ -117,11 +118,11 @@ class MatrixPolynomial(Polynomial):
         self.load_diagonal(inverse, high)
 
     def _read(self, A: Matrix) -> _Numbers:
-        """Return the facts of a matrix."""
+        """Return A on the host, A itself if it is an SpMatrix, and 1 / a_ii."""
         return _read(A)
 
     def _load(self, numbers: _Numbers) -> bool:
-        """Take a matrix: an SpMatrix itself, if it has the type."""
+        """Take a matrix: an SpMatrix itself if it fits, else its values. Return True if no plan changed."""
         last, self._numbers = self._numbers.planned, numbers
         if _fits(numbers.planned, self.dtype, self.device):
             same = self._part is None and numbers.planned is last
@@ -134,7 +135,7 @@ class MatrixPolynomial(Polynomial):
         return same
 
     def _in_type(self, dtype: np.dtype[Any]) -> MatrixPolynomial:
-        """Return another one that computes in a type."""
+        """Return the same preconditioner, computing in a type."""
         return MatrixPolynomial(self._numbers, *self._interval, self._degree, dtype, self.device)
 
 
@@ -143,7 +144,7 @@ def _fits(planned: SpMatrix | None, dtype: np.dtype[Any], device: str) -> bool:
 
 
 def _read(A: Matrix) -> _Numbers:
-    """Return the facts of a matrix."""
+    """Return A on the host, A itself if it is an SpMatrix, and 1 / a_ii."""
     matrix = host_matrix(A)
     return _Numbers(matrix, A if isinstance(A, SpMatrix) else None, inverse_diagonal(matrix.diagonal()))
 
@@ -156,19 +157,19 @@ def chebyshev(
     bounds: tuple[float, float] | None = None,
     device: str | None = None,
 ) -> Preconditioner:
-    """Return a Chebyshev polynomial in D^-1 A, D the diagonal, times D^-1: for positive definite A.
+    """Return a Chebyshev polynomial in D^-1 A times D^-1, for a positive definite A with the diagonal D.
 
     Parameters
     ----------
     A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
-        Symmetric or Hermitian. A planned matrix is used as it is, others are planned. After its values were
-        written in place, `update` takes the new diagonal and interval.
+        Symmetric or Hermitian. A planned matrix is used as it is, others are planned. After writing its
+        values in place, call `update` for the new diagonal and interval.
     degree : int
-        Steps; one less is the number of products.
+        Number of steps; M r takes one product less.
     ratio : float
-        Of the interval's ends, if `bounds` are not given: the upper one is an estimate of the largest
-        eigenvalue of D^-1 A, raised by 12 percent; of a matrix that is not Hermitian the largest sum of a row
-        of absolute values.
+        The upper end of the interval over the lower one, if `bounds` are not given. The upper end is then an
+        estimate of the largest eigenvalue of D^-1 A, raised by 12 percent; if A is not Hermitian, the largest
+        sum of absolute values in a row of D^-1 A.
     bounds : tuple of float, optional
         The interval on which the polynomial approximates the inverse.
     device : {"cpu", "cuda", "cuda:N"}, optional

@@ -2,8 +2,8 @@
 
 Meijerink and van der Vorst (1977), doi:10.1090/S0025-5718-1977-0438681-4; Saad, Iterative Methods for
 Sparse Linear Systems, second edition, algorithm 10.4. The triangular solves go level by level: the rows of
-a level need only rows of earlier ones. Or they are approximated by some sweeps of Jacobi's iteration, each a
-product and a pass (Anzt, Chow, Dongarra 2015, doi:10.1007/978-3-662-48096-0_50).
+a level need only rows of earlier ones. Sweeps of Jacobi's iteration, each a product and a pass, may
+approximate them instead (Anzt, Chow, Dongarra 2015, doi:10.1007/978-3-662-48096-0_50).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from dasp.solvers.space import Triangle
 Vector = np.ndarray[Any, Any]
 
 Factorize = Callable[[csr_array, np.dtype[Any]], "_Factors"]
-"""Takes a SciPy matrix in CSR and the type in which M computes."""
+"""Factorizes a SciPy matrix in CSR, given the type in which M computes."""
 
 
 @jit(nogil=True, error_model="numpy")
 def _factorize(indptr, indices, data, diagonal):  # type: ignore[no-untyped-def]
-    """Replace the entries of a matrix, sorted by rows, by its factors; return the first row without a
-    pivot."""
+    """Replace the entries of a matrix with sorted columns by its factors, and set `diagonal` to the places of
+    the pivots. Return the first row without a usable pivot, or -1."""
     n = len(indptr) - 1
     position = np.full(n, -1, np.int64)
     for row in range(n):
@@ -65,8 +65,8 @@ def _factorize(indptr, indices, data, diagonal):  # type: ignore[no-untyped-def]
 
 
 @jit(nogil=True, error_model="numpy")
-def _levels(indptr, indices, forward):  # type: ignore[no-untyped-def]
-    """Return the level of each row of a strict triangle: one more than the highest of those it needs."""
+def _find_levels(indptr, indices, forward):  # type: ignore[no-untyped-def]
+    """Return the level of each row of a strict triangle: above the levels of all rows that it needs."""
     n = len(indptr) - 1
     level = np.zeros(n, np.int32)
     for k in range(n):
@@ -76,9 +76,9 @@ def _levels(indptr, indices, forward):  # type: ignore[no-untyped-def]
     return level
 
 
-def _triangle(strict: csr_array, inverse: Vector, forward: bool) -> Triangle:
+def _make_triangle(strict: csr_array, inverse: Vector, forward: bool) -> Triangle:
     indptr, indices = strict.indptr.astype(np.int32), strict.indices.astype(np.int32)
-    level = _levels(indptr, indices, forward)
+    level = _find_levels(indptr, indices, forward)
     rows = np.argsort(level, kind="stable").astype(np.int32)
     cuts = np.concatenate([[0], np.cumsum(np.bincount(level))])
     return Triangle(indptr, indices, strict.data, inverse, rows, cuts)
@@ -93,7 +93,7 @@ class _Factors(NamedTuple):
 
 
 class _Incomplete(Preconditioner):
-    """A solve with two triangles; `factorize` makes them of a matrix of the host, for a type."""
+    """A solve with two triangular factors, which `factorize` makes of a matrix on the host."""
 
     def __init__(
         self,
@@ -116,15 +116,15 @@ class _Incomplete(Preconditioner):
 
 
 class Incomplete(_Incomplete):
-    """Two triangular solves."""
+    """Two exact triangular solves, level by level."""
 
     def __init__(self, factors: _Factors, factorize: Factorize, dtype: np.dtype[Any], device: str) -> None:
         super().__init__(factors, factorize, ("y",), dtype, device)
         self._check(factors)
         lower, upper, inverse = factors
         ones = np.ones_like(inverse)
-        self._lower = self.space.triangular(_triangle(lower, ones, True))
-        self._upper = self.space.triangular(_triangle(upper, inverse, False))
+        self._lower = self.space.triangular(_make_triangle(lower, ones, True))
+        self._upper = self.space.triangular(_make_triangle(upper, inverse, False))
 
     def _check(self, factors: _Factors) -> None:
         for numbers in (factors.lower.data, factors.upper.data):
@@ -140,7 +140,7 @@ class Incomplete(_Incomplete):
         return True
 
     def _in_type(self, dtype: np.dtype[Any]) -> Incomplete:
-        """Return another one that computes in a type."""
+        """Return the same preconditioner, computing in a type."""
         return Incomplete(self._factors, self._factorize, dtype, self.device)
 
     def apply(self) -> None:
@@ -150,10 +150,10 @@ class Incomplete(_Incomplete):
 
 
 class Swept(_Incomplete):
-    """Two triangular solves by Jacobi sweeps: with L = I + N, x = b and then x = b - N x, again and again.
+    """Two triangular solves by Jacobi sweeps: for L = I + N, start from x = b and repeat x = b - N x.
 
-    For incomplete Cholesky factors M stays symmetric and positive definite: as many sweeps with the upper
-    factor are the transpose of those with the lower one.
+    For incomplete Cholesky factors M stays symmetric and positive definite: equally many sweeps with the
+    upper factor are the transpose of those with the lower one.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Swept(_Incomplete):
         return all(same)
 
     def _in_type(self, dtype: np.dtype[Any]) -> Swept:
-        """Return another one that computes in a type."""
+        """Return the same preconditioner, computing in a type."""
         return Swept(self._factors, self._factorize, self._sweeps, dtype, self.device)
 
     def apply(self) -> None:
@@ -199,8 +199,8 @@ def ilu0(A: Matrix, *, sweeps: int | None = None, device: str | None = None) -> 
     Parameters
     ----------
     A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
-        With entries on the whole diagonal. Factorized on the host. Values that are written into A later reach
-        the factors by `update`.
+        With entries on the whole diagonal; it is factorized on the host. Values that are written into A later
+        reach the factors by `update`.
     sweeps : int, optional
         Approximate each triangular solve by this many sweeps of Jacobi's iteration, 3 for example, over all
         rows at once. By default the solves are exact, level by level.
@@ -227,20 +227,20 @@ def ilu0(A: Matrix, *, sweeps: int | None = None, device: str | None = None) -> 
     >>> (A @ (ilu0(A) @ np.ones(2))).round(12)
     array([1., 1.])
     """
-    return _factored(A, _factorize_lu, sweeps, device)
+    return _make(A, _factorize_lu, sweeps, device)
 
 
 def ic0(A: Matrix, *, sweeps: int | None = None, device: str | None = None) -> Preconditioner:
     """Return the incomplete Cholesky factors of A with the pattern of A: IC(0).
 
-    A is symmetric or Hermitian, and positive definite. Parameters, results and errors are those of `ilu0`; it
-    can be used in `cg`.
+    A is symmetric or Hermitian, and positive definite. Parameters, results and errors are those of `ilu0`;
+    the preconditioner can be used in `cg`.
 
     Raises
     ------
     ValueError
-        If A is not symmetric or Hermitian, or a pivot is not positive (which a definite A may have; an
-        M-matrix has none).
+        If A is not symmetric or Hermitian, or a pivot is not positive, which may happen for a definite A but
+        never for an M-matrix.
 
     Examples
     --------
@@ -251,10 +251,10 @@ def ic0(A: Matrix, *, sweeps: int | None = None, device: str | None = None) -> P
     >>> quick.converged, quick.iterations < plain.iterations
     (True, True)
     """
-    return _factored(A, _factorize_cholesky, sweeps, device)
+    return _make(A, _factorize_cholesky, sweeps, device)
 
 
-def _factored(A: Matrix, factorize: Factorize, sweeps: int | None, device: str | None) -> Preconditioner:
+def _make(A: Matrix, factorize: Factorize, sweeps: int | None, device: str | None) -> Preconditioner:
     """Return the preconditioner of incomplete factors; the arguments are those of `ilu0`."""
     if sweeps is not None:
         _check.count("sweeps", sweeps, ", or None for exact solves", MOST_STEPS)
@@ -267,7 +267,7 @@ def _factored(A: Matrix, factorize: Factorize, sweeps: int | None, device: str |
 
 
 def _factorize_lu(matrix: csr_array, dtype: np.dtype[Any]) -> _Factors:
-    """Return the incomplete LU factors of a matrix whose inverse pivots are finite in a type."""
+    """Return the incomplete LU factors of a matrix; the inverse pivots must be finite in the type."""
     factors, pivots, failed = _factorize_in_place(matrix)
     if failed >= 0:
         raise ValueError(
@@ -283,7 +283,7 @@ def _factorize_cholesky(matrix: csr_array, dtype: np.dtype[Any]) -> _Factors:
         kind = "Hermitian" if matrix.dtype.kind == "c" else "symmetric"
         raise ValueError(f"A is not {kind}; ilu0 takes such matrices")
     factors, pivots, failed = _factorize_in_place(matrix)
-    pivots = pivots.real  # as they are by theory
+    pivots = pivots.real  # real, but for rounding
     if failed < 0:
         failed = int(next(iter(np.flatnonzero(~(pivots > 0))), -1))
     if failed >= 0:
@@ -292,7 +292,7 @@ def _factorize_cholesky(matrix: csr_array, dtype: np.dtype[Any]) -> _Factors:
 
 
 def _factorize_in_place(matrix: csr_array) -> tuple[csr_array, Vector, int]:
-    """Return the factors of a matrix in one, the pivots, and the first row without one or -1."""
+    """Return both factors in one matrix, the pivots, and the first row without a usable one, or -1."""
     factors, diagonal = matrix.astype(wide_type(matrix)), np.zeros(matrix.shape[0], np.int64)
     failed = int(_factorize(factors.indptr, factors.indices, factors.data, diagonal))
     return factors, factors.data[diagonal] if failed < 0 else np.zeros(0), failed

@@ -21,7 +21,7 @@ from dasp.solvers.operator import Matrix
 
 
 class Jacobi(Preconditioner):
-    """One pass."""
+    """A preconditioner that divides by the diagonal, in one pass."""
 
     costly: ClassVar[bool] = False
 
@@ -32,11 +32,11 @@ class Jacobi(Preconditioner):
 
     @property
     def diagonal_of_inverse(self) -> Array:
-        """The diagonal that r is multiplied by, on the device: solvers may do that in passes of their own."""
+        """The diagonal of M, shape (n,), on the device; solvers may multiply by it in their own passes."""
         return self.vectors["d"]
 
     def apply(self) -> None:
-        """Divide."""
+        """Divide by the diagonal."""
         self._divide()
 
     def _read(self, A: Matrix) -> np.ndarray[Any, Any]:
@@ -50,7 +50,7 @@ class Jacobi(Preconditioner):
         return True
 
     def _in_type(self, dtype: np.dtype[Any]) -> Jacobi:
-        """Return another one that computes in a type."""
+        """Return the same preconditioner, computing in a type."""
         return Jacobi(self._inverse, dtype, self.device)
 
 
@@ -92,5 +92,5 @@ def jacobi(A: Matrix, *, device: str | None = None) -> Preconditioner:
 
 
 def divide_by(diagonal: np.ndarray[Any, Any], A: Matrix, device: str | None = None) -> Preconditioner:
-    """Return the preconditioner that divides by a diagonal, which is that of A."""
+    """Return the preconditioner that divides by the diagonal of A, which is given."""
     return Jacobi(inverse_diagonal(diagonal), computing_type(diagonal), place(A, device))._follow(A)

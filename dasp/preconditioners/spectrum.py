@@ -1,4 +1,4 @@
-"""The largest eigenvalue of a matrix over its diagonal, which scales Chebyshev polynomials and smoothers."""
+"""The largest eigenvalue of D^-1 A, D the diagonal of A, which scales Chebyshev polynomials and smoothers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.space import Fused, Space, Vectors
 
 STEPS = 6
-"""Products by which the largest eigenvalue is estimated."""
+"""Most products by which the largest eigenvalue is estimated."""
 
 UPPER = 1.12
-"""By what the estimate, which is from below, is raised."""
+"""The factor that raises the estimate, which lies below the largest eigenvalue."""
 
 NAMES = "b", "x", "r", "step", "q", "d"
 """The vectors that an estimate needs."""
@@ -28,7 +28,7 @@ PERIOD = 65_521
 """Numbers after which the noise repeats itself: a prime, so that it differs from plane to plane of a grid."""
 
 SKEW = 1e-3
-"""Between inner products that are equal for a Hermitian matrix, relative to them: more is no rounding."""
+"""Most relative difference that rounding may leave between inner products equal for a Hermitian matrix."""
 
 
 def spectral_radius(
@@ -39,7 +39,7 @@ def spectral_radius(
     Parameters
     ----------
     A : scipy.sparse.csr_array, shape (n, n)
-        For a bound where it is not Hermitian.
+        A on the host, for a bound if it is not Hermitian.
     operator : DeviceOperator
         A on the device.
     inverse : numpy.ndarray, shape (n,)
@@ -51,8 +51,9 @@ def spectral_radius(
     Returns
     -------
     float
-        From below if A is Hermitian, and `UPPER` times it is mostly above; else `UPPER` times it is the
-        largest sum of a row of absolute values of D^-1 A, which is above for sure. The same for equal inputs.
+        If A is Hermitian, an estimate from below; `UPPER` times it is mostly an upper bound. If not, `UPPER`
+        times it is the largest sum of absolute values in a row of D^-1 A, always an upper bound. Equal inputs
+        give equal bits.
 
     Raises
     ------
@@ -77,19 +78,19 @@ def spectral_radius(
 
 
 class _Pair(NamedTuple):
-    """Names of a vector r, and of y = D^-1 r, which is one of Lanczos' basis."""
+    """The names of a vector r and of y = D^-1 r, a vector of Lanczos' basis."""
 
     r: str
     y: str
 
 
 FIRST, SECOND = _Pair("b", "d"), _Pair("r", "step")
-"""The vector x, which passes on a GPU read in another way, holds D^-1: so they are alike for both pairs."""
+"""Neither holds x, which a GPU's passes load in a way of its own: so one kernel serves both orders."""
 
 
 def _find_by_lanczos(operator: DeviceOperator, space: Space, vectors: Vectors) -> float | None:
-    """Return the largest eigenvalue of Lanczos' matrix, None if A is not Hermitian, NaN if products are not
-    finite."""
+    """Return the largest absolute eigenvalue of Lanczos' matrix, None if A is not Hermitian, or NaN if
+    products are not finite."""
 
     @cache
     def prepare(one: _Pair, other: _Pair) -> tuple[Fused, Fused]:
@@ -100,11 +101,11 @@ def _find_by_lanczos(operator: DeviceOperator, space: Space, vectors: Vectors) -
         )
 
     def measure(one: _Pair, other: _Pair) -> tuple[Any, ...]:
-        """Return the inner products of both y with q, which is A times the first."""
+        """Return the inner products of q with both y; q is A times the first y."""
         return prepare(one, other)[0]()
 
     def extend(one: _Pair, other: _Pair, alpha: float, beta: float) -> np.float64:
-        """Set the second pair to the one that follows both; return r'y of it."""
+        """Set the second pair to the next one of Lanczos' recurrence. Return its r'y."""
         return np.float64(prepare(one, other)[1](alpha=alpha, beta=beta)[0])
 
     q = vectors["q"]
