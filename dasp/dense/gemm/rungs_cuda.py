@@ -92,7 +92,7 @@ class Entry:
 
 @functools.lru_cache(maxsize=4096)
 def entry(gpu: str, dtype: str, sizes: tuple[int, int, int]) -> Entry | None:
-    """Return the table's line for a product, or None where this GPU and dtype have none."""
+    """Return the table's line for a product, or None if this GPU and dtype have none."""
     dtypes = _read_table().get(gpu, {})
     # The two half precisions run the same instructions, so what suits one suits the other.
     lines = dtypes.get(dtype) or (dtypes.get("float16", {}) if dtype == "bfloat16" else {})

@@ -51,7 +51,7 @@ def jit(
     signature : numba signature, optional
         The only types that the function takes, compiled at once. Without it, a call with new types compiles.
     cache : bool
-        True to keep the compiled code on disk. Numba never finds the code of a function again whose closure
+        True to keep the compiled code on disk. Numba never again finds the code of a function whose closure
         holds other compiled functions.
     **options
         Numba's: `nogil`, `parallel`, ... Not `fastmath`, with which bits would differ between processes:

@@ -157,7 +157,7 @@ def widened(x: Vector) -> Vector:
     x : numpy.ndarray, float16
         Aligned.
     """
-    near = order(x)  # not "K", of which NumPy's functions make different orders where strides are 0
+    near = order(x)  # not "K", which NumPy's functions take differently where strides are 0
     wide = np.empty(x.shape, np.float32, near)
     _widen_float16(x.ravel(near).view(np.uint16), wide.ravel(near))
     return wide

@@ -7,8 +7,8 @@ that finds no work for a while goes to sleep; a later call wakes it.
 
 A job is cut into chunks, the same number for each part. Each part belongs to one worker, which finds its data
 in its own cache. A worker that has done its own part takes chunks of the others', so that one that sleeps, or
-that the system has stopped, holds nobody up. A worker claims a chunk by an atomic subtraction. If
-that returns a positive number, there was a chunk, and the worker may read the rest of the state, because the
+that the system has stopped, holds nobody up. A worker claims a chunk by an atomic subtraction. If that
+returns a positive number, there was a chunk, and the worker may read the rest of the state, because the
 caller waits until that chunk is done.
 
 A call, from taking the team to the end of the last chunk, is one compiled function. No handler of a signal
@@ -251,7 +251,7 @@ def _execute(state, parts, job, partials, x, y, alpha, beta):
 
 @_compile
 def _take(state):
-    """Take the team; False if somebody has it."""
+    """Take the team; return False if another call has it."""
     return exchange(state + _STATE.taken, 1) == 0
 
 

@@ -1,10 +1,10 @@
-"""The CUDA driver, called through ctypes, for what CuPy does not offer.
+"""Calls of the CUDA driver through ctypes, for functions that CuPy does not offer.
 
-It sets limits of a kernel, makes graphs that repeat their work without the host and graphs whose kernels
-keep the priorities of their streams, and keeps memory as long as a captured graph.
+They set limits of a kernel, make graphs that repeat their work without the host and graphs whose kernels keep
+the priorities of their streams, and keep memory as long as a captured graph.
 
-Calls release the GIL: a launch waits while the stream's queue is full, perhaps for a Python
-function that the stream has to call.
+Calls release the GIL: a launch waits while the stream's queue is full, perhaps for a Python function that the
+stream has to call.
 
 Source: CUDA Driver API (CUDA 12.4), execution control and graph management.
 """
