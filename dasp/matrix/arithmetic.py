@@ -1,4 +1,4 @@
-"""SciPy's methods for `dasp.SpMatrix`: conversions, sums, scalings, files, and refusals in words."""
+"""SciPy's methods for `dasp.SpMatrix`: conversions, sums, scalings, and errors that name a remedy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEADINGS = "part", "rows", "entries", "slots", "fill", "bytes"
 
 
 def _refuse_assignment(name: str) -> property:
-    """Return an attribute that only says, when it is assigned, how values are written."""
+    """Return a property that refuses to be assigned, and says how values are written."""
 
     def refuse(matrix: ArithmeticMatrix, value: object) -> NoReturn:
         raise AttributeError(
@@ -39,7 +39,7 @@ def _refuse_assignment(name: str) -> property:
 
 
 class ArithmeticMatrix(PlannedMatrix):
-    """A matrix with SciPy's conversions, scalings, sums and names, and refusals in words."""
+    """A matrix with SciPy's conversions, scalings, sums and names, and errors that name a remedy."""
 
     # ---- to other forms ------------------------------------------------------------------------------
 
@@ -49,9 +49,9 @@ class ArithmeticMatrix(PlannedMatrix):
         Returns
         -------
         scipy.sparse.csr_array, shape (m, n)
-            The entries that came in, bit for bit, duplicates and explicit zeros too, in the caller's
-            rows; the order inside a row may differ, and types are those of the plan, but float32 where that
-            has a half precision, of which SciPy has none.
+            The caller's entries, bit for bit, duplicates and explicit zeros too; their order inside a row
+            may differ. Types are those of the plan, except that half precisions, which SciPy lacks, become
+            float32.
         """
         plan = self._backend.to_host(self.plan)
         indptr, indices, data = planning.unpack(plan, "cpu")
@@ -64,7 +64,7 @@ class ArithmeticMatrix(PlannedMatrix):
         Returns
         -------
         sparse matrix, shape (m, n)
-            New; entries as `to_scipy` gives them.
+            A new one, with the entries that `to_scipy` returns.
         """
         indptr, indices, data = planning.unpack(self.plan, self.device)
         with self._backend.filling(self.device):
@@ -95,12 +95,12 @@ class ArithmeticMatrix(PlannedMatrix):
         Returns
         -------
         SpMatrix
-            With the same pattern. Values beyond the type are infinite.
+            With the same pattern. Values too large for the type become infinite.
 
         Raises
         ------
         TypeError
-            If matrices cannot have it, or if it is real and values are complex.
+            If no matrix can have the type, or if it is real and the values are complex.
 
         Examples
         --------
@@ -120,7 +120,10 @@ class ArithmeticMatrix(PlannedMatrix):
     # ---- with other values ---------------------------------------------------------------------------
 
     def _map(self, function: Callable[[Array], Array]) -> Self:
-        """Return the matrix with a function of its values, which takes NumPy's arrays wherever A is."""
+        """Return the matrix with `function` applied to its values.
+
+        The function must take NumPy arrays too, even if the matrix is on a GPU.
+        """
         plan = self.plan
         with self._backend.filling(self.device) as primitives:
             mapped = formats.find(plan.format).mapped(plan, function, primitives)
@@ -138,15 +141,15 @@ class ArithmeticMatrix(PlannedMatrix):
 
     @property
     def H(self) -> Self:
-        """The conjugate transpose: `A.T` if values are real, else another matrix, which is kept like that."""
+        """The conjugate transpose: `A.T` if values are real, else another matrix, kept as `A.T` is."""
         if self.dtype.kind != "c":
             return self.T
         return self._derive("H", lambda: self.T.conj())
 
     def _compute(self, function: Callable[[Array], Array], factor: Number = 1.0) -> Self:
-        """Return the matrix with a function of its values and of a number, in the type of their product.
+        """Return the matrix with `function` applied to its values, in the type of a value times `factor`.
 
-        Libraries compute little in bfloat16: it is computed in float32 and rounded.
+        NumPy and CuPy compute little in bfloat16, so its values are computed in float32 and rounded.
         """
         if self.dtype != _dtypes.BFLOAT16:
             return self._map(function)
@@ -168,8 +171,8 @@ class ArithmeticMatrix(PlannedMatrix):
         Parameters
         ----------
         other : number
-            Of a type that NumPy promotes with the values': a float leaves float32, and half precisions, as
-            they are.
+            Its type is promoted with that of the values by NumPy's rules: a Python float leaves float32 and
+            half precisions as they are.
 
         Returns
         -------
@@ -212,7 +215,7 @@ class ArithmeticMatrix(PlannedMatrix):
         Raises
         ------
         TypeError
-            For arrays somewhere else than on the matrix's device.
+            For arrays that are not on the matrix's device.
         ValueError
             For other shapes.
         """
@@ -252,16 +255,16 @@ class ArithmeticMatrix(PlannedMatrix):
         Raises
         ------
         TypeError
-            If `sigma` is no number.
+            If `sigma` is not a number.
         ValueError
             If A is not square.
         """
         return Shifted(self, sigma)
 
-    # ---- what is read of it --------------------------------------------------------------------------
+    # ---- entries, diagonals and sums -----------------------------------------------------------------
 
     def coordinates(self) -> tuple[Array, Array]:
-        """Return row and column of each entry, in the order in which `with_values` takes their values.
+        """Return the row and column of each entry, in the order in which `with_values` takes their values.
 
         Returns
         -------
@@ -277,7 +280,7 @@ class ArithmeticMatrix(PlannedMatrix):
         """Return the row of each packed entry."""
         if not self.nnz:
             return indptr[:0].astype(dtype)
-        # An entry is in the row of as many as have ended before it.
+        # The row of an entry is the number of rows that have ended before it.
         ended = _arrays.namespace(indptr).bincount(indptr[1:], minlength=self.nnz + 1)
         rows: Array = ended[: self.nnz].cumsum().astype(dtype)
         return rows
@@ -288,13 +291,13 @@ class ArithmeticMatrix(PlannedMatrix):
         Parameters
         ----------
         k : int
-            Above the main diagonal, or below it if negative.
+            How far above the main diagonal, or below it if negative.
         """
         try:
             k = operator.index(k)
         except TypeError as error:
             raise TypeError(f"k is {k!r}; a whole number is needed") from error
-        k = min(max(k, -self.shape[0]), self.shape[1])  # beyond the matrix is beyond int64, too
+        k = min(max(k, -self.shape[0]), self.shape[1])  # a k beyond int64 is beyond the matrix, too
         with self._backend.filling(self.device):
             diagonal = self._product.diagonal(k)
         if diagonal is None:
@@ -302,7 +305,7 @@ class ArithmeticMatrix(PlannedMatrix):
         return diagonal
 
     def trace(self, offset: int = 0) -> Any:
-        """Return the sum of the diagonal `offset` to the right, a scalar on the matrix's device."""
+        """Return the sum of the `offset`-th diagonal, a scalar on the matrix's device."""
         return self.diagonal(offset).sum()
 
     def sum(self, axis: int | None = None, dtype: DTypeLike | None = None, out: Array | None = None) -> Any:
@@ -312,15 +315,15 @@ class ArithmeticMatrix(PlannedMatrix):
         ----------
         axis : {None, 0, 1, -2, -1}
         dtype : dtype, optional
-            The type to which the sum, which has the matrix's type, is converted.
+            The type to which the sum is converted, by default the matrix's.
         out : array, optional
-            Where it is written; returned then.
+            An array that receives the sum, and is returned.
 
         Returns
         -------
         scalar, or array of shape (n,) or (m,)
-            On the matrix's device, of its type. Sums of rows and columns are products with ones, as accurate
-            as those; of columns with the transpose, which is made and kept (`T`).
+            On the matrix's device. Sums of rows and columns are products with a vector of ones, and as
+            accurate as a product. Sums of columns use the transpose, which is made and kept (`T`).
 
         Raises
         ------
@@ -342,22 +345,22 @@ class ArithmeticMatrix(PlannedMatrix):
         return self @ self._ones(1) if axis in (1, -1) else self._ones(0) @ self
 
     def _ones(self, axis: int) -> Array:
-        """Return a vector of ones, as long as an axis, made where the matrix is."""
+        """Return a vector of `shape[axis]` ones on the matrix's device."""
         ones = self._backend.empty((self.shape[axis],), self.dtype, self.device, "C")
         bits = _dtypes.bits_type(self.dtype)  # CuPy fills no bfloat16
         ones.view(bits).fill(np.ones(1, self.dtype).view(bits)[0])
         return ones
 
-    # ---- refused -------------------------------------------------------------------------------------
+    # ---- operations that are refused -----------------------------------------------------------------
 
     def __array__(self, *_: object, **__: object) -> NoReturn:
-        """Refuse to be an array, which NumPy would make of one element: the matrix itself."""
+        """Refuse to become an array: NumPy would make one whose only element is the matrix itself."""
         raise TypeError(
             "A is an SpMatrix and no array; functions of SciPy and others that need the entries take "
             "A.to_scipy(); A @ x is the product"
         )
 
-    if not TYPE_CHECKING:  # or mypy would take every name for an attribute
+    if not TYPE_CHECKING:  # else mypy would accept every name as an attribute
 
         def __getattr__(self, name: str) -> NoReturn:
             remedy = ""
@@ -402,7 +405,7 @@ class ArithmeticMatrix(PlannedMatrix):
 
     __radd__ = __sub__ = __rsub__ = __add__
 
-    # ---- how it shows itself -------------------------------------------------------------------------
+    # ---- texts ---------------------------------------------------------------------------------------
 
     def _lines(self) -> list[tuple[str, ...]]:
         """Return the cells of the table of the plan's parts."""
@@ -426,11 +429,11 @@ class ArithmeticMatrix(PlannedMatrix):
         return "\n".join([f"<{self._title()}>", *lines])
 
     def __format__(self, spec: str) -> str:
-        """Return one line; libraries that refuse the matrix quote it, so it names the way round."""
+        """Return one line that names a remedy: libraries that refuse the matrix quote it."""
         return format(f"<{self._title()}; A.to_scipy() is a csr_array>", spec)
 
     def _repr_html_(self) -> str:
-        """Return the same table for a notebook."""
+        """Return the table of `__repr__` in HTML, for notebooks."""
         head = "".join(f"<th>{heading}</th>" for heading in HEADINGS)
         lines = ["".join(f"<td>{escape(cell)}</td>" for cell in line) for line in self._lines()]
         rows = "\n".join(f"<tr>{line}</tr>" for line in (head, *lines))
@@ -438,7 +441,7 @@ class ArithmeticMatrix(PlannedMatrix):
 
 
 def _number(what: str, given: object, remedy: str = "") -> Any:
-    """Return a number of Python as float or complex; as it is one of NumPy, or an array's only element."""
+    """Return a Python number as float or complex, and a NumPy scalar or 0-d array as a NumPy scalar."""
     if type(given) is float:
         return given
     given = _check.python_number(given)

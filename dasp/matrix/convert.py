@@ -1,7 +1,7 @@
-"""Matrices of any kind -> CSR, checked, on the host or on the GPU where they lie.
+"""Convert matrices of any kind to CSR, on the host or on the GPU where they lie.
 
-SciPy's conversions read and write where the arrays of a matrix tell them to, and a caller may have changed
-those arrays since SciPy looked at them. So every array is checked before SciPy converts anything.
+SciPy's conversions read and write memory at positions that the arrays of a matrix give, and a caller may have
+changed those arrays since SciPy checked them. So every array is checked before SciPy converts anything.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from dasp.runtime.arrays import index, is_cupy, take, values
 from dasp.runtime.types import ArrayLike, Vector
 
 Entries = tuple[Csr, Array | None]
-"""A matrix, and the place in which each of its entries came in; None if they came row by row."""
+"""A matrix, and the position of each of its entries among the caller's; None if those came row by row."""
 
 
 def to_csr(A: Any, shape: tuple[int, int] | None, request: Request) -> Entries:
-    """Convert a matrix of SciPy or CuPy, dense, or a tuple as SciPy's csr_array takes it.
+    """Convert a sparse matrix of SciPy or CuPy, a dense one, or a tuple that SciPy's csr_array takes.
 
     Parameters
     ----------
     A : sparse matrix, array_like or tuple
         `(data, (row, col))` and `(data, indices, indptr)` are coordinates and CSR.
     shape : tuple of int or None
-        Of a matrix that is given as a tuple; by default as small as coordinates allow.
+        The shape of a matrix given as a tuple; by default the smallest that holds its coordinates.
     request : Request
 
     Raises
@@ -101,7 +101,7 @@ def from_cupy(A: Any, request: Request) -> Entries:
 
 
 def from_dense(A: Any, request: Request) -> Entries:
-    """Convert the entries of a dense matrix of NumPy or CuPy that are not zero."""
+    """Convert the non-zero entries of a dense matrix of NumPy or CuPy."""
     if is_cupy(A) and A.ndim == 2:
         where = request.packing_device(A.shape)
         if where == f"cuda:{A.device.id}":
@@ -110,7 +110,7 @@ def from_dense(A: Any, request: Request) -> Entries:
     dense = take("A", A)
     if dense.ndim != 2:
         raise ValueError(f"A has shape {dense.shape}; a matrix with 2 dimensions is needed")
-    _dtypes.stored(dense.dtype)  # refused before anything is made of it
+    _dtypes.stored(dense.dtype)  # refuses the type before any array is made
     rows, columns = np.nonzero(dense)
     return from_coo(dense[rows, columns], (rows, columns), dense.shape, request)
 
@@ -126,7 +126,7 @@ def from_coo(
 
 
 def _compress(shape: tuple[int, int], arrays: Compressed | Coordinates, request: Request) -> Entries:
-    """Return checked arrays as CSR; MemoryError if there is no room for the rows."""
+    """Return checked arrays as CSR; MemoryError if there is no room for indptr."""
     order = None
     if isinstance(arrays, Coordinates):
         if (arrays.rows[1:] < arrays.rows[:-1]).any():
@@ -157,7 +157,7 @@ class Coordinates(NamedTuple):
 def take_coordinates(
     shape: tuple[int, int], data: ArrayLike, rows: ArrayLike, columns: ArrayLike
 ) -> Coordinates:
-    """Return a matrix that is given by its entries, valid for its shape.
+    """Return the coordinates and values of a matrix, checked against its shape.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def take_coordinates(
     Returns
     -------
     Coordinates
-        Rows and columns of one type, int32 or int64; data as `values` has them; all contiguous.
+        Rows and columns of one type, int32 or int64; data as `values` returns it; all contiguous.
     """
     taken = values("data", data), index("row", rows), index("col", columns)
     dtype = np.result_type(taken[1], taken[2])
@@ -184,7 +184,7 @@ def take_sparse(matrix: sparray | spmatrix, checks: bool = True) -> Compressed |
     ----------
     matrix : scipy.sparse array or matrix, shape (m, n), any format and dtype of numbers
     checks : bool
-        False leaves indptr and indices of a CSR matrix unread: they may be anything.
+        False leaves the numbers in indptr and indices of a CSR matrix unchecked.
 
     Returns
     -------
@@ -196,9 +196,9 @@ def take_sparse(matrix: sparray | spmatrix, checks: bool = True) -> Compressed |
     Raises
     ------
     TypeError
-        For values that are no numbers, indices that are no integers, masked arrays.
+        For values that are not numbers, indices that are not integers, and masked arrays.
     ValueError
-        For arrays that do not fit each other or the shape, naming the first.
+        For arrays that do not fit each other or the shape; the message names the first.
     """
     if matrix.ndim != 2:
         raise ValueError(f"A has shape {matrix.shape}; a matrix with 2 dimensions is needed")
@@ -212,7 +212,7 @@ def take_sparse(matrix: sparray | spmatrix, checks: bool = True) -> Compressed |
 def _take_compressed(
     kind: str, matrix: sparray | spmatrix, shape: tuple[int, int], data: Vector, checks: bool = True
 ) -> Compressed:
-    """Take in indptr and indices; what lies behind the last entry is room that SciPy keeps."""
+    """Return the three arrays without the spare room that SciPy keeps after the last entry."""
     indptr, indices = index("A.indptr", matrix.indptr), index("A.indices", matrix.indices)
     end = int(indptr[-1]) if len(indptr) else 0
     if 0 <= end <= min(len(indices), len(data)):
@@ -223,9 +223,9 @@ def _take_compressed(
 
 
 def _convert_by_scipy(matrix: sparray | spmatrix, arrays: tuple[Vector, ...]) -> Compressed:
-    """Let SciPy convert a matrix of the same class, made anew of arrays that were checked.
+    """Build a matrix of the same class from checked arrays, and let SciPy convert it.
 
-    It moves halves, which it has not, as their bits.
+    SciPy lacks half precisions, so it moves them as integers of the same bits.
     """
     data, *others = arrays
     bits = np.dtype(np.uint16) if data.dtype.itemsize == 2 else data.dtype

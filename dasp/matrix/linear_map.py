@@ -20,7 +20,7 @@ class LinearMap(ABC):
     __array_ufunc__ = None
     __array_priority__ = 110.0
     ndim = 2
-    takes_out = True  # solvers then multiply by `matvec(x, out=y)`, others by `@`
+    takes_out = True  # tells solvers to multiply by `matvec(x, out=y)`, not by `@`
 
     @property
     @abstractmethod
@@ -73,7 +73,7 @@ class LinearMap(ABC):
         Returns
         -------
         array, shape (n,), (n, 1) or (n, k)
-            As `A.H.matvec` does: deterministic, with the same bound, and as fast as a product with A.
+            The result of `A.H.matvec`: deterministic, with the same bound, and as fast as a product with A.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""SpMatrix: a sparse matrix that was planned once, to be multiplied many times."""
+"""SpMatrix: a sparse matrix that is planned once and multiplied many times."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ from dasp.runtime.types import ArrayLike
 class SpMatrix(ArithmeticMatrix):
     """A sparse matrix, planned for fast products with vectors on one device.
 
-    `SpMatrix(A)` takes what SciPy's `csr_array` takes, and more; `from_scipy`, `from_cupy`, `from_dense` and
-    `from_coo` take one kind each and say what becomes of it. Nothing but values changes (`with_values`).
-    Several threads may use one at once. Equal inputs give equal bits, whatever the number of threads.
+    `SpMatrix(A)` takes everything that SciPy's `csr_array` takes, and more; `from_scipy`, `from_cupy`,
+    `from_dense` and `from_coo` take one kind each and document its conversion. Only the values of a matrix
+    can change (`with_values`). Several threads may use one matrix at once. Equal inputs give equal bits,
+    whatever the number of threads.
 
     Parameters
     ----------
     A : sparse matrix, array_like, tuple, Plan or SpMatrix
-        Of SciPy, CuPy or PyTorch; dense; `(data, (row, col))`; `(data, indices, indptr)`; or a plan that was
-        made before, with NumPy arrays. A matrix made of an SpMatrix shares the pattern and copies the values.
-        Two matrices made of one plan share its values: do not write values in place into either.
+        A sparse matrix of SciPy, CuPy or PyTorch; a dense one; `(data, (row, col))`; `(data, indices,
+        indptr)`; or an earlier plan with NumPy arrays. A matrix made from an SpMatrix shares the pattern and
+        copies the values. Two matrices made from one plan share its values: do not write values in place into
+        either.
     device : {"auto", "cpu", "cuda", "cuda:N"}
-        `auto` is the GPU on which A lies, if it does; else a GPU if one works, and else the CPU.
+        `auto` is the GPU that holds A, if one does; else a GPU, if one works; else the CPU.
     shape : tuple of int, optional
-        Of a matrix that is given as a tuple; coordinates alone give the smallest that has room for them.
+        The shape of a matrix given as a tuple; by default the smallest that holds its coordinates.
     policy : Policy, optional
-        How rows are packed; by default what is fast for the matrix on the device. Not for a plan.
+        How rows are packed; by default in the way that is fast for the matrix on the device. Not allowed
+        with a plan.
 
     Raises
     ------
@@ -56,7 +59,7 @@ class SpMatrix(ArithmeticMatrix):
     device : str
         `cpu` or `cuda:N`.
     nbytes : int
-        Bytes of the plan's arrays, and of what is kept beside them: the transpose once it was asked for.
+        Bytes of the plan's arrays, and of all that is kept beside them, such as the transpose once made.
     plan : Plan
         The packed arrays, NumPy on the CPU and CuPy on a GPU.
 
@@ -91,7 +94,7 @@ class SpMatrix(ArithmeticMatrix):
 
     @classmethod
     def _pack(cls, csr: Csr, order: Array | None, request: Request) -> Self:
-        """Plan a matrix that was converted, on the device that the request has found."""
+        """Plan a converted matrix on the device of the request."""
         planned = cls.__new__(cls)
         planned._begin(request.device, planning.pack(csr, order, request), Shared())
         return planned
@@ -105,11 +108,11 @@ class SpMatrix(ArithmeticMatrix):
         A : scipy.sparse array or matrix, shape (m, n), any format and dtype of numbers
             float64, float32, float16, bfloat16, complex64 and complex128 are kept. Integers, bool and long
             double are promoted (or, beyond 53 bits, rounded) to float64. Duplicates sum in the product; they,
-            explicit zeros and unsorted indices are kept as they are. Not modified.
+            explicit zeros and unsorted indices are kept as they are. `A` is not modified.
         policy : Policy, optional
-            How rows are packed; by default what is fast for the matrix on the device.
+            How rows are packed; by default in the way that is fast for the matrix on the device.
         device : {"auto", "cpu", "cuda", "cuda:N"}
-            `auto` takes the GPU if one works, and else the CPU.
+            `auto` is a GPU, if one works, and else the CPU.
 
         Returns
         -------
@@ -118,7 +121,7 @@ class SpMatrix(ArithmeticMatrix):
         Raises
         ------
         TypeError
-            If `A` is not a SciPy sparse matrix, or not of numbers.
+            If `A` is not a SciPy sparse matrix, or its values are not numbers.
         ValueError
             If the arrays of `A` are not a valid matrix, or `device` is not a device.
         RuntimeError
@@ -126,9 +129,9 @@ class SpMatrix(ArithmeticMatrix):
 
         Notes
         -----
-        Takes time linear in m + nnz. The first matrix on a machine takes some seconds more, to compile. For a
-        GPU the matrix is copied there, checked, planned, and its copy freed. The first product may wait for
-        its kernel, which is compiled meanwhile.
+        Planning takes time linear in m + nnz. The first matrix on a machine takes some seconds more, to
+        compile. For a GPU the matrix is copied there, checked and planned, and the copy is freed. The kernel
+        of the product is compiled in the background; the first product may wait for it.
         """
         request = Request.make(device, policy)
         return cls._pack(*convert.from_scipy(A, request), request)
@@ -158,12 +161,12 @@ class SpMatrix(ArithmeticMatrix):
 
     @classmethod
     def from_dense(cls, A: ArrayLike, *, policy: Policy | None = None, device: str = "auto") -> Self:
-        """Plan the entries of a dense matrix that are not zero.
+        """Plan the non-zero entries of a dense matrix.
 
         Parameters
         ----------
         A : array_like, shape (m, n), any dtype of numbers
-            Of CuPy too; it is planned where it lies. Entries come row by row.
+            A CuPy array is planned where it lies. The entries are numbered row by row.
         policy, device
             As `from_scipy` takes them; `device="auto"` is the GPU that holds `A`, if one does.
 
@@ -215,7 +218,7 @@ class SpMatrix(ArithmeticMatrix):
         return cls._pack(*convert.from_coo(data, coords, shape, request), request)
 
     def to_device(self, device: str) -> Self:
-        """Return the matrix on a device, itself if it is there already.
+        """Return the matrix on a device: itself if it is there already.
 
         Parameters
         ----------
@@ -242,7 +245,7 @@ class SpMatrix(ArithmeticMatrix):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str = "auto") -> Self:
-        """Read a matrix that `save` wrote, checked in full, as `dasp.load_plan` does; nothing is planned.
+        """Read a matrix that `save` wrote and check it in full, as `dasp.load_plan` does; nothing is planned.
 
         Parameters
         ----------

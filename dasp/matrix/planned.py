@@ -1,4 +1,4 @@
-"""A matrix by its plan: its product, other values for its pattern, and its transpose, never a stale one."""
+"""A matrix with a plan: its product, other values for its pattern, and a transpose that is never stale."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Shared:
     slots : object or None
         The slot of every entry, as `Format.slots` returns it.
     transpose : SpMatrix or None
-        One with the transposed pattern, whose entries come in the same order.
+        A matrix with the transposed pattern, which takes values in the same order.
     """
 
     def __init__(self) -> None:
@@ -45,12 +45,12 @@ class Shared:
 
 
 class PlannedMatrix(LinearMap):
-    """A matrix that multiplies by its plan, its values, which change in place, and its transpose.
+    """A matrix that multiplies by its plan, takes new values in place, and makes its transpose.
 
-    `dasp.SpMatrix` is one. A matrix keeps the transpose that it made; the transpose knows its maker and does
-    not keep it, so that memory is given back as soon as nobody holds either. They share a lock, which is held
-    while one is made and while values are written in place: a transpose has all values of before, or takes
-    the new.
+    `dasp.SpMatrix` is one. A matrix holds the transpose that it made, and the transpose refers to that matrix
+    weakly, so that memory is freed as soon as nobody holds either. The two share a lock, which is held while
+    a transpose is made and while values are written in place, so that a transpose never mixes old and new
+    values.
     """
 
     _device: str
@@ -69,7 +69,7 @@ class PlannedMatrix(LinearMap):
         self._derived, self._lock = {}, ProcessLock()
 
     def _share(self, plan: Plan) -> Self:
-        """Return a matrix of a plan with the same pattern."""
+        """Return the matrix of another plan with the same pattern."""
         other = object.__new__(type(self))
         other._begin(self.device, plan, self._shared, self._product)
         return other
@@ -126,16 +126,16 @@ class PlannedMatrix(LinearMap):
             CuPy's. Any strides; C order costs least. The product has NumPy's result type; docs/dtypes.md has
             a table.
         out : array, optional
-            Of the product's shape and type, not overlapping `x`; the result is written there. May hold
-            anything, NaN too, if `beta` is 0: it is not read then.
+            The array that receives the result: of the product's shape and type, not overlapping `x`. If
+            `beta` is 0 it is not read, and may hold anything, NaN too.
         alpha, beta : float, or complex for a complex product
             With `beta` other than 0, `out` is needed.
 
         Returns
         -------
         array, shape (m,), (m, 1) or (m, k)
-            `out`, or a new array of the library of x, C-ordered if x is and else F-ordered. Every row is
-            written, empty rows too.
+            `out`, or a new array of x's library, in C order if x is in C order and else in F order. Every
+            row is written, empty rows too.
 
         Raises
         ------
@@ -148,8 +148,9 @@ class PlannedMatrix(LinearMap):
         -----
         For each row of n entries, |error| <= gamma(n + 2) sum_j |alpha a_ij x_j| + 2 u |beta out_i| up to
         order u^2, with gamma(n) = n u / (1 - n u) and u the unit roundoff of the type in which products are
-        summed: the product's, or float32 for half precisions, which are rounded once more, at the end. Of a
-        complex product of complex numbers that is the bound of each part, with 2 n and |re| + |im|.
+        summed: the product's, or float32 for half precisions, which are rounded once more, at the end. If A
+        and x are both complex, this bounds the real and the imaginary part, with 2 n for n and |re| + |im|
+        for an absolute value.
         """
         if type(alpha) is float and type(beta) is float and (out is not None or beta == 0.0):
             y = self._product.quick(x, out, None if alpha == 1.0 and beta == 0.0 else (alpha, beta))
@@ -200,28 +201,28 @@ class PlannedMatrix(LinearMap):
 
     def __rmatmul__(self, x: ArrayLike) -> Any:
         """Return x A for x of shape (m,) or (k, m)."""
-        if getattr(x, "ndim", 0) == 1:  # several vectors are rows here, and columns there
+        if getattr(x, "ndim", 0) == 1:  # several vectors are rows of x, but columns for the transpose
             y = self.T._product.quick(x)
             if y is not None:
                 return y
         return super().__rmatmul__(x)
 
     def _with_gradients(self, x: ArrayLike, out: DenseArray | None, alpha: Number, beta: Number) -> Any:
-        """Return A x by an operator of PyTorch: with gradients for x, or in a graph that is traced."""
+        """Return the product by an operator of PyTorch, which passes gradients to x and can be traced."""
         from dasp.interop import torch
 
         return _foreign.by_operators(partial(torch.matmul, self), x, out, alpha, beta)
 
     @property
     def __dasp_product__(self) -> Product:
-        """The product of the plan, for solvers, which capture it in graphs: it stays right while A lives.
+        """The product of the plan, for solvers, which capture it in graphs: it stays valid while A lives.
 
         On a GPU it may also have `prepare_with_dot`.
         """
         return self._product
 
     def asarray(self, x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
-        """Return an array where the matrix is, copied there only if it must be.
+        """Return an array on the matrix's device, copied only if it must be.
 
         Parameters
         ----------
@@ -240,7 +241,7 @@ class PlannedMatrix(LinearMap):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the plan's arrays, and of what is kept beside them for `with_values` and `T`."""
+        """Bytes of the plan's arrays, and of the arrays kept beside them for `with_values` and `T`."""
         return self.plan.nbytes + sum(size for name, size in self._list_kept() if name != "order")
 
     @property
@@ -259,7 +260,7 @@ class PlannedMatrix(LinearMap):
         return [(name, size) for name, size in sizes.items() if size]
 
     def copy(self) -> Self:
-        """Return the matrix with the same pattern and values of its own, to be overwritten in place."""
+        """Return a matrix with the same pattern and its own copy of the values, to overwrite in place."""
         values = self.plan.values
         with self._backend.filling(self.device):
             own = with_arrays(values, (array.copy() for array in arrays_of(values)))
@@ -273,13 +274,13 @@ class PlannedMatrix(LinearMap):
         Parameters
         ----------
         data : array_like, shape (nnz,), any dtype of numbers
-            A value for each entry, in the order of the entries that this matrix was made from: unsorted
-            columns and duplicates included. NumPy (or a list) for a matrix on the CPU; CuPy, on the same
-            GPU, for one on a GPU.
+            A value for each entry, in the order in which the caller gave the entries of this matrix,
+            unsorted columns and duplicates included. NumPy (or a list) for a matrix on the CPU; CuPy, on the
+            same GPU, for one on a GPU.
         out : SpMatrix, optional
-            A matrix of this pattern, itself for example. Its values are overwritten in place, so a captured
-            graph that multiplies by it uses the new ones, and so does its transpose if that was made (see
-            `T`). It keeps its type and its coding. A preconditioner made of it follows by `update`.
+            A matrix with this pattern, such as A itself. Its values are overwritten in place: a captured
+            graph that multiplies by it uses the new ones, and so does its transpose, if there is one (see
+            `T`). It keeps its type and its coding. Call `update` of a preconditioner that was made for it.
 
         Returns
         -------
@@ -291,16 +292,16 @@ class PlannedMatrix(LinearMap):
         TypeError
             For the wrong kind of array, another type than that of `out`, or an `out` that is no SpMatrix.
         ValueError
-            For another number of values, an `out` of another pattern, or values that the coding of `out` does
-            not hold (`Policy(narrow=False)` reserves room for any); `out` is left as it was.
+            For another number of values, an `out` of another pattern, or values that the coding of `out`
+            cannot hold (with `Policy(narrow=False)` it holds any). `out` then keeps its values.
 
         Notes
         -----
-        The plan stays, except for the coding of values. The first call on a pattern finds the beginning of
-        every row and keeps it, 8 or 12 bytes a row. The format dasp keeps the slot of every entry instead, 4
-        or 8 bytes each, found on the host; so does the CPU if the entries were not sorted by row and column.
-        On a GPU the call runs on the current stream. If `out` stores values as they are, the call reads
-        nothing back, and can be captured after a first call outside of a capture.
+        Only the coding of the values may change, not the pattern. The first call for a pattern finds the
+        beginning of every row and keeps it, at 8 or 12 bytes a row. The format dasp finds the slot of every
+        entry on the host and keeps it instead, at 4 or 8 bytes each; so does the CPU if the entries were not
+        sorted by row and column. On a GPU the call runs on the current stream. If the values of `out` are not
+        compressed, the call reads nothing back, and can be captured after a first call outside of a capture.
 
         Examples
         --------
@@ -336,9 +337,9 @@ class PlannedMatrix(LinearMap):
         return self._share(plan.of(new, values.dtype))
 
     def _write(self, values: Array) -> None:
-        """Overwrite the values in place; ValueError, and no change, if the coding cannot hold others."""
+        """Overwrite the values in place; ValueError, and no change, if the coding cannot hold them."""
         slots = self._slots()
-        if not all(map(_arrays.may_be_writable, arrays_of(self.plan.values))):  # in the memory of a pickle
+        if not all(map(_arrays.may_be_writable, arrays_of(self.plan.values))):  # in a pickle
             self._product = self._backend.product(self.copy().plan, self.device)
         with self._backend.filling(self.device) as primitives:
             formats.find(self.plan.format).values_into(self.plan, values, slots, primitives)
@@ -371,7 +372,7 @@ class PlannedMatrix(LinearMap):
         return None if find is None else find()
 
     def _derive(self, name: str, make: Callable[[], Self]) -> Self:
-        """Return the transpose (T) or its conjugate (H), made once while somebody holds it."""
+        """Return the transpose (T) or its conjugate (H), and make it only if there is none."""
         found = self._find_derived(name)
         if found is not None:
             return found
@@ -391,22 +392,22 @@ class PlannedMatrix(LinearMap):
     def T(self) -> Self:
         """The transpose, a matrix of shape (n, m) on the same device.
 
-        Planned on first use and kept; `A.T.T is A`. A symmetric matrix, whose transpose has the same entries
-        bit for bit, is its own. `A.T.with_values` takes values in the order of A's, but for a symmetric A,
-        where it is `A.with_values`; `A.with_values(data).T` is the transpose always. Values that are written
-        into A in place are written into its transpose, too, and the other way round.
+        It is planned on first use and kept; `A.T.T is A`. A symmetric matrix, whose transpose has the same
+        entries bit for bit, is its own transpose. `A.T.with_values` takes values in the order of A's entries,
+        unless A is symmetric: then it is `A.with_values`. `A.with_values(data).T` is always the transpose.
+        Values written in place into A are also written into its transpose, and vice versa.
 
         Raises
         ------
         MemoryError
-            If there is not enough for another plan.
+            If there is no room for another plan.
 
         Notes
         -----
-        Costs a second plan, and 4 or 8 bytes an entry for the order of the entries. Values written in place
-        that do not fit the coding of the transpose leave that as it was, and `A.T` is another one from then
-        on; nor is a symmetric matrix its own transpose any more, nor its conjugate `A.H`. So take both anew
-        after such a change.
+        The transpose costs a second plan, and 4 or 8 bytes an entry for the order of the entries. If the
+        coding of the transpose cannot hold values that are written in place, the transpose keeps its old
+        values, and `A.T` is another matrix from then on. A symmetric matrix is no longer its own transpose
+        after any write in place, nor is its conjugate `A.H`. So read `A.T` and `A.H` anew after a write.
 
         Examples
         --------
@@ -420,7 +421,7 @@ class PlannedMatrix(LinearMap):
         return self._derive("T", self._make_transpose)
 
     def _make_transpose(self) -> Self:
-        """Fill the pattern's transpose with these values, or plan one; this matrix if it is equal."""
+        """Fill the pattern's transpose with these values, or plan one; this matrix if it is symmetric."""
         with self._shared.lock.get():
             known: Self | None = self._shared.transpose
             if known is not None:
@@ -434,7 +435,7 @@ class PlannedMatrix(LinearMap):
             return other
 
     def _plan_transpose(self) -> Plan | None:
-        """Plan the transpose where the format is packed; None if it is this matrix."""
+        """Plan the transpose on the device that packs the format; return None if it equals this matrix."""
         form = formats.find(self.plan.format)
         with planning.read_where_packed(self.plan, self.device) as (plan, _, primitives):
             transposed = primitives.operations.transpose(Csr(plan.shape, *form.unpack(plan, primitives)))
@@ -447,11 +448,11 @@ class PlannedMatrix(LinearMap):
         return planning.pack(csr, order, planning.Request(self.device, policy))
 
     def _values(self) -> Array:
-        """Return the value of every entry on the device, in the order in which entries came in."""
+        """Return the value of every entry on the device, in the caller's order of the entries."""
         return self._in_callers_order(planning.unpack(self.plan, self.device)[2])
 
     def _in_callers_order(self, packed: Array) -> Array:
-        """Return an array of one element for each packed entry in the order in which the entries came in."""
+        """Return an array, with an element for each packed entry, in the caller's order of entries."""
         order = self.plan.order
         if order is None:
             return packed
@@ -463,8 +464,8 @@ class PlannedMatrix(LinearMap):
     def _propagate(self, values: Array, done: set[int]) -> None:
         """Write values into the derived matrices too; drop one that cannot hold them.
 
-        One of the same pattern is dropped as well, itself or its conjugate: the matrix was symmetric or
-        Hermitian, and need not be so now.
+        One that shares the pattern is dropped as well: it is this matrix or its conjugate, because the matrix
+        was symmetric, and need not be symmetric now.
         """
         for name, kept in list(self._derived.items()):
             other = kept()

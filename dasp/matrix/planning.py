@@ -1,4 +1,4 @@
-"""CSR -> plan: the request of a caller, and the format that packs the matrix where it lies."""
+"""From CSR to a plan: the request of a caller, and the format that packs the matrix."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from dasp.runtime.log import logger
 
 
 def find_device(device: object, A: object = None) -> str:
-    """Return the device that is meant, `cpu` or `cuda:N`.
+    """Return the device that a caller means, as `cpu` or `cuda:N`.
 
     Parameters
     ----------
     device : {"auto", "cpu", "cuda", "cuda:N"}
-        `auto` is the GPU on which `A` lies, if it is CuPy's; else a GPU if one works, and else the CPU.
+        `auto` is the GPU that holds `A`, if `A` is CuPy's; else a GPU, if one works; else the CPU.
     A : object, optional
 
     Raises
@@ -66,12 +66,12 @@ class Request:
 
     @classmethod
     def make(cls, device: str, policy: Policy | None, A: object = None) -> Self:
-        """Check what the caller gave, once; `auto` is the GPU where `A` lies, or the device that works here.
+        """Check the caller's device and policy; `A` decides on `auto`, as in `find_device`.
 
         Raises
         ------
         TypeError, ValueError, RuntimeError
-            If `device` is not a device, or does not work; if `policy` is no policy.
+            If `device` is not a device, or does not work; if `policy` is not a `Policy`.
         """
         if policy is not None and not isinstance(policy, Policy):
             raise TypeError(
@@ -80,7 +80,7 @@ class Request:
         return cls(find_device(device, A), policy or Policy())
 
     def packing_device(self, shape: tuple[int, int]) -> str:
-        """Return the device that packs a matrix of a shape: the matrix's own, or the CPU."""
+        """Return the device that packs a matrix of a shape: the request's own, or the CPU."""
         return self.device if self.policy.format_for(shape).packs_on_gpu else "cpu"
 
 
@@ -92,7 +92,7 @@ def pack(csr: Csr, order: Array | None, request: Request) -> Plan:
     csr : Csr
         With NumPy arrays, or with CuPy's on the request's device; checked if the CPU packs it.
     order : Array, shape (nnz,), or None
-        As `make_plan` takes it, beside `csr` or on the host.
+        As `make_plan` takes it, on the device of `csr` or on the host.
     request : Request
     """
     where = request.packing_device(csr.shape)
@@ -126,20 +126,20 @@ def make_plan(
         Checked (`dasp.formats.csr.matrix`), on the device of the primitives; not modified.
     policy : Policy
     model : CostModel
-        Whose costs decide what the policy leaves open.
+        Its costs decide all that the policy leaves open.
     primitives : dasp.formats.format.BasicPrimitives
     order : Array, shape (nnz,), optional
-        Which of the entries that came in is each entry of the matrix, if they came in another order.
+        The position of each entry of the matrix among the caller's, if those came in another order.
 
     Returns
     -------
     Plan
-        With arrays on that device; NumPy arrays are read-only. `unpack` gives the matrix back.
+        With arrays on that device; NumPy arrays are read-only. `unpack` returns the matrix.
 
     Raises
     ------
     TypeError
-        If the format has no matrices of this type.
+        If the format does not take matrices of this type.
     """
     packs = policy.format_for(csr.shape)
     formats.refuse_type(packs.name, csr.data.dtype, "A")
@@ -155,7 +155,7 @@ def make_plan(
 
 @contextmanager
 def read_where_packed(plan: Plan, device: str) -> Iterator[tuple[Plan, str, Any]]:
-    """Give a plan where its format is packed, that device, and its primitives; wait for their work."""
+    """Yield a plan where its format is packed, that device, and its primitives; wait for their work."""
     where = device if formats.find(plan.format).packs_on_gpu else "cpu"
     there = plan if where == device else devices.find(device).to_host(plan)
     with devices.find(where).filling(where, ends=True) as primitives:
@@ -163,7 +163,7 @@ def read_where_packed(plan: Plan, device: str) -> Iterator[tuple[Plan, str, Any]
 
 
 def unpack(plan: Plan, device: str) -> tuple[Array, Array, Array]:
-    """Give the matrix of a plan back as CSR, bit for bit, up to the order inside a row.
+    """Return the matrix of a plan as CSR, bit for bit except for the order inside a row.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def unpack(plan: Plan, device: str) -> tuple[Array, Array, Array]:
     indptr : Array, shape (m + 1,), int64
     indices : Array, shape (nnz,), the plan's index type
     data : Array, shape (nnz,), the plan's type
-        On that device, complete on every stream. Explicit zeros and duplicates are there; pads are not.
+        On that device, complete on every stream. They include explicit zeros and duplicates, but no pads.
     """
     with read_where_packed(plan, device) as (there, where, primitives):
         indptr, indices, data = formats.find(plan.format).unpack(there, primitives)
@@ -188,7 +188,7 @@ def unpack(plan: Plan, device: str) -> tuple[Array, Array, Array]:
 
 
 def find_slots(plan: Plan, device: str) -> Any:
-    """Return the slot of every entry, in the order in which the entries came in.
+    """Return the slot of every entry, in the caller's order of the entries.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def find_slots(plan: Plan, device: str) -> Any:
     Returns
     -------
     object
-        On that device, with `nbytes`: for the format's `values_from` and `values_into`.
+        On that device, with `nbytes`; the format's `values_from` and `values_into` take it.
     """
     with read_where_packed(plan, device) as (there, where, primitives):
         slots = formats.find(plan.format).slots(there, primitives)

@@ -1,4 +1,4 @@
-"""The choices of a plan that a user may make."""
+"""The choices in planning that a user may make."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from dasp.formats.format import check_switch
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """The way to pack a matrix. All other choices are made by the matrix and the machine.
+    """The way to pack a matrix. All other choices follow from the matrix and the machine.
 
     Parameters
     ----------
     format : {"auto", "sell", "dasp"}
-        `sell` is SELL-C-sigma, whose slices are ordered, cut and narrowed as the rows, columns and values of
-        each matrix allow; `dasp` is the format of Lu and Liu, SC '23, with its thresholds. `auto` is the
-        faster one, which is `sell`, except for a matrix with 2^32 rows or columns.
+        `sell` is SELL-C-sigma, with the order of the rows, the lengths of the slices and the compression
+        fitted to each matrix; `dasp` is the format of Lu and Liu, SC '23, with its thresholds. `auto` is
+        `sell`, the faster one, unless the matrix has 2^32 or more rows or columns, which `sell` cannot hold.
     narrow : bool, optional
-        Store values in fewer bits where every one of them keeps all of its own (True). `dasp` never does.
+        True stores values in fewer bits where that changes none of them. `dasp` never does.
     mma : bool, optional
-        Multiply 8 x 4 tiles with tensor cores on a GPU that has them for the matrix's type, else with FMA
-        (True). In sell that means several columns at once, where it is faster.
+        True multiplies 8 x 4 tiles with tensor cores on a GPU that has them for the matrix's type; False
+        uses FMA. `sell` has tiles only for products by several columns, where they are faster.
 
     Raises
     ------
     TypeError, ValueError
-        For a format that is not known; for `narrow` or `mma` that are neither True nor False.
+        For an unknown format; for `narrow` or `mma` that are neither True nor False.
 
     Examples
     --------
@@ -53,7 +53,7 @@ class Policy:
 
     @classmethod
     def dasp(cls, *, mma: bool = True) -> Policy:
-        """Return the policy of the format of Lu and Liu, SC '23; `mma` is that of the class."""
+        """Return the policy for the format of Lu and Liu, SC '23; the class says what `mma` does."""
         return cls(format="dasp", mma=mma)
 
     def format_for(self, shape: tuple[int, int]) -> Format:
@@ -74,6 +74,6 @@ class Policy:
         return asked
 
     def options(self, format: Format) -> Any:
-        """Return the options that a format packs with: its own, but for those that this policy has."""
+        """Return the options that a format packs with: its defaults, except for this policy's."""
         names = {field.name for field in dataclasses.fields(format.options)}
         return format.options(**{name: getattr(self, name) for name in ("narrow", "mma") if name in names})

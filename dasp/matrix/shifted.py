@@ -28,14 +28,14 @@ class Shifted(LinearMap):
     Raises
     ------
     TypeError
-        If `sigma` is no number.
+        If `sigma` is not a number.
     ValueError
         If A is not square.
 
     Notes
     -----
-    A product is one with A, and a pass over x and y that adds alpha sigma x: two more roundings a row. Where
-    x requires gradients, so does the result.
+    A product is one with A, and then a pass over x and y that adds alpha sigma x, with two more roundings a
+    row. If x requires gradients, so does the result.
 
     Examples
     --------
