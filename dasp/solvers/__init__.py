@@ -1,8 +1,9 @@
 """Iterative solvers: x from A x = b, where only products with A are made.
 
-Which method, see docs/solvers.md. To read one, begin with `cg`: a method is a class there, some passes over
-vectors (`space` says what a pass is) and scalars (`scalars`). `system` gives it vectors and operators,
-`driver` runs it until the true residual is small, and `cpu` and `cuda` have the loops in which it iterates.
+docs/solvers.md says which method to choose. To read the code, begin with `cg`: a method is a class of some
+passes over vectors (`space` says what a pass is) and some scalars (`scalars`). `system` gives it vectors and
+operators, `driver` runs it until the true residual is small, and `cpu` and `cuda` have the loops in which it
+iterates.
 """
 
 from dasp.solvers.bicgstab import bicgstab

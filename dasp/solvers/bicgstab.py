@@ -20,8 +20,7 @@ from dasp.solvers.workspace import Workspace
 SHADOW, STEP, TURN = OWN, OWN + 1, OWN + 2
 
 TINY = 1e-30
-"""A product of two vectors breaks the method down where its square is below this times that of their
-norms."""
+"""A dot product breaks the method down if its square is below this times the squares of both norms."""
 
 
 class BiconjugateGradientsStabilized(Method):
@@ -37,7 +36,7 @@ class BiconjugateGradientsStabilized(Method):
 
     @classmethod
     def names(cls, M: DeviceOperator | None) -> tuple[str, ...]:
-        """Return the shadow, p and A p; and M p and M r where there is one."""
+        """Return the vectors w (the shadow), p and v = A p; and with an M those for M p and M r."""
         return ("w", "p", "v") if M is None else ("w", "p", "v", "ph", "sh")
 
     def __init__(self, system: System) -> None:
@@ -54,12 +53,12 @@ class BiconjugateGradientsStabilized(Method):
         self._turn = fuse("p = r + beta p - both v")
 
     def start(self, s: State) -> State:
-        """Take the residual for its own shadow."""
+        """Take the first residual as the shadow, and as p."""
         (rho,) = self._first()
         return {"rho": rho, "ww": rho.real}
 
     def iterate(self, phase: int, s: State) -> State:
-        """A step along p, and one that makes what is left as small as A r allows."""
+        """Step along p, then along r to where the residual is least."""
         rho, ww = s["rho"], s["ww"]
         if not self._plain:
             self._system.precondition("p", self._ph)
@@ -104,8 +103,8 @@ def bicgstab(
 
     Notes
     -----
-    Memory, in vectors of length n: 7, with a preconditioner 9. Two products with A an iteration. A breakdown
-    (a division by 0 ahead) starts the method again from the x that it has, as long as that helps.
+    Memory, in vectors of length n: 7, with a preconditioner 9. An iteration takes two products with A. At a
+    breakdown (a division by 0) the method starts again from the x that it has, as long as that helps.
 
     References
     ----------

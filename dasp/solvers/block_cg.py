@@ -110,9 +110,9 @@ def block_cg(
 
 
 class BlockConjugateGradients(BlockSolve):
-    """One solve.
+    """One solve for a block B.
 
-    Columns of B and X are multiplied by powers of two, `scales`, so that their norms can be squared. Norms
+    Columns of B and X are multiplied by powers of two, `_scales`, so that their norms can be squared. Norms
     are those of the system as it was given.
     """
 
@@ -175,14 +175,14 @@ class BlockConjugateGradients(BlockSolve):
         self._norms = self._norms_of(self._R)
 
     def _begin(self) -> None:
-        # Columns count alike in a Gram matrix only if they are of one length; a column of zeros stays one.
+        # Columns count alike in a Gram matrix only if they are equally long; a column of zeros stays zero.
         lengths = np.sqrt(squared_lengths(self.space, self._R))
         self._R /= self.space.asarray(np.where(lengths > 0, lengths, 1.0))
         self._C = self._conjugate() * lengths
         self._S[...] = self._Z
 
     def _conjugate(self) -> np.ndarray[Any, Any]:
-        """Make R a basis of the residuals, and Z that times M; return the coefficients."""
+        """Make R a basis of the residuals, and Z = M R; return the coefficients."""
         if self._preconditioner is not None:
             self._preconditioner.multiply_block(self._R, self._Z)
         return conjugate(self.space, self._R, self._Z)

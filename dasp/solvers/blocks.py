@@ -1,4 +1,4 @@
-"""Blocks of vectors, the columns of an array: norms, scales, bases by way of Gram matrices, and a solve."""
+"""Blocks, arrays whose columns are vectors: norms, scales, bases from Gram matrices, and a solve."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ from dasp.solvers.space import Report, Space
 from dasp.solvers.system import SQUARES, scale_for
 
 SINGLE_SQUARES = (1e-20, 1e20)
-"""Between these the square of a number in single precision, and of what is left of it, loses nothing."""
+"""A square in single precision between these loses nothing, nor does that of a small remainder."""
 
 RANK = 1e-14
-"""Of the largest eigenvalue of a Gram matrix: below this times that a direction counts as none."""
+"""A direction with an eigenvalue of a Gram matrix below this times the largest is dropped."""
 
 OVERFLOW = "NaN or infinity came up: A, M or what was given holds such a number, or products overflow"
 
 WELL_CONDITIONED = 1e-2
-"""The least eigenvalue of a Gram matrix over the largest: above this one pass makes a basis orthonormal."""
+"""One pass makes a basis orthonormal if the least eigenvalue of its Gram matrix is above this times the
+largest."""
 
 ROUNDS, PROJECTIONS = 4, 2
-"""Rounds of orthogonalization at most, and those of them that project alone."""
+"""The most rounds of orthogonalization, and the most of them that only project."""
 
 BROKEN = OWN
 """The code of a block method that cannot go on; its words say why."""
 
 
 class Breakdown(ArithmeticError):
-    """The method cannot go on; the message says why."""
+    """The error of a method that cannot go on; the message says why."""
 
 
 class BlockSolve(Solve):
     """A solve for a block X, and its loop, which iterates on the host.
 
-    A report's norms are the largest of all columns. When it starts, the residuals of X are measured already.
+    A report's norms are the largest over the columns. The residuals of X are measured before it starts.
 
     Attributes
     ----------
     _norms, _sizes : numpy.ndarray, shape (k,)
-        The norms of the residuals, and those that they are held against.
+        The norms of the residuals, and the norms to which `rtol` relates them.
     """
 
     noun = "the largest residual"
@@ -56,14 +57,14 @@ class BlockSolve(Solve):
         self.loop = self
 
     def _measure(self) -> None:
-        """Compute the residuals of X, and their norms, from X alone."""
+        """Compute the residuals and their norms from X alone."""
         raise NotImplementedError
 
     def _begin(self) -> None:
         """Prepare the first iteration."""
 
     def _iterate(self) -> None:
-        """Make an iteration, and set the norms of the residuals as they are carried along."""
+        """Make an iteration, and set the norms of the updated residuals."""
         raise NotImplementedError
 
     def norm_at_start(self, s: Mapping[str, float]) -> float:
@@ -79,7 +80,7 @@ class BlockSolve(Solve):
         return f"{self.describe(s)}, small enough" if self._is_small() else None
 
     def relative(self, s: Mapping[str, float]) -> float:
-        """Return the largest norm of a residual over what it is held against; NaN if that is 0."""
+        """Return the largest norm of a residual over its size in `_sizes`; NaN if all of them are 0."""
         known = self._sizes > 0
         return float((self._norms[known] / self._sizes[known]).max()) if known.any() else math.nan
 
@@ -100,7 +101,7 @@ class BlockSolve(Solve):
             self._try(self._begin)
 
     def advance(self, most: int, *, finish: bool) -> Report:
-        """Iterate until the carried residuals of all columns are small, `most` times at most."""
+        """Iterate until the updated residuals of all columns are small, `most` times at most."""
         residuals: list[float] = []
         while self._code == RUNNING and len(residuals) < most:
             self._try(self._iterate)
@@ -130,7 +131,7 @@ def new_block(space: Space, n: int, k: int) -> Array:
 
 
 def gram(space: Space, X: Array, Y: Array) -> np.ndarray[Any, Any]:
-    """Return X.H Y for two blocks, on the host in double precision; it is summed in that of the space."""
+    """Return X.H Y for two blocks, on the host in double precision; it is summed in the space's precision."""
     products = space.download(X.conj().T @ Y)
     return products.astype(np.complex128 if products.dtype.kind == "c" else np.float64)
 
@@ -141,7 +142,7 @@ def squared_lengths(space: Space, block: Array) -> np.ndarray[Any, Any]:
 
 
 def norms(space: Space, block: Array) -> np.ndarray[Any, Any]:
-    """Return the norms of columns, on the host, of numbers too whose squares are lost."""
+    """Return the norms of columns, on the host, even if squares would overflow or underflow."""
     squares = squared_lengths(space, block)
     low, high = squares_of(space)
     if not ((low <= squares) & (squares <= high)).all():
@@ -153,19 +154,19 @@ def norms(space: Space, block: Array) -> np.ndarray[Any, Any]:
 
 
 def squares_of(space: Space) -> tuple[float, float]:
-    """Return between which numbers squares in the type of a space, and sums of them, lose nothing."""
+    """Return the bounds between which squares in a space's type, and sums of them, lose nothing."""
     return SQUARES if real_type(space.dtype) == np.float64 else SINGLE_SQUARES
 
 
 def column_scales(space: Space, block: Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the powers of two that bring columns to where their squares are numbers, and the largest
-    absolute values of columns."""
+    """Return the powers of two that scale columns so that they can be squared, and the largest absolute
+    values of columns."""
     largest = space.download(abs(block).max(axis=0)) if block.size else np.zeros(block.shape[1])
     return np.array([scale_for(float(one), squares_of(space)) for one in largest]), largest
 
 
 def multiply_columns(block: Array, scales: np.ndarray[Any, Any]) -> None:
-    """Multiply columns by numbers, where they are not 1."""
+    """Multiply each column by its scale."""
     for k in np.flatnonzero(scales != 1.0):
         block[:, k] *= scales[k]
 
@@ -173,14 +174,14 @@ def multiply_columns(block: Array, scales: np.ndarray[Any, Any]) -> None:
 def conjugate(space: Space, R: Array, Z: Array) -> np.ndarray[Any, Any]:
     """Set R to Q, and Z, which is M R or R itself, to M Q; return C.
 
-    R = Q C, and Q.H M Q is the identity but for columns of zeros. Made by way of Gram matrices: of one where
-    it is `WELL_CONDITIONED`, else of two, one after the other. Stathopoulos and Wu (2002),
+    R = Q C, and Q.H M Q is the identity except for columns of zeros. It takes one Gram matrix if that is
+    `WELL_CONDITIONED`, else two, one after the other. Stathopoulos and Wu (2002),
     doi:10.1137/S1064827500370883.
 
     Raises
     ------
     Breakdown
-        If M is not positive definite, as far as R shows, or there are numbers that are not finite.
+        If R shows that M is not positive definite, or a number is not finite.
     """
     C, plain = np.eye(R.shape[1]), Z is R
     for _ in range(2):
@@ -203,7 +204,7 @@ def conjugate(space: Space, R: Array, Z: Array) -> np.ndarray[Any, Any]:
 def inverse_roots(
     values: np.ndarray[Any, Any], largest: float
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return 1 / sqrt(values) and sqrt(values), both 0 where a value is `RANK` of the largest or less."""
+    """Return 1 / sqrt(values) and sqrt(values), both 0 where a value is at most `RANK` times the largest."""
     kept = values > RANK * largest
     roots = np.where(kept, np.sqrt(np.maximum(values, 0.0)), 0.0)
     return np.divide(1.0, roots, out=np.zeros_like(roots), where=kept), roots
@@ -212,8 +213,8 @@ def inverse_roots(
 def orthonormalize(space: Space, S: Array, first: int, last: int) -> np.ndarray[Any, Any]:
     """Make columns `first` to `last` of a block orthonormal, and orthogonal to those before them.
 
-    Those before must be orthonormal already, or zero. A direction that depends on others becomes a column of
-    zeros.
+    The columns before must be orthonormal already, or zero. A direction that depends on others becomes a
+    column of zeros.
 
     Returns
     -------
@@ -223,14 +224,14 @@ def orthonormalize(space: Space, S: Array, first: int, last: int) -> np.ndarray[
     Raises
     ------
     Breakdown
-        If there are numbers that are not finite.
+        If a number is not finite.
 
     Notes
     -----
-    A round reads the columns twice: for one Gram matrix, of which that of what projection will leave
-    follows by Pythagoras, and for projection and basis in one product. Where little is left, so that
-    Pythagoras is not exact enough, a round projects alone. Carson, Lund, Rozloznik and Thomas (2022),
-    doi:10.1016/j.laa.2021.12.017, call it BCGS-PIP.
+    A round reads the columns twice: once for a Gram matrix, and once for projection and basis in one product.
+    The Gram matrix of the projected columns follows from the first by Pythagoras. If the projection leaves so
+    little of a column that this is not exact enough, the round only projects. Carson, Lund, Rozloznik and
+    Thomas (2022), doi:10.1016/j.laa.2021.12.017, call the method BCGS-PIP.
     """
     before, block = S[:, :last], S[:, first:last]
     for made in range(ROUNDS):
@@ -239,7 +240,7 @@ def orthonormalize(space: Space, S: Array, first: int, last: int) -> np.ndarray[
             raise Breakdown(OVERFLOW)
         projection, own = products[:first], products[first:]
         lengths = np.sqrt(own.diagonal().real)
-        # Columns count alike in a Gram matrix only if they are of one length.
+        # Columns count alike in a Gram matrix only if they are equally long.
         scales = np.diag(np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0))
         projection, own = projection @ scales, scales @ own @ scales
         left = own - projection.conj().T @ projection
@@ -258,7 +259,8 @@ def orthonormalize(space: Space, S: Array, first: int, last: int) -> np.ndarray[
 
 
 def pseudo_inverse(matrix: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], float]:
-    """Return the inverse of a Hermitian matrix on its range, and its least eigenvalue over the largest."""
+    """Return the pseudoinverse of a Hermitian matrix, and its least eigenvalue over the largest absolute
+    one."""
     values, vectors = np.linalg.eigh((matrix + matrix.conj().T) / 2)
     largest = max(abs(values).max(initial=0.0), 1e-300)
     kept = abs(values) > RANK * largest

@@ -1,10 +1,10 @@
 """Conjugate gradients, for symmetric or Hermitian positive definite matrices.
 
-Two forms of one method: `ConjugateGradients` takes one product and three passes over the vectors, and
-`PipelinedConjugateGradients` one product and one pass. The second is for systems that fit on a GPU's chip,
-where `dasp.solvers.persistent` makes it one launch, and for ranks that would wait for sums. In exact
-arithmetic both are the same, but the second carries more along by recurrences, and so drifts sooner from the
-true residual: where it gets stuck, the first goes on from its x.
+The method has two forms. An iteration of `ConjugateGradients` takes one product and three passes over the
+vectors, one of `PipelinedConjugateGradients` one product and one pass. The second form is for systems that
+fit on a GPU's chip, where `dasp.solvers.persistent` makes it one launch, and for ranks that would wait for
+sums. In exact arithmetic both forms are the same, but the second updates more vectors by recurrences, and so
+drifts sooner from the true residual: if it gets stuck, the first goes on from its x.
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ def cg(
     callback : callable, optional
         Called with x after each check.
     check_every : int, optional
-        Iterations between two checks that are seen outside: entries of `Stats.residuals`, calls of
-        `callback`.
+        Iterations between two checks, each an entry of `Stats.residuals` and a call of `callback`.
     workspace : Workspace, optional
         Keeps vectors and prepared passes for the next solve with A.
     progress : bool
@@ -74,7 +73,7 @@ def cg(
     x : array, of the shape, kind and place of b
         float32 if A and b are, else float64; complex64 or complex128 if A, b or M is complex.
     stats : Stats
-        If it converged, in how many iterations, and in words why it stopped.
+        Whether the method converged, in how many iterations, and why it stopped.
 
     Raises
     ------
@@ -85,7 +84,7 @@ def cg(
     -----
     Memory, in vectors of length n: 5, with a preconditioner 6, with Jacobi's 7. Small systems on a GPU take
     up to 8 without a preconditioner, and 9 with Jacobi's. The true residual is computed before convergence
-    is claimed. If the residual that was carried along has drifted away from it, the method starts again
+    is claimed. If the residual that the method updates has drifted away from it, the method starts again
     from x.
 
     References
@@ -117,18 +116,18 @@ def cg(
 def _find_quick_form(A: Matrix, b: ArrayLike, M: Matrix | None, *, seen: bool) -> tuple[Any, ...] | None:
     """Return a form of the method that is faster than the plain one here, with its options; or None.
 
-    On several ranks it is the form whose sums no rank waits for, which pays without M and where x is not seen
-    on the way; on a GPU the form in one launch.
+    On several ranks it is the form whose sums no rank waits for, which pays if M is None and x is not `seen`
+    by a callback or progress bar; on a GPU it is the form in one launch.
     """
     if any_complex(A, b, M):
-        return None  # the plain form alone looks whether A is Hermitian
+        return None  # only the plain form checks whether A is Hermitian
     if hasattr(A, "solver_space"):
         pays = getattr(A, "hidden_sums", False) and M is None and not seen
         return (PipelinedConjugateGradients,) if pays else None
     device, dtype = place_and_type(A, b, M)
     if device == "cpu":
         return None
-    # A GPU's modules are not for a CPU.
+    # On a CPU the GPU's modules are not imported.
     from dasp.solvers.persistent import find_recipe
 
     recipe = find_recipe(A, M, dtype)
@@ -138,9 +137,9 @@ def _find_quick_form(A: Matrix, b: ArrayLike, M: Matrix | None, *, seen: bool) -
 INDEFINITE, BAD_M, NOT_HERMITIAN = OWN, OWN + 1, OWN + 2
 
 SKEW = {np.complex64: 1e-2, np.complex128: 1e-4}
-"""An imaginary part of p' A p above this times p' p and the norm of A, as far as that has shown, is no
-rounding: with the unit roundoff that would take a p whose Rayleigh quotient is 1e-12 (in complex64 6e-6) of
-the norm, and none before it with a larger one."""
+"""An imaginary part of p' A p above this times p' p and the norm of A, estimated by the largest Rayleigh
+quotient so far, is not due to rounding: that would take a p whose quotient is 1e-12 (in complex64 6e-6) of
+the norm, and no p before it with a larger one."""
 
 
 class ConjugateGradients(Method):
@@ -155,7 +154,7 @@ class ConjugateGradients(Method):
 
     @classmethod
     def names(cls, M: DeviceOperator | None) -> tuple[str, ...]:
-        """Return the vectors p and z = M r, and the diagonal of an M that is one."""
+        """Return the vectors p and z = M r, and the diagonal d of a diagonal M."""
         if M is None:
             return ("p",)
         return ("p", "z") if M.diagonal is None else ("p", "z", "d")
@@ -186,7 +185,7 @@ class ConjugateGradients(Method):
         return {"rho": rho, "code": where(rho > 0.0, s["code"], stopped)}
 
     def iterate(self, phase: int, s: State) -> State:
-        """Go as far along p as lowers the error most; then turn."""
+        """Step along p to where the error is least; then turn p."""
         self._system.multiply("p", "q")
         (curvature,) = self._curvature()
         self.alpha = alpha = where(curvature > 0.0, s["rho"] / curvature, 0.0)
@@ -202,11 +201,11 @@ class ConjugateGradients(Method):
 
 
 class HermitianConjugateGradients(ConjugateGradients):
-    """The passes of `ConjugateGradients`, and p' p in the one that makes p' A p.
+    """Conjugate gradients whose pass for p' A p also computes p' p.
 
-    With the real part for an inner product the n complex numbers of a vector are 2 n real ones, and a
-    Hermitian matrix is a symmetric one of them. So every coefficient is real, and but for products the
-    iteration is the same. If A is not Hermitian, p' A p has an imaginary part.
+    With the real part as the inner product, the n complex numbers of a vector are 2 n real ones, and a
+    Hermitian matrix is a symmetric matrix of size 2 n. So every coefficient is real, and except for products
+    the iteration is the same. If A is not Hermitian, p' A p has an imaginary part.
     """
 
     words: ClassVar[dict[int, str]] = {
@@ -225,11 +224,11 @@ class HermitianConjugateGradients(ConjugateGradients):
         return (along.real,)
 
     def start(self, s: State) -> State:
-        """Nothing is known of the norm of A."""
+        """Begin with 0 as the estimate of the norm of A."""
         return {**super().start(s), "norm": 0.0}
 
     def iterate(self, phase: int, s: State) -> State:
-        """Do as for a symmetric matrix, and look at what p' A p was."""
+        """Iterate as for a symmetric matrix, and check that p' A p was real."""
         new = super().iterate(phase, s)
         along, pp = self._seen
         norm = where(along.real > s["norm"] * pp, along.real / pp, s["norm"])
@@ -238,9 +237,9 @@ class HermitianConjugateGradients(ConjugateGradients):
 
 
 class PipelinedConjugateGradients(Method):
-    """One product and one pass an iteration: both dot products are of vectors that are there at its start.
+    """One product and one pass an iteration: the dot products need only vectors that are known at its start.
 
-    An iteration is judged at the head of the next one, as only a GPU's loop does.
+    An iteration is judged at the head of the next one; only a GPU's loop does that.
     Ghysels and Vanroose (2014), doi:10.1016/j.parco.2013.06.001, algorithm 3.
     """
 
@@ -250,11 +249,11 @@ class PipelinedConjugateGradients(Method):
 
     @classmethod
     def names(cls, M: DeviceOperator | None, *options: Any) -> tuple[str, ...]:
-        """Return the vectors of the recurrences, and the diagonal of M: no other M is taken."""
+        """Return the vectors of the recurrences, and the diagonal d of M, which must be diagonal."""
         return ("w", "z", "s", "p") if M is None else ("w", "z", "s", "p", "d")
 
     def __init__(self, system: System, make_loop: Callable[[System], Loop] | None = None) -> None:
-        """Take what makes its loop, if not the space does."""
+        """Prepare the passes; `make_loop` makes the loop in place of the space."""
         self._make_loop = make_loop
         self._system, fuse = system, system.vectors.fuse
         dots = ("r r", "w r")
@@ -266,17 +265,17 @@ class PipelinedConjugateGradients(Method):
         )
 
     def make_loop(self, system: System) -> Loop:
-        """Return what repeats the iteration."""
+        """Return the loop that repeats the iteration."""
         return super().make_loop(system) if self._make_loop is None else self._make_loop(system)
 
     def start(self, s: State) -> State:
-        """Take w = A r along, and clear what is updated."""
+        """Compute w = A r, and clear the vectors of the recurrences."""
         self._system.multiply("r", "w")
         rr, delta = self._clear()
         return {"rr": rr, "delta": delta, "last": 0.0, "alpha": 1.0}
 
     def iterate(self, phase: int, s: State) -> State:
-        """Make the product ahead, then everything else at once."""
+        """Make the product, then everything else in one pass."""
         self._system.multiply("w", "q")
         rr: Scalar = s["rr"]
         beta = where(s["last"] > 0.0, rr / s["last"], 0.0)

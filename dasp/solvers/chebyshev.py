@@ -1,5 +1,6 @@
-"""Chebyshev iteration, for symmetric or Hermitian positive definite matrices whose spectrum is known: no dot
-products but one.
+"""Chebyshev iteration, for symmetric or Hermitian positive definite matrices whose spectrum is known.
+
+The only dot product is the square of the residual's norm.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from dasp.solvers.workspace import Workspace
 DIVERGED = OWN
 
 GROWTH = 1e16
-"""By what the square of the residual may rise above the first one."""
+"""The factor by which the square of the residual may exceed the first one."""
 
 STEPS = 30
 """Iterations of conjugate gradients from which the spectrum is estimated."""
 
 LOWER, UPPER = 0.8, 1.05
-"""By what the ends of the estimate, which lies inside the spectrum, are moved outwards."""
+"""The factors that move the ends of the estimate, which lies inside the spectrum, outwards."""
 
 
 class ChebyshevIteration(Method):
@@ -44,7 +45,7 @@ class ChebyshevIteration(Method):
 
     @classmethod
     def names(cls, M: DeviceOperator | None, *bounds: float) -> tuple[str, ...]:
-        """Return the step p, and M r where there is an M."""
+        """Return the vectors p (the step) and, with an M, z = M r."""
         return ("p",) if M is None else ("p", "z")
 
     def __init__(self, system: System, low: float, high: float) -> None:
@@ -60,7 +61,7 @@ class ChebyshevIteration(Method):
         self._turn = fuse("p = last p + rest z", dots=("r r",)) if z == "z" else None
 
     def start(self, s: State) -> State:
-        """Step along the residual by the middle of the spectrum."""
+        """Set the first step: the residual, or M r, over the middle of the spectrum."""
         if self._turn:
             self._system.precondition("r", "z")
         (rr,) = self._begin(scale=1.0 / self._middle)
@@ -72,7 +73,7 @@ class ChebyshevIteration(Method):
         }
 
     def iterate(self, phase: int, s: State) -> State:
-        """Step, then turn by the next term of the recurrence of Chebyshev's polynomials."""
+        """Step, then find the next step by the recurrence of Chebyshev's polynomials."""
         self._system.multiply("p", "q")
         rho = 1.0 / (2.0 * s["sigma"] - s["rho"])
         factors = {"last": rho * s["rho"], "rest": 2.0 * rho / s["half"]}
@@ -89,14 +90,14 @@ class ChebyshevIteration(Method):
 
 
 class _Probe(ConjugateGradients):
-    """Conjugate gradients that show their coefficients, of which Lanczos' matrix is made."""
+    """Conjugate gradients that report their coefficients, which make up Lanczos' matrix."""
 
     def start(self, s: State) -> State:
-        """Show the first ones."""
+        """Start, with zeros as coefficients."""
         return {**super().start(s), "alpha": 0.0, "beta": 0.0}
 
     def iterate(self, phase: int, s: State) -> State:
-        """Show both."""
+        """Iterate, and return alpha and beta too."""
         new = super().iterate(phase, s)
         return {**new, "beta": new["rho"] / s["rho"], "alpha": self.alpha}
 
@@ -107,7 +108,7 @@ def estimate_spectrum(A: Matrix, M: Matrix | None, dtype: np.dtype[Any], device:
     Raises
     ------
     ValueError
-        If A or M is not positive definite, as far as that is seen.
+        If the first iteration shows that A or M is not positive definite.
     """
     probe = Workspace()  # its memory is free as soon as this returns
     system: System = probe.get((), (), lambda: System(A, M, dtype, device, _Probe))
@@ -153,22 +154,22 @@ def chebyshev(
 ) -> tuple[Array, Stats]:
     """Solve A x = b by Chebyshev iteration, for A symmetric or Hermitian, and positive definite.
 
-    Needs more iterations than `cg`, but no dot product decides how it goes on: only when to stop.
+    It needs more iterations than `cg`, but uses dot products only to decide when to stop.
 
-    Parameters, results and errors are those of `dasp.solvers.cg`, and
+    Parameters, results and errors are those of `dasp.solvers.cg`, and also:
 
     Parameters
     ----------
     bounds : tuple of float, optional
-        Below and above the eigenvalues of A (of M A, if M is given); by default estimated by some
-        iterations of conjugate gradients. With an upper bound that is too low it diverges, and says so.
-        Nobody asks whether A is symmetric: of another one with real eigenvalues between bounds that are
-        passed it may converge, and else it diverges; of its own bounds nothing is known then.
+        Bounds below and above the eigenvalues of A (of M A, if M is given); by default estimated by some
+        iterations of conjugate gradients. If the upper bound is too low, the method diverges, and says so.
+        The symmetry of A is not checked. For another A it may converge if all eigenvalues are real and lie
+        between bounds that are passed, and else diverges; the estimated bounds mean nothing then.
 
     Raises
     ------
     ValueError
-        If the bounds do not rise from above 0, or none are found.
+        If the bounds are not positive and in order, or none are found.
 
     Notes
     -----

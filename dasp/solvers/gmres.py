@@ -1,8 +1,8 @@
 """GMRES with restarts, for square matrices that need not be symmetric.
 
-Preconditioned from the right, so that the residual stays that of A x = b. The basis is made orthogonal with
-one reduction a step on a GPU (kernels/solve/basis.cu), and on the CPU by classical Gram-Schmidt, twice where
-little was left (Giraud, Langou, Rozloznik, van den Eshof, doi:10.1007/s00211-005-0615-4).
+M preconditions from the right, so that the residual stays that of A x = b. On a GPU the basis is made
+orthogonal with one reduction a step (kernels/solve/basis.cu); on the CPU by classical Gram-Schmidt, twice if
+little of a vector is left (Giraud, Langou, Rozloznik, van den Eshof, doi:10.1007/s00211-005-0615-4).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dasp.solvers.workspace import Workspace
 STALLED = OWN
 
 STALL = 1 - 1e-8
-"""A cycle after which the square of the residual is above this times what it was has stalled."""
+"""A cycle has stalled if the square of the residual is above this times the square before the cycle."""
 
 
 class GeneralizedMinimalResiduals(Method):
@@ -37,7 +37,7 @@ class GeneralizedMinimalResiduals(Method):
 
     @classmethod
     def names(cls, M: DeviceOperator | None, restart: int) -> tuple[str, ...]:
-        """Return the basis, and a vector for M times one of it where there is an M."""
+        """Return the vectors of the basis, and with an M one for M times a basis vector."""
         return (*(f"v{k}" for k in range(restart + 1)), *(() if M is None else ("z",)))
 
     def __init__(self, system: System, restart: int) -> None:
@@ -49,7 +49,7 @@ class GeneralizedMinimalResiduals(Method):
 
 
 class Cycles:
-    """The loop of a system: cycles of a Krylov basis and a small least-squares problem each."""
+    """The loop of a system: cycles, each with a Krylov basis and a small least-squares problem."""
 
     def __init__(self, system: System, restart: int) -> None:
         self._system, self._restart, vectors, eager = system, restart, system.vectors, system.space.eager
@@ -104,7 +104,7 @@ class Cycles:
         return {**state, "xx": xx, "code": first_verdict(rr, state["goal"], state["code"])}
 
     def advance(self, most: int, *, finish: bool) -> Report:
-        """Make cycles until there is a verdict, `most` iterations at most (but whole cycles)."""
+        """Make cycles until there is a verdict, `most` iterations at most; the last cycle may be shorter."""
         residuals: list[float] = []
         state = self._state
         if state["code"] == LIMIT:
@@ -124,8 +124,7 @@ class Cycles:
         return Report({**numbers, "true": numbers["rr"]}, residuals)
 
     def _cycle(self, norm: float, steps: int) -> list[float]:
-        """Make one cycle: extend the basis, solve the small problem, correct x. Return the norms on the
-        way."""
+        """Make one cycle: extend the basis, solve the small problem, correct x. Return the residual norms."""
         basis = self._basis
         basis.begin(norm)
         goal = math.sqrt(self._state["goal"])
@@ -170,12 +169,12 @@ def gmres(
 ) -> tuple[Array, Stats]:
     """Solve A x = b by GMRES with restarts, for any square A.
 
-    Parameters, results and errors are those of `dasp.solvers.cg`, and
+    Parameters, results and errors are those of `dasp.solvers.cg`, except for these:
 
     Parameters
     ----------
     restart : int
-        Iterations of a cycle: vectors that are kept, and made orthogonal to each other.
+        Iterations of a cycle: the vectors of the basis that is kept and made orthogonal.
     maxiter : int, optional
         Iterations at most (products, not cycles), 10 n by default.
     callback : callable, optional
@@ -183,9 +182,9 @@ def gmres(
 
     Notes
     -----
-    Preconditioned from the right. Memory, in vectors of length n: 5 + `restart`, with a preconditioner 6 +
-    `restart`. A GPU is asked for the residual every `ahead` iterations (see
-    `dasp.solvers.cuda.arnoldi.CudaArnoldi`), so some may be made in vain.
+    M preconditions from the right. Memory, in vectors of length n: 5 + `restart`, with a preconditioner 6 +
+    `restart`. The host reads the residuals from a GPU every `ahead` iterations (see
+    `dasp.solvers.cuda.arnoldi.CudaArnoldi`), so some iterations may be made in vain.
 
     References
     ----------

@@ -1,10 +1,10 @@
 """Least-squares problems, and their solves by any method on a bidiagonalization.
 
-There are two ways to be done: A x = b is solved, or it cannot be and b - A x is orthogonal to the columns
-of A. Both are claimed only for the true residual and its true product with the transpose, computed from x.
+A solve is done when A x = b holds, or when b - A x is orthogonal to the columns of A. Both are claimed only
+for the true residual and its true product with the adjoint, computed from x.
 
-A problem whose numbers have no squares in the type of its vectors is solved as (2^u A) y = 2^s b, with
-x = 2^(u - s) y. A damped one is that of [A; damp I] and [b; damp x0].
+A problem whose numbers cannot be squared in the type of its vectors is solved as (2^u A) y = 2^s b, with
+x = 2^(u - s) y. A damped problem is that of [A; damp I] and [b; damp x0].
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from dasp.solvers.system import first_scalars, judge_square, load, take_vectors
 from dasp.solvers.workspace import Workspace, workspace_for
 
 LEAST = OWN
-"""Why a method stopped: as it carries them along, the residual is orthogonal to the columns of A."""
+"""Why a method stopped: the residual, as it is updated, is orthogonal to the columns of A."""
 
 SIZES = {np.float32: (1e-20, 1e20), np.float64: (1e-100, 1e100)}
-"""Between these the squares of the norms of A and b must lie, so that no square is lost that a method
-takes."""
+"""The squares of the norms of b and of A' times the first u must lie between these, so that no square that a
+method takes is lost."""
 
 LEAST_SQUARE = 1e-250
-"""A sum of squares that is less may have lost some."""
+"""A smaller sum of squares may have lost some of them."""
 
 MOST_POWER = 1000
-"""Of the powers of two that A and b are multiplied by: larger ones are near the end of float64."""
+"""The largest power of two that A and b are multiplied by: larger ones are near the end of float64."""
 
 BOOST = {np.float32: 60, np.float64: 500}
-"""By which power of two a vector is multiplied, or divided, to see whether its product with A is zero, or
-infinite, by its size alone."""
+"""The power of two by which a vector is multiplied, or divided, to see whether its product with A is zero or
+infinite only because of the vector's size."""
 
 
 class Bidiagonalization:
@@ -59,7 +59,7 @@ class Bidiagonalization:
     Attributes
     ----------
     names : tuple of str
-        Its vectors of length n, besides those of the problem.
+        The method's vectors of length n, besides those of the problem.
     """
 
     names: ClassVar[tuple[str, ...]]
@@ -68,21 +68,23 @@ class Bidiagonalization:
         """Prepare the passes of an iteration."""
 
     def start(self, s: State, beta: Scalar, alpha: Scalar) -> State:
-        """Take the lengths of the first u and v; return the first scalars."""
+        """Return the first scalars; beta and alpha are the lengths of the first u and v."""
         raise NotImplementedError
 
     def iterate(self, s: State, alpha: Scalar, beta: Scalar, next_alpha: Scalar) -> State:
-        """Take those of this v, and of the next u and v; return `rr`, `gradient` and the scalars that
-        change."""
+        """Make an iteration, given the lengths of this v and of the next u and v.
+
+        Return `rr`, `gradient`, the square of the norm of A' r, and the scalars that change.
+        """
         raise NotImplementedError
 
 
 class Problem(Solve):
-    """min norm(b - A x) for one A and one method, ready for any b; and the solve of the last one.
+    """min norm(b - A x) for one A and one method, ready for any b; also the solve for the last b.
 
-    `adjoint` is what `dasp.solvers.operator.kept_adjoint` says, for it may change.
-    The vectors u and v of the bidiagonalization are not normed: their lengths are in the coefficients.
-    Its matrix is 2^unit times A, and its right-hand side 2^scale times b.
+    `adjoint` is the one that `dasp.solvers.operator.kept_adjoint` returns, or None.
+    The vectors u and v of the bidiagonalization are not normalised: their lengths are in the coefficients.
+    The matrix of the problem is 2^unit times A, and its right-hand side 2^scale times b.
     """
 
     unit, scale = 0, 0
@@ -124,7 +126,7 @@ class Problem(Solve):
         self.loop = self.space.loop(starts, self._iterate, self._finish, 1)
 
     def _scale(self, unit: int, scale: int) -> None:
-        """Multiply A by 2^unit and b by 2^scale, from what they were given as."""
+        """Multiply the A that was given by 2^unit, b by 2^scale, and x to match."""
         if unit != self.unit:
             self.operator, self.adjoint = self._unscaled
             if unit:
@@ -136,11 +138,11 @@ class Problem(Solve):
 
     @property
     def precision(self) -> type[np.generic]:
-        """The type of its real numbers."""
+        """The type of the real numbers in the vectors."""
         return real_type(self.space.dtype).type
 
     def take(self, b: Array, x0: Array | None) -> None:
-        """Take a right-hand side, and where to start."""
+        """Copy a right-hand side, and x0 unless it is None."""
         self.from_zero, self.rescaled, self._norm_of_A = x0 is None, False, 0.0
         load(self.rows["b"][: self.given], b, self.space)
         load(self.columns["x"], x0, self.space)
@@ -149,9 +151,9 @@ class Problem(Solve):
         self._scale(0, 0)
 
     def norms(self, s: Mapping[str, float]) -> tuple[float, float]:
-        """Return the norms of the true residual and of its product with the transpose, as it finished.
+        """Return the norms of the true residual and of its product with the adjoint.
 
-        Where a square is lost it is the most that the norm can be, by the largest number.
+        If a square is lost, return an upper bound on the norm instead, from the largest absolute value.
         """
         residual = _norm(self, s["true"], self.rows, "t", self.sizes[0])
         return residual, _norm(self, s["gradient"], self.columns, "g", self.sizes[1])
@@ -161,7 +163,7 @@ class Problem(Solve):
         self.space.apply(self.operator, self.columns[v], self.rows[t])
 
     def backward(self, u: str, g: str) -> None:
-        """Set g to the adjoint of A times u: of a real A the transpose."""
+        """Set g to the adjoint of A times u."""
         self.space.apply(self.adjoint, self.rows[u], self.columns[g])
 
     def _start_from_zero(self, given: State) -> State:
@@ -207,7 +209,7 @@ class Problem(Solve):
         return {"true": true, "gradient": gradient, "xx": xx}
 
     def copy_x(self) -> Array:
-        """Return a copy of x, of A and b as they were given."""
+        """Return a copy of x for A and b as they were given."""
         x = self.columns["x"].copy()
         multiply_by_power(x, self.unit - self.scale)
         return x
@@ -217,7 +219,7 @@ class Problem(Solve):
         self.columns["x"][...] = 0
 
     def rescale(self) -> bool:
-        """Multiply A and b by powers of two so that their norms can be squared; once."""
+        """Multiply A and b by powers of two so that their norms can be squared, but only once."""
         if self.rescaled:
             return False
         self.rescaled = True
@@ -241,14 +243,14 @@ class Problem(Solve):
         return None
 
     def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
-        """Return a reason if x is no answer in its type, or holds NaN that no residual shows."""
+        """Return a reason if x is no answer in its type, or holds NaN that its residual does not show."""
         if (self.unit or self.scale) and not self._has_room(given):
             return BEYOND
         finite = self.from_zero or math.isfinite(s["xx"]) or self._is_finite()
         return None if finite else HIDDEN
 
     def _has_room(self, given: Mapping[str, float]) -> bool:
-        """Return True if x is still an answer when it is rounded to the type for A and b as given."""
+        """Return True if x is still an answer after it is scaled for the given A and b, and so rounded."""
         x, power = self.columns["x"], self.unit - self.scale
         multiply_by_power(x, power)
         finite = self._is_finite()
@@ -261,7 +263,7 @@ class Problem(Solve):
         return math.isfinite(self.space.largest(self.columns["x"]))
 
     def may_improve(self, code: int, *, gained: bool, first: bool) -> bool:
-        """Return True after the first start too: A' r may fall where the residual stays."""
+        """Return True after the first start too: A' r may fall even if the residual does not."""
         return gained or first
 
 
@@ -274,7 +276,7 @@ def solve_least_squares(
     method: type[Bidiagonalization],
     damp: float = 0.0,
 ) -> tuple[Array, Stats]:
-    """Solve by a method; the arguments are those of `lsqr` and `lsmr`.
+    """Solve a least-squares problem by a method; the other arguments are those of `lsqr` and `lsmr`.
 
     Raises
     ------
@@ -310,8 +312,8 @@ def multiply_by_power(vector: Array, power: int) -> None:
 def _find_powers(problem: Problem) -> tuple[int, int]:
     """Return the powers of two, unit and scale, that bring A and b to sizes that can be squared.
 
-    A's is known by its transpose's product with the first residual, or b if that is not finite: the start
-    left it in u.
+    The power for A is found from the product of its adjoint with the first residual, which the start left in
+    u, or with b if that residual is 0 or not finite.
     """
     space, precision = problem.space, problem.precision
     b, u, g = problem.rows["b"], problem.rows["u"], problem.columns["g"]
@@ -335,7 +337,8 @@ def _find_powers(problem: Problem) -> tuple[int, int]:
 
 
 def _power_of(size: float, precision: type[np.generic], boost: int = 0) -> int:
-    """Return the power of two that brings size / 2^boost to about 1; 0 if that can stay, or is no size."""
+    """Return the power of two that brings size / 2^boost near 1; 0 if it can stay, or `size` is 0 or not
+    finite."""
     if not 0 < size < math.inf:
         return 0
     power = boost - math.frexp(size)[1]
@@ -344,8 +347,7 @@ def _power_of(size: float, precision: type[np.generic], boost: int = 0) -> int:
 
 
 def _norm(problem: Problem, squared: float, vectors: Vectors, name: str, size: int) -> float:
-    """Return the norm of a vector of so many numbers, given its square; where that is lost, at most the
-    norm."""
+    """Return the norm of a vector of `size` numbers, given its square; an upper bound if that is lost."""
     if squared >= LEAST_SQUARE:
         return math.sqrt(squared)
     return problem.space.largest(vectors[name]) * math.sqrt(size)

@@ -1,7 +1,7 @@
 """LOBPCG: a few extreme eigenpairs of a symmetric or Hermitian matrix.
 
-With an orthonormal basis of the three blocks, as Hetmaniuk and Lehoucq (2006), doi:10.1016/j.jcp.2006.02.007,
-and Duersch et al. (2018), doi:10.1137/17M1129830, found to be needed.
+The basis of the three blocks is orthonormal, which Hetmaniuk and Lehoucq (2006),
+doi:10.1016/j.jcp.2006.02.007, and Duersch et al. (2018), doi:10.1137/17M1129830, found to be needed.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ def lobpcg(
         Which end of the spectrum.
     rtol, atol : float
         Done when for every pair norm(A x - lambda x) <= max(rtol * norm(A), atol), where x has norm 1. The
-        largest Ritz value so far, at most norm(A), stands for it: an eigenvalue of 0, such as that of a
-        graph's Laplacian, needs no `atol`.
+        largest Ritz value so far, at most norm(A), stands for norm(A): an eigenvalue of 0, such as that of
+        a graph's Laplacian, needs no `atol`.
     maxiter : int, optional
         Iterations at most, of 3 k products each; 200 by default.
     M : matrix or linear operator, shape (n, n), optional
         Approximates the inverse of A, for the least eigenvalues.
     Y : array, shape (n, m), optional
         Constraints: x is sought among the vectors that are orthogonal to the columns of Y, such as
-        eigenvectors that are known. `A x - lambda x` counts as far as it is orthogonal to them too. k is at
-        most (n - m) / 3 then. NumPy, or CuPy for a matrix on a GPU.
+        eigenvectors that are known. Of `A x - lambda x` only the part orthogonal to them counts. k is then at
+        most (n - m) / 3. NumPy, or CuPy for a matrix on a GPU.
 
     Returns
     -------
     values : numpy.ndarray, shape (k,)
-        From the end inwards: falling if `largest`, else rising.
+        From the end of the spectrum inwards: falling if `largest`, else rising.
     X : array, shape (n, k), of the kind and place of X
         Orthonormal.
     stats : Stats
@@ -85,7 +85,7 @@ def lobpcg(
 
     Notes
     -----
-    Memory: 8 k vectors of length n, and m.
+    Memory: 8 k + m vectors of length n.
 
     References
     ----------
@@ -123,7 +123,7 @@ def lobpcg(
 
 
 class Lobpcg(BlockSolve):
-    """One search. Norms are those of A times the power of two `factor`, so that they can be squared."""
+    """One search. Norms are those for A times the power of two `factor`, so that they can be squared."""
 
     from_zero = False
 
@@ -169,11 +169,11 @@ class Lobpcg(BlockSolve):
         return False
 
     def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
-        """Return None: X is orthonormal, so that it holds no NaN."""
+        """Return None: X is orthonormal, so it holds no NaN."""
         return None
 
     def may_improve(self, code: int, *, gained: bool, first: bool) -> bool:
-        """Return True if A X had drifted: it goes on with the one that was computed from X."""
+        """Return True if the updated A X had drifted: the search goes on with A X computed from X."""
         return code == CLAIMED
 
     def _set_up(self) -> None:
@@ -184,6 +184,7 @@ class Lobpcg(BlockSolve):
         ValueError
             If columns of X depend on each other, or on Y.
         Breakdown
+            If a number is not finite, or A is not Hermitian.
         """
         space, X, AX, m, k = self.space, self._X, self._AX, self._m, self._k
         if m:
@@ -232,7 +233,7 @@ class Lobpcg(BlockSolve):
     def _find_ritz_vectors(self, S: Array, AS: Array, used: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Find the k outermost Ritz values of a block; return the coefficients of their vectors.
 
-        The columns in `used` are orthonormal; the others are zeros, which stand for lost directions and must
+        The columns in `used` are orthonormal. The others are zeros in place of dependent directions, and must
         not be taken for eigenvectors.
         """
         projected = gram(self.space, S, AS)

@@ -19,8 +19,7 @@ from dasp.solvers.workspace import Workspace
 
 
 class Lsmr(Bidiagonalization):
-    """A product with A, one with its transpose, and three passes an iteration. Names are those of the
-    paper."""
+    """A product with A, one with its adjoint, and three passes an iteration. Names are those of the paper."""
 
     names = ("h", "hbar")
 
@@ -30,14 +29,14 @@ class Lsmr(Bidiagonalization):
         self._step = fuse("hbar = h - old hbar", "x = x + step hbar", "h = scale v - back h")
 
     def start(self, s: State, beta: Scalar, alpha: Scalar) -> State:
-        """Begin with the first v for a direction."""
+        """Take the first v as the direction."""
         self._first(scale=where(alpha > 0.0, 1.0 / alpha, 0.0))
         ones = dict.fromkeys(("rho", "rhobar", "cbar", "rhodold"), 1.0)
         zeros = dict.fromkeys(("sbar", "betad", "tautildeold", "thetatilde", "zeta"), 0.0)
         return {"alphabar": alpha, "zetabar": alpha * beta, "betadd": beta, **ones, **zeros}
 
     def iterate(self, s: State, alpha: Scalar, beta: Scalar, next_alpha: Scalar) -> State:
-        """Make two rotations; step."""
+        """Make two rotations, and step."""
         rho = hypot(s["alphabar"], beta)
         c, sine = s["alphabar"] / rho, beta / rho
         thetanew = sine * next_alpha
@@ -57,7 +56,7 @@ class Lsmr(Bidiagonalization):
 
     @staticmethod
     def _residual(s: State, c: Scalar, sine: Scalar, thetabar: Scalar, rhobar: Scalar, zeta: Scalar) -> State:
-        """The norm of the residual, section 5.1 of the paper, and what the next one needs."""
+        """Return the residual's squared norm (section 5.1 of the paper), and scalars for the next one."""
         betahat, betadd = c * s["betadd"], -sine * s["betadd"]
         rhotildeold = hypot(s["rhodold"], thetabar)
         ctildeold, stildeold = s["rhodold"] / rhotildeold, thetabar / rhotildeold
@@ -96,8 +95,8 @@ def lsmr(
 
     Notes
     -----
-    Memory: 3 vectors of length m and 5 of length n. The norm of A' r falls in every iteration, so it may stop
-    earlier than `lsqr`.
+    Memory: 3 vectors of length m and 5 of length n. The norm of A' r falls in every iteration, so the method
+    may stop earlier than `lsqr`.
 
     References
     ----------

@@ -16,7 +16,7 @@ from dasp.solvers.workspace import Workspace
 
 
 class Lsqr(Bidiagonalization):
-    """A product with A, one with its transpose, and three passes an iteration."""
+    """A product with A, one with its adjoint, and three passes an iteration."""
 
     names = ("w",)
 
@@ -26,12 +26,12 @@ class Lsqr(Bidiagonalization):
         self._step = fuse("x = x + step w", "w = scale v - back w")
 
     def start(self, s: State, beta: Scalar, alpha: Scalar) -> State:
-        """Begin with the first v for a direction."""
+        """Take the first v as the direction."""
         self._first(scale=where(alpha > 0.0, 1.0 / alpha, 0.0))
         return {"phi_bar": beta, "rho_bar": alpha}
 
     def iterate(self, s: State, alpha: Scalar, beta: Scalar, next_alpha: Scalar) -> State:
-        """Rotate the bidiagonal matrix into a triangle; step."""
+        """Rotate the bidiagonal matrix into a triangle, and step."""
         rho = hypot(s["rho_bar"], beta)
         c, sine = s["rho_bar"] / rho, beta / rho
         theta, phi, phi_bar = sine * next_alpha, c * s["phi_bar"], sine * s["phi_bar"]
@@ -69,10 +69,10 @@ def lsqr(
     b : array, shape (m,)
         NumPy, or CuPy for a matrix on a GPU.
     x0 : array, shape (n,), optional
-        Where to start; zeros by default, and then of all solutions the shortest is found.
+        Where to start; zeros by default, from which the shortest of all solutions is found.
     damp : float
         Minimize norm(b - A x)^2 + damp^2 norm(x - x0)^2, as SciPy does: solve the problem of the matrix
-        [A; damp I] and the right-hand side [b; damp x0], which A and b stand for below. At least 0; on
+        [A; damp I] and the right-hand side [b; damp x0]. Below, A and b stand for these. At least 0; on
         several ranks 0.
     rtol, atol : float
         Done when norm(b - A x) <= max(rtol * norm(b), atol), or when the residual r is orthogonal to the
@@ -84,8 +84,7 @@ def lsqr(
     callback : callable, optional
         Called with x after each check.
     check_every : int, optional
-        Iterations between two checks that are seen outside: entries of `Stats.residuals`, calls of
-        `callback`.
+        Iterations between two checks, each an entry of `Stats.residuals` and a call of `callback`.
     workspace : Workspace, optional
         Keeps vectors and prepared passes for the next solve with A.
     progress : bool

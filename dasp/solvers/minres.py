@@ -23,7 +23,7 @@ from dasp.solvers.workspace import Workspace
 SINGULAR, BAD_M, NOT_HERMITIAN = OWN, OWN + 1, OWN + 2
 
 SMALL = {np.float32: 1e-5, np.float64: 1e-12, np.complex64: 1e-5, np.complex128: 1e-12}
-"""Of the norm of A: a pivot below this times that is taken for 0."""
+"""A pivot below this times the norm of A is taken for 0."""
 
 
 class MinimalResiduals(Method):
@@ -40,7 +40,7 @@ class MinimalResiduals(Method):
 
     @classmethod
     def names(cls, M: DeviceOperator | None) -> tuple[str, ...]:
-        """Return two Lanczos vectors, two directions, and M times the first where there is one."""
+        """Return two Lanczos vectors, two directions, and with an M two vectors for M times the first two."""
         return ("v0", "v1", "w0", "w1") if M is None else ("v0", "v1", "w0", "w1", "z0", "z1")
 
     def __init__(self, system: System) -> None:
@@ -63,7 +63,7 @@ class MinimalResiduals(Method):
             self._step.append(fuse(*direction, *carried, dots=() if plain else ("r r",)))
 
     def start(self, s: State) -> State:
-        """Take the residual for the first Lanczos vector."""
+        """Take the residual as the first Lanczos vector."""
         self._clear()
         squared = s["rr"]
         if self._first:
@@ -77,7 +77,7 @@ class MinimalResiduals(Method):
         return {"gamma": gamma, "gamma0": one, "eta": gamma, "norm": zero, "code": code, **rotations}
 
     def iterate(self, phase: int, s: State) -> State:
-        """Extend the Lanczos basis by one vector, rotate, step."""
+        """Extend the Lanczos basis by one vector, rotate its matrix into a triangle, and step."""
         gamma, eta, (new, z) = s["gamma"], s["eta"], (1 - phase, self._z[1 - phase])
         self._system.multiply(self._z[phase], "q")
         (qz,) = self._project[phase]()
@@ -90,7 +90,7 @@ class MinimalResiduals(Method):
         next_gamma = where(dots[0] > 0.0, sqrt(dots[0]), 0.0)
         a0 = s["c1"] * delta - s["c0"] * s["s1"] * gamma
         a1 = hypot(a0, next_gamma)
-        size = abs(delta) + next_gamma  # without gamma, which is the length of r at first
+        size = abs(delta) + next_gamma  # without gamma, which at first is the norm of r
         norm = where(size > s["norm"], size, s["norm"])
         usable = a1 > self._small * norm
         inverse = where(usable, 1.0 / a1, 0.0)
@@ -135,8 +135,8 @@ def minres(
 ) -> tuple[Array, Stats]:
     """Solve A x = b by MINRES, for A symmetric or Hermitian, definite or not.
 
-    Parameters, results and errors are those of `dasp.solvers.cg`. M is symmetric (Hermitian) and positive
-    definite, also where A is not.
+    Parameters, results and errors are those of `dasp.solvers.cg`. M must be symmetric (Hermitian) and
+    positive definite even if A is not.
 
     Notes
     -----

@@ -1,9 +1,9 @@
 """Conjugate gradients on a GPU from b to x in one launch, for systems that fit on the chip.
 
-The iteration of `dasp.solvers.cg.PipelinedConjugateGradients`, in kernels/solve/persistent.cu: blocks keep
-their part of the matrix and their rows of the vectors in shared memory, nothing is captured, and one sum over
-the grid stands between two iterations. `find_recipe` says whether a matrix has a form for that: slices of
-SELL that fit. `PersistentLoop` is what then iterates in place of the loop of a space.
+kernels/solve/persistent.cu makes the iteration of `dasp.solvers.cg.PipelinedConjugateGradients`: blocks keep
+their part of the matrix and their rows of the vectors in shared memory, nothing is captured, and an iteration
+takes one sum over the grid. `find_recipe` returns a recipe for a matrix whose SELL slices fit on the chip.
+`PersistentLoop` then iterates in place of the loop of a space.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from dasp.solvers.space import Report
 from dasp.solvers.system import System
 
 FROM_ZERO, FROM_X, AGAIN = range(3)
-"""The modes of a launch: from x = 0, from x, or on from the last one. Numbers as in the kernel."""
+"""The modes of a launch: start from x = 0, start from x, or continue the last launch; as in the kernel."""
 
 NEVER, ALWAYS, UNLESS_LIMIT = range(3)
 """The cases in which a launch computes the true residual at its end."""
 
 SLOTS = {"code": 0, "count": 1, "bb": 2, "rr": 3, "start": 4, "wanted": 5, "goal": 6, "true": 7, "xx": 8}
-"""The places of a report's scalars in the record; the kernel keeps numbers of its own behind them."""
+"""The places of a report's scalars in the record; the kernel keeps numbers of its own after them."""
 
 RECORD = 16
-"""Numbers of the record."""
+"""Numbers in the record."""
 
 MAILBOX = RECORD + HISTORY + 1
 """Numbers that the host sees when a launch is done: the record, and the residuals with the first one."""
@@ -79,22 +79,22 @@ VARYING = "most", "rtol", "atol", "margin", "mode", "finish"
 """The arguments that differ from launch to launch."""
 
 PLAN_ARGUMENTS = "headers", "bases", "deltas", "values", "table", "rows", "count", "positions", "identity"
-"""Those of `vector.plan_arguments` that it takes: none of segments."""
+"""The arguments of `vector.plan_arguments` that the kernel takes: it takes none of segments."""
 
 THREADS = 512
-"""Threads of a block, of which a multiprocessor runs one."""
+"""Threads of a block; a multiprocessor runs one block."""
 
 NUMBERS, NUMBERS_WITH_DIAGONAL = 6, 7
-"""Numbers of a row that a block keeps: of x and five vectors, and of the preconditioner."""
+"""The numbers that a block keeps for a row: of x and five vectors, and of a diagonal preconditioner."""
 
 STATIC_BYTES = 2048
-"""Shared memory that the kernel takes besides its share, at most."""
+"""The most static shared memory that the kernel takes besides its dynamic share."""
 
 HEADER_BYTES, MOST_DELTA_BYTES = 16, 4
 """Bytes of a slice's header, and of the widest delta."""
 
 PADDING = 64
-"""Bytes by which arrays in shared memory are apart, in all."""
+"""The bytes of padding between arrays in shared memory, in all."""
 
 PROCESSORS, COOPERATES, SHARED_BYTES = 16, 95, 97
 """cudaDevAttrMultiProcessorCount, cudaDevAttrCooperativeLaunch, cudaDevAttrMaxSharedMemoryPerBlockOptin."""
@@ -104,9 +104,9 @@ _RECIPES: WeakKeyDictionary[SellCudaProduct, dict[bool, Recipe | None]] = WeakKe
 
 
 def find_recipe(A: Matrix, M: Matrix | None, dtype: np.dtype[Any]) -> Recipe | None:
-    """Return the recipe of a matrix on a GPU; None if it has none.
+    """Return the recipe of a matrix on a GPU, or None.
 
-    In float32 the recurrences of this form drift away so soon that it takes more iterations.
+    Only float64 has one: in float32 the recurrences drift away so soon that they cost iterations.
     """
     product = product_of(A)
     diagonal = M is not None
@@ -117,12 +117,12 @@ def find_recipe(A: Matrix, M: Matrix | None, dtype: np.dtype[Any]) -> Recipe | N
     recipes = _RECIPES.setdefault(product, {})
     if diagonal not in recipes:
         number = int(str(device_of(A)).partition(":")[2] or 0)
-        recipes[diagonal] = make_recipe(product.plan, chip(number), diagonal=diagonal)
+        recipes[diagonal] = make_recipe(product.plan, find_chip(number), diagonal=diagonal)
     return recipes[diagonal]
 
 
 def make_recipe(plan: Plan, on: Chip, *, diagonal: bool) -> Recipe | None:
-    """Return the recipe of a plan; None if it has segments or does not fit on the chip.
+    """Return the recipe of a plan; None if the plan is empty, has segments or does not fit on the chip.
 
     `diagonal` says whether there is a preconditioner.
     """
@@ -138,7 +138,7 @@ def make_recipe(plan: Plan, on: Chip, *, diagonal: bool) -> Recipe | None:
     row_bytes += 0 if every["identity"] else index_bytes
     step_bytes = WARP * code_bytes + index_bytes
     total = HEADER_BYTES * slices + step_bytes * steps + pattern.deltas.nbytes + row_bytes * pattern.positions
-    # Blocks have equal shares, but for a slice.
+    # The shares of blocks differ by at most one slice.
     longest = pattern.choice.steps * (step_bytes + WARP * MOST_DELTA_BYTES) + WARP * row_bytes
     shared_bytes = ceil_div(total, blocks) + longest + PADDING
     if shared_bytes > on.shared_bytes - STATIC_BYTES:
@@ -166,7 +166,7 @@ class Recipe:
     arguments : mapping
     types : mapping of str to dtype
     blocks : int
-        Of the grid.
+        Blocks of the grid.
     shared_bytes : int
         Dynamic shared memory of a block.
     """
@@ -182,7 +182,7 @@ class Recipe:
         return PersistentLoop(system, self)
 
     def launch(self, on: CudaDevice, arguments: Mapping[str, object]) -> Callable[..., None]:
-        """Return the launch with these arguments too; it takes the values of those that are `VARYING`."""
+        """Return the launch with these arguments added; it takes the values of the `VARYING` ones."""
         launch: Callable[..., None] = on.launch(
             SIGNATURE,
             self.defines,
@@ -204,9 +204,9 @@ class Chip:
     Attributes
     ----------
     processors : int
-        Blocks of any size that do, at the least; 0 if it knows of no cooperative launches.
+        Multiprocessors, each of which runs at least one block; 0 if the GPU has no cooperative launches.
     shared_bytes : int
-        Shared memory of a block at the most.
+        The most shared memory of a block.
     """
 
     processors: int
@@ -214,7 +214,7 @@ class Chip:
 
 
 @cache
-def chip(device: int) -> Chip:
+def find_chip(device: int) -> Chip:
     """Return the resources of a GPU."""
     import cupy
 
@@ -255,7 +255,7 @@ class PersistentLoop:
         self._given, self._mode = (0.0, 0.0, 0.0), FROM_ZERO
 
     def start(self, name: str, given: Mapping[str, float]) -> None:
-        """Begin anew from zero or from x, with the launch that comes next."""
+        """Let the next launch begin anew, from zero or from x."""
         self._given = given["rtol"], given["atol"], given["margin"]
         self._mode = FROM_ZERO if name == "zero" else FROM_X
 
@@ -273,7 +273,7 @@ class PersistentLoop:
                 return Report(state, residuals)
 
     def _read(self, residuals: list[float]) -> dict[str, float]:
-        """Wait for the GPU; return the record, and add the residuals that the launch left."""
+        """Wait for the GPU; append the residuals that the launch left, and return the record."""
         self._on.wait()
         mailbox, count = self._mailbox, int(self._mailbox[SLOTS["count"]])
         residuals.extend(np.sqrt(mailbox[RECORD + 1 : RECORD + 1 + count]).tolist())
