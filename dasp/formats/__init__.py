@@ -1,12 +1,12 @@
 """The formats that a matrix can be packed in: one record each, found by its name.
 
-A format is a folder with its pattern and values, its choices, how it is packed, unpacked and checked, and for
-each kind of device what multiplies it. Nothing else names it but its row at the end of this file.
+A format is a folder. It defines the format's pattern and values and its choices, packs, unpacks and checks
+plans, and multiplies by them on each kind of device. A line at the end of this file registers the format.
 
-`format` says what a format owes, `plan` what it makes, and `cost` by which numbers it chooses. `devices` says
-what a device owes; `device_cpu` and `device_cuda` are the two. `product` says what multiplies a plan;
-`product_cpu` and `product_cuda` hold what all formats share there, and `kernel_cuda` how their kernels are
-described and compiled.
+`format` defines the record of a format, `plan` the plan that it makes, and `cost` the numbers by which it
+chooses. `devices` defines the interface of a device; `device_cpu` and `device_cuda` implement it. `product`
+defines the interface of a product; `product_cpu` and `product_cuda` hold the code that all formats share, and
+`kernel_cuda` describes and compiles their kernels.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _formats: dict[str, Format] = {}
 
 
 def register(new: Format) -> None:
-    """Add the format `new`, under its name; with `auto`, the first one that takes a matrix packs it."""
+    """Add the format `new` under its name; `auto` is the first registered format that can hold the matrix."""
     _formats[new.name] = new
 
 
 def find(name: str) -> Format:
-    """Return the format of a name.
+    """Return the format with a name.
 
     Raises
     ------
     ValueError
-        If there is none.
+        If there is no such format.
     """
     if name not in _formats:
         raise ValueError(f"the format is {name!r}; {' or '.join(map(repr, _formats))} is needed")
@@ -69,14 +69,14 @@ def refuse_type(name: str, dtype: np.dtype[Any], what: str) -> None:
 
 
 def find_product(plan: Plan, kind: str) -> type[Any]:
-    """Return the class of a plan's products on a kind of device, "cpu" or "cuda".
+    """Return the class of the products by a plan on a kind of device, "cpu" or "cuda".
 
     Raises
     ------
     TypeError
-        If the format has no matrices of the plan's type.
+        If the format does not take matrices of the plan's type.
     RuntimeError
-        If it has no products there.
+        If the format has no product for this kind of device.
     """
     products = find(plan.format).products
     if kind not in products:
@@ -89,12 +89,12 @@ def find_product(plan: Plan, kind: str) -> type[Any]:
 
 @cache
 def _name(dtype: np.dtype[Any]) -> str:
-    """Return the name of a type, which NumPy makes anew each time."""
+    """Return the name of a type; NumPy makes it anew each time, so it is cached."""
     return str(dtype.name)
 
 
 def shares(plan: Plan) -> dict[str, dict[str, int]]:
-    """Return the slots and the bytes of a plan, each divided among its parts, by the names of the parts."""
+    """Return the "slots" and the "bytes" of a plan, each as a dictionary from a part's name to its share."""
     packed = find(plan.format)
     if packed.shares is not None:
         return packed.shares(plan)

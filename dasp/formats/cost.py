@@ -1,13 +1,14 @@
 """The cost model: numbers that differ from machine to machine, by which matrices are packed.
 
-A field stands here if it trades one way to store or multiply a matrix for another, and so differs between
-machines. It was measured, follows from what a device says of itself, or is searched by `dasp tune machine`. A
-plan carries the model that it was chosen by. Beside the code that reads them stand sizes of a format, limits,
-and the registers and loads in flight that a kernel is compiled for, which GPUs from sm_80 on have alike.
+A number belongs in the model if it weighs one way to store or multiply a matrix against another, and so
+differs between machines. It was measured, follows from what a device reports, or is searched by
+`dasp tune machine`. A plan of `sell` carries the model by which it was chosen. Other constants stand beside
+the code that reads them: sizes of a format, limits, and the registers and loads in flight that a kernel is
+compiled for, which are the same for all GPUs from sm_80 on.
 
-The user's own numbers are in a file that `dasp tune machine` writes and planning reads. It is JSON:
-{machine: {field of `CostModel`: number}}. A machine is a GPU by its name or a processor by its design: one
-file serves several machines that share a home. Fields that are not there stay as they are.
+The user's own numbers are in a JSON file that `dasp tune machine` writes and planning reads:
+{machine: {field of `CostModel`: number}}. A machine is named by its GPU or by its processor's design, so one
+file serves several machines that share a home folder. Fields that the file lacks keep their values.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 FEW_WARPS, SOME_WARPS, MANY_WARPS = 4, 8, 16
-"""Slices of a block: as a rule, where larger blocks pay, and where neighbouring slices read the same x."""
+"""Slices of a block: usually, where larger blocks pay, and where neighbouring slices read the same x."""
 
 
 class Gathers(NamedTuple):
-    """The cost of reading x beside reading the plan, in the model's unit of cost.
+    """The cost of reading x in addition to the plan, in the model's unit of cost.
 
     Attributes
     ----------
     pad : float
-        More for a slot in a step that may hold pads.
+        Extra cost of a slot in a step that may hold pads.
     by_slice, by_few, by_many : float
-        For each sector of x that a slice, a block of `FEW_WARPS` slices, or one of `MANY_WARPS` slices reads,
-        counted once for each.
+        Cost of a sector of x that a slice, a block of `FEW_WARPS` slices or a block of `MANY_WARPS` slices
+        reads; a sector counts once for each of them.
     """
 
     pad: float
@@ -54,9 +55,9 @@ class Gpu(NamedTuple):
         Warps that a multiprocessor holds at once.
     l2_bytes : int
     clock : float
-        Cycles of a multiprocessor in a second; 0 if the driver does not say.
+        Cycles of a multiprocessor in a second; 0 if the driver does not report it.
     bandwidth : float
-        Bytes of memory traffic in a second, from the memory's clock and the width of its bus; 0 likewise.
+        Bytes of memory traffic in a second, by the memory's clock and its bus's width; 0 if not reported.
     """
 
     name: str
@@ -71,10 +72,10 @@ class Gpu(NamedTuple):
 class CostModel:
     """The measured numbers of one machine, by which plans for it are chosen.
 
-    Costs are compared with each other alone, so each kind of device counts in a unit of its own: bytes of
+    Costs are compared only with each other, so each kind of device counts in a unit of its own: bytes of
     memory traffic on a GPU, slots on a CPU. `dasp tune machine` searches some of the numbers
     (`dasp.cli.tune.SEARCHED`); the others were measured by the experiments of benchmarks/lab_book.md, unless
-    they say more.
+    they name another source.
 
     Raises
     ------
@@ -86,73 +87,75 @@ class CostModel:
     kind: str
     """`cpu` or `gpu`."""
 
-    # ---- how many steps a slice has: few keep a machine busy, many take fewer bytes
+    # ---- how many steps a slice has: short slices keep a machine busy, long ones take fewer bytes
     steps: tuple[tuple[int, int], ...]
-    """(entries, steps): most steps of a slice in matrices of fewer entries. Short slices are many."""
+    """(entries, steps): most steps of a slice in a matrix with fewer entries, to have enough slices."""
     most_steps: int
-    """The same for larger matrices."""
+    """Most steps of a slice in larger matrices."""
     long_slices: tuple[tuple[int, int, int, float], ...]
-    """(steps, lanes, slices, share): most steps where so many lanes hold every row, rows are mostly longer
-    than the steps otherwise, on average at least as long as such a share of the longest, and at least so many
-    slices are left. Columns take fewer bytes, and there are fewer warps."""
+    """(steps, lanes, slices, share): most steps if the longest row needs this number of lanes, the average
+    row is longer than the steps otherwise and, for values of 8 bytes and more, at least this share of the
+    longest row, and at least this number of slices is left. Columns then take fewer bytes, and there are
+    fewer warps."""
 
-    # ---- in which order rows come: sorted rows save pads, and cost gathers and numbers of rows
+    # ---- the order of rows: sorted rows save pads, but cost gathers and row numbers
     slot: float
-    """Cost of a slot, with a pad or not."""
+    """Cost of a slot, whether or not it is a pad."""
     value_byte: float
-    """Cost of a byte of a stored value; 0 where slots are not bound by memory."""
+    """Cost of a byte of a stored value; 0 where memory does not bound the speed."""
     slice: float
-    """Cost of a slice: few long ones against many short ones."""
+    """Cost of a slice: weighs few long slices against many short ones."""
     row: float
     """Cost of storing a row of y out of order, against the pads that it saves."""
     near_bytes: int
-    """Bytes of x up to which it lies in a core's own cache."""
+    """Most bytes of an x that is near: it stays in a core's own cache."""
     near: Gathers
     """Cost of gathers where x is near."""
     far: Gathers
     """Cost of gathers where x is far."""
     scattered_bytes: int
-    """Bytes of y up to which rows sorted over all rows cost no more than others: benchmarks/structures.py."""
+    """Most bytes of y for which a sort of all rows costs no more than windows: benchmarks/structures.py."""
     scattered_row: float
-    """Cost of a row beyond, where parts of y's sectors leave the cache before the others come; likewise."""
+    """Cost of a row of a larger y, whose sectors leave the cache before all their rows are written."""
     most_growth: float
-    """Plans are not taken, whatever they gather, if they are larger than the smallest one by this ratio."""
+    """A plan larger than the smallest one by this ratio is not taken, whatever its gathers cost."""
     least_saving: float
-    """Share of a plan that sorted rows must be able to save for windows to be tried."""
+    """Windows are tried only if sorted rows can save more than this share of a plan."""
     sampled_rows: int
-    """Rows from which on sort windows are tried on a sample: plans come sooner, and windows may cost more."""
+    """Fewest rows for which windows are tried on a sample: planning is faster, the window may be worse."""
 
-    # ---- how many slices a block has: many read the same x once, and wait for the slowest
+    # ---- how many slices a block has: many share their reads of x, but wait for the slowest
     large_block: float
-    """Ratio by which a block of `MANY_WARPS` slices costs more, as it waits for its slowest warp."""
+    """Ratio by which a block of `MANY_WARPS` slices costs more, because it waits for its slowest warp."""
     slot_bytes: float
-    """A slot takes at least as long as so many bytes, however few it has."""
+    """A slot takes at least as long as this number of bytes, even if it has fewer."""
     block_slots: tuple[float, float]
-    """Slots of a slice from which on blocks of `SOME_WARPS` pay where all slices run at once, and blocks of
-    `MANY_WARPS` may: a block waits for its slowest warp, the longer the shorter its slices are."""
+    """Fewest slots of a slice for which blocks of `SOME_WARPS` pay if all slices run at once, and for which
+    blocks of `MANY_WARPS` may pay: short slices wait relatively long for the block's slowest warp."""
     tiny_bytes: float
-    """Bytes of the plan and of y for a slice up to which blocks of `SOME_WARPS` pay where all slices have one
-    row a lane, and launching a block takes as long as it runs: benchmarks/structures.py."""
+    """Most bytes of the plan and y per slice for which blocks of `SOME_WARPS` pay if every slice has one row
+    to a lane and slices take turns: launching a block then takes as long as running it
+    (benchmarks/structures.py)."""
 
     # ---- several columns on a GPU: in slices, in tiles for tensor cores, or transposed first
     tile_entries: tuple[tuple[int, int, float], ...]
-    """(bytes of a number of X, columns, entries of a tile): from so many bytes and columns on, how full the
-    32 slots of a tile must be for tensor cores to multiply. They read a row of X once for several of A, and
-    multiply slots without an entry: benchmarks/bench/columns.py."""
+    """(bytes of a number of X, columns, entries of a tile): from these bytes and columns on, tensor cores
+    multiply if tiles of 32 slots have at least this number of entries on average. They read a row of X once
+    for several rows of A, but also multiply slots without an entry: benchmarks/bench/columns.py."""
 
-    # ---- what a GPU has room and time for, by what it says of itself
+    # ---- the room and the time of a GPU, by what it reports
     wave_slices: int
     """Slices that run at the same time; more take turns."""
     multiprocessors: int
     kept_plans: tuple[int, int]
-    """Bytes of a plan from and up to which a share of it is told to stay in the L2 until the next product:
-    smaller ones stay by themselves, and too little would of larger ones."""
+    """Fewest and most bytes of a plan of which a share is marked to stay in the L2 until the next product:
+    smaller plans stay anyway, and of larger ones too little would stay."""
     kept_bytes: int
-    """Bytes of a plan, x and y that have room there together."""
+    """Bytes of a plan, x and y that fit in the L2 together."""
     launch_bytes: float
-    """Bytes of memory traffic in the time of a few launches, or of a message between GPUs, against what
-    passes over vectors save: X transposed to rows for a product by several columns, and sums over ranks that
-    no rank waits for."""
+    """Bytes of memory traffic in the time of a few launches, or of a message between GPUs. X is transposed
+    for a product by several columns if that saves as many; sums over ranks are hidden behind other work if
+    the passes over vectors that this adds move no more."""
 
     def __post_init__(self) -> None:
         """Check every number."""
@@ -177,12 +180,12 @@ class CostModel:
 
     @classmethod
     def for_gpu(cls, gpu: Gpu) -> CostModel:
-        """Return the model of a GPU: measured if it is known, else derived from what it says of itself.
+        """Return the model of a GPU: the measured one if there is one, else one derived from what it reports.
 
-        Slices that keep a GPU busy grow with its multiprocessors, and what stays in the L2 with the L2. Bytes
-        that stand for cycles grow with the memory traffic of a multiprocessor in a cycle: sectors of x are
-        such bytes, since most come from the L2, which is as fast as the clock. Launches take the same time
-        everywhere, so their bytes grow with the bandwidth.
+        The number of slices that keep a GPU busy grows with its multiprocessors, and the bytes that stay in
+        the L2 with the size of the L2. Bytes that stand for cycles grow with the memory traffic of a
+        multiprocessor in a cycle. Sectors of x are such bytes, because most come from the L2, whose speed
+        grows with the clock. Launches take the same time everywhere, so their bytes grow with the bandwidth.
         """
         if gpu.name == H200.name:
             return H200
@@ -216,7 +219,7 @@ class CostModel:
 
     @classmethod
     def from_dict(cls, given: object) -> Self:
-        """Return the model whose fields came from JSON.
+        """Return the model with fields read from JSON.
 
         Raises
         ------
@@ -243,7 +246,7 @@ LEAST = {
     "multiprocessors": 1.0,
     "tile_entries": 1e-9,
 }
-"""The least number that a field may hold, if that is not 0."""
+"""The least number that a field may hold; 0 for fields that are not listed."""
 
 
 def _numbers(value: object) -> list[float]:
@@ -290,10 +293,10 @@ H200 = CostModel(
     tile_entries=((8, 16, 6.0), (8, 8, 8.5), (4, 32, 10.0), (4, 16, 8.5)),
     launch_bytes=25e6,
 )
-"""An H200, driver 580. A sector costs 0.6 of its 32 bytes: from 0.3 (Markov chains) to 0.8 (power laws)."""
+"""An H200, driver 580. A sector costs 0.6 of its 32 bytes, 0.3 in Markov chains, 0.8 in power laws."""
 
 NO_BOUND = 1e9
-"""In the place of a bound that nothing comes to."""
+"""A bound that no number reaches."""
 
 ZEN4 = dataclasses.replace(
     H200,
@@ -315,11 +318,11 @@ ZEN4 = dataclasses.replace(
     most_growth=NO_BOUND,
     least_saving=-NO_BOUND,
 )
-"""Two cores of a Zen 4 with AVX-512. What a GPU alone reads stays, for plans that go from a CPU to one."""
+"""Two cores of a Zen 4 with AVX-512. Numbers that only GPUs read are an H200's, for plans that move there."""
 
 
 def _read_fields(given: object) -> dict[str, Any]:
-    """Return fields of `CostModel`, of which some may be missing, from JSON.
+    """Return the fields of `CostModel` that JSON holds; some may be missing.
 
     Raises
     ------
@@ -341,7 +344,7 @@ def _hints() -> dict[str, Any]:
 
 
 def _read(hint: Any, value: object, name: str) -> Any:
-    """Return a value of JSON as what a field's type says."""
+    """Return a JSON value in the type of its field."""
     if hint is float and isinstance(value, (int, float)) and type(value) is not bool and abs(value) < MOST:
         return float(value)
     if hint in (int, str) and type(value) is hint:
@@ -363,7 +366,7 @@ VARIABLE = "DASP_COST_MODEL"
 
 
 def find_file() -> Path:
-    """Return where the file is: DASP_COST_MODEL, or cost_models.json in the user's cache folder."""
+    """Return the path of the file: DASP_COST_MODEL, or cost_models.json in the user's cache folder."""
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given)
@@ -377,7 +380,7 @@ def apply_own_numbers(model: CostModel, machine: str) -> CostModel:
     Raises
     ------
     ValueError
-        If the file cannot be read, or is no file of cost models.
+        If the file cannot be read, or is not a file of cost models.
     """
     try:
         path = find_file()
@@ -393,12 +396,12 @@ def apply_own_numbers(model: CostModel, machine: str) -> CostModel:
 
 
 def write_own_numbers(path: Path, machine: str, fields: dict[str, Any]) -> None:
-    """Keep the numbers of a machine in a file, beside those of others.
+    """Write the numbers of a machine into a file, beside those of other machines.
 
     Raises
     ------
     ValueError
-        If there is such a file that cannot be read, or is no file of cost models.
+        If the file exists but cannot be read, or is not a file of cost models.
     """
     kept = {**_read_file(path), machine: _read_fields(fields)}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -426,6 +429,6 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _refusal(path: Path, error: Exception) -> ValueError:
-    """Return the error that says why a file is of no use, in one line."""
+    """Return an error that says in one line why a file cannot be used."""
     why = " ".join(str(error).split())
     return ValueError(f"{path} is no file of cost models: {why}; `dasp tune machine` writes one")

@@ -31,16 +31,16 @@ __all__ = ["primitives"]
 
 @cache
 def find_cost_model(device: str) -> CostModel:
-    """Return the model by which choices are made for the CPU, with the user's own numbers."""
+    """Return the cost model of the CPU, with the user's own numbers."""
     return apply_own_numbers(CostModel.for_cpu(), name_processor())
 
 
 @contextmanager
 def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Primitives]]:
-    """Give the matrix, and the primitives.
+    """Yield the matrix and the primitives.
 
-    Rows begin at numbers of the least type that holds them, whoever made the matrix, so that what was
-    compiled for one of SciPy's serves its transpose and coordinates too.
+    indptr gets the narrowest type that holds its numbers, so that code compiled for a matrix of SciPy also
+    serves its transpose and a matrix made from coordinates.
     """
     starts = csr.indptr.astype(narrowest(len(csr.indices)), copy=False)
     with as_raised():
@@ -49,7 +49,7 @@ def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Primitives]]:
 
 @contextmanager
 def filling(device: str, *, ends: bool = False) -> Iterator[Primitives]:
-    """Give the primitives, which are done as they return."""
+    """Yield the primitives, whose work is done when they return."""
     with as_raised():
         yield primitives
 
@@ -60,7 +60,7 @@ def as_values(data: ArrayLike, device: str) -> Vector:
 
 
 def product(plan: Plan, device: str, like: CpuProduct | None = None) -> CpuProduct:
-    """Make a plan with NumPy arrays ready to be multiplied."""
+    """Return the product by a plan with NumPy arrays."""
     made: CpuProduct = formats.find_product(plan, "cpu")(plan)
     return made
 
@@ -99,12 +99,12 @@ def to_host(plan: Plan) -> Plan:
 
 
 def add_scaled(y: Vector, factor: complex, x: Vector) -> None:
-    """Add a multiple of x to y, two arrays of one shape."""
+    """Add `factor` times x to y, an array of the same shape."""
     y += sum_type(y.dtype).type(factor) * x
 
 
 def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike | None = None) -> Vector:
-    """Return an array of any library and device as one of NumPy."""
+    """Return an array of any library and device as a NumPy array."""
     if _foreign.is_foreign(x):
         x = _foreign.to_host(x)
     return np.asarray(_arrays.to_host(x), dtype)

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as devices: see `dasp.formats.devices.Device`. CuPy is imported when one is asked for."""
+"""NVIDIA GPUs as devices: see `dasp.formats.devices.Device`. CuPy is imported when a GPU is first used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dasp.runtime.types import AnyArray, Array, DeviceArray
 
 @cache
 def find_cost_model(device: str) -> CostModel:
-    """Return the model by which choices are made for a GPU, with the user's own numbers."""
+    """Return the cost model of a GPU, with the user's own numbers."""
     gpu = describe_gpu(device)
     return apply_own_numbers(CostModel.for_gpu(gpu), gpu.name)
 
@@ -54,9 +54,9 @@ def describe_gpu(device: str) -> Gpu:
 
 @contextmanager
 def filling(device: str, *, ends: bool = False) -> Iterator[Primitives]:
-    """Give the primitives of a GPU, for work on its current stream; `ends` has it done at the end.
+    """Yield the primitives of a GPU, for work on its current stream; with `ends`, wait for it at the end.
 
-    Memory that is allocated meanwhile, while that stream is captured, belongs to the graph alone.
+    While that stream is captured, memory that is allocated in this context belongs to the graph alone.
     """
     import cupy
 
@@ -73,7 +73,7 @@ def filling(device: str, *, ends: bool = False) -> Iterator[Primitives]:
 
 @contextmanager
 def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Primitives]]:
-    """Give a matrix of NumPy or CuPy on a GPU, and the primitives; `product` waits for their work."""
+    """Yield a matrix of NumPy or CuPy on a GPU, and the primitives; `product` waits for their work."""
     with filling(device) as on:
         primitives(number(device)).begin_loading(csr)  # while the matrix is on its way
         if isinstance(csr.data, np.ndarray):
@@ -87,7 +87,7 @@ def as_values(data: object, device: str) -> DeviceArray:
     Raises
     ------
     TypeError, ValueError
-        If they are somewhere else, no numbers, or not of one dimension.
+        If they are not on that GPU, not numbers, or not one-dimensional.
     """
     import cupy
 
@@ -100,7 +100,7 @@ def as_values(data: object, device: str) -> DeviceArray:
     values = cupy.ascontiguousarray(data, _dtypes.stored(data.dtype, "data"))
     if values.data.ptr % values.itemsize == 0:
         return values
-    # CuPy aligns a view of complex numbers to their parts, and kernels, its own too, load them whole.
+    # CuPy may align complex numbers only to their parts, but kernels, CuPy's own too, load them whole.
     return values.view(_dtypes.real_type(values.dtype)).copy().view(values.dtype)
 
 
@@ -110,7 +110,7 @@ def as_csr(matrix: Any) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
     Raises
     ------
     TypeError
-        For values that are no numbers.
+        For values that are not numbers.
     """
     import cupy
 
@@ -119,9 +119,9 @@ def as_csr(matrix: Any) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
 
 
 def product(plan: Plan, device: str, like: CudaProduct | None = None) -> CudaProduct:
-    """Take a plan to a GPU; if it was made there, on the current stream, it is done when this returns.
+    """Return the product by a plan on a GPU; wait for the work of the current stream if the plan lies there.
 
-    `like` is the product of a plan with the same pattern, whose launches may serve again.
+    `like` is the product by a plan with the same pattern, whose compiled kernel may serve again.
     """
     made = None if like is None else like.of(plan)
     if made is None:
@@ -137,7 +137,7 @@ def as_operand(x: AnyArray, device: str) -> DeviceArray:
     Raises
     ------
     TypeError
-        If x is not an array on the GPU that `device` names: nothing is copied behind the caller's back.
+        If x is not an array on the GPU that `device` names: nothing is copied between devices unasked.
     """
     import cupy
 
@@ -192,7 +192,7 @@ def to_host(plan: Plan) -> Plan:
 
 
 def add_scaled(y: DeviceArray, factor: complex, x: DeviceArray) -> None:
-    """Add a multiple of x to y, two arrays of one shape, on the current stream; nothing is allocated."""
+    """Add `factor` times x to y, of the same shape, on the current stream; nothing is allocated."""
     import cupy
 
     with cupy.cuda.Device(y.device.id):
@@ -202,7 +202,7 @@ def add_scaled(y: DeviceArray, factor: complex, x: DeviceArray) -> None:
 
 @cache
 def _adder(total: str) -> Any:
-    """Return the kernel that adds a multiple in a type of sums, whatever the types of x and y."""
+    """Return the kernel that adds a multiple of x to y in the type `total`, whatever the types of x and y."""
     import cupy
 
     real = "double" if total in ("float64", "complex128") else "float"
@@ -212,7 +212,7 @@ def _adder(total: str) -> Any:
 
 
 def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike | None = None) -> DeviceArray:
-    """Return an array of any library and device as one of CuPy on the GPU."""
+    """Return an array of any library and device as a CuPy array on the GPU."""
     import cupy
 
     with cupy.cuda.Device(number(device)):
@@ -222,7 +222,10 @@ def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike | None = None) -> Dev
 
 
 def sparse(shape: tuple[int, int], indptr: DeviceArray, indices: DeviceArray, data: DeviceArray) -> Any:
-    """Return a CSR matrix of CuPy, which looks into arrays of integers of two types and waits for that."""
+    """Return a CSR matrix of CuPy.
+
+    indptr takes the type of indices if that is wide enough: CuPy reads index arrays of two types, and waits.
+    """
     import cupy
     from cupyx.scipy.sparse import csr_matrix
 
@@ -233,12 +236,12 @@ def sparse(shape: tuple[int, int], indptr: DeviceArray, indices: DeviceArray, da
 
 
 def entries_of(dense: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-    """Return indptr, indices and data of the numbers of a dense matrix of CuPy that are not zero.
+    """Return indptr, indices and data of the non-zero numbers of a dense matrix of CuPy.
 
     Raises
     ------
     TypeError
-        For values that are no numbers.
+        For values that are not numbers.
     """
     import cupy
 
@@ -247,7 +250,7 @@ def entries_of(dense: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArra
     with cupy.cuda.Device(dense.device.id):
         plain = cupy.ascontiguousarray(dense, kind)
         words = plain.view(f"u{part}").reshape(m, n, kind.itemsize // part)
-        # But for its sign; as a number, a subnormal one would be 0.
+        # Test all bits but the sign: compared as a number, a subnormal one would be 0.
         kept = ((words << 1) != 0).any(axis=2)
         indptr = cupy.zeros(m + 1, np.int64)
         indptr[1:] = kept.sum(axis=1).cumsum()

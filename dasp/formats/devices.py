@@ -1,7 +1,7 @@
-"""The kinds of device on which formats are packed and multiplied: what each owes, and where it is.
+"""The kinds of device on which formats are packed and multiplied: their interface and their modules.
 
 A kind is a module with the functions of `Device`: arrays, products, and the primitives in which packing is
-written. Nothing above it knows whether arrays are NumPy's or CuPy's.
+written. Code that calls them does not know whether arrays are NumPy's or CuPy's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Device(Protocol):
     """A kind of device."""
 
     def find_cost_model(self, device: str) -> CostModel:
-        """Return the model by which choices are made for a device; ValueError for a bad file of them."""
+        """Return the cost model of a device; ValueError if the user's file of cost models is bad."""
 
     def as_operand(self, x: object, device: str) -> Array:
         """Return x as an array on the device; TypeError if it is somewhere else."""
@@ -39,13 +39,13 @@ class Device(Protocol):
     def check_out(
         self, out: object, x: Array, shape: tuple[int, ...], dtype: np.dtype[Any], device: str
     ) -> Array:
-        """Return `out`, which can take a result; TypeError or ValueError if not."""
+        """Return `out` if it can take a result; TypeError or ValueError if not."""
 
     def to_host(self, plan: Plan) -> Plan:
         """Return the plan with NumPy arrays, read-only."""
 
     def packing(self, csr: Csr, device: str) -> AbstractContextManager[tuple[Csr, BasicPrimitives]]:
-        """Give the matrix on a device, and the primitives; `product` waits for what they do.
+        """Yield the matrix on a device, and the primitives; `product` waits for their work.
 
         The primitives of a GPU also check the matrix.
         """
@@ -54,19 +54,19 @@ class Device(Protocol):
         """Return values of a matrix as a vector on the device, in a type that plans have."""
 
     def filling(self, device: str, *, ends: bool = False) -> AbstractContextManager[BasicPrimitives]:
-        """Give the primitives, for work on the current stream; with `ends`, wait for it at the end."""
+        """Yield the primitives, for work on the current stream; with `ends`, wait for it at the end."""
 
     def product(self, plan: Plan, device: str, like: Any = None) -> Product:
-        """Take a plan with NumPy arrays, or made on this device, to a device; wait for what made it.
+        """Return the product, on a device, by a plan with NumPy arrays or made there; wait for the plan.
 
-        `like` is the product of a plan with the same pattern, perhaps of other types.
+        `like` is the product by a plan with the same pattern, perhaps of other types.
         """
 
     def asarray(self, x: object, device: str, dtype: DTypeLike | None = None) -> Array:
-        """Return an array of any library, wherever it is, as one on the device; copied only if it must be."""
+        """Return an array of any library and device as one on this device, copied only if it must be."""
 
     def add_scaled(self, y: Array, factor: Number, x: Array) -> None:
-        """Add a multiple of x to y, on the current stream, without allocating on a GPU."""
+        """Add `factor` times x to y, on the current stream, without allocating on a GPU."""
 
     def sparse(self, shape: tuple[int, int], indptr: Array, indices: Array, data: Array) -> Any:
         """Return a CSR matrix of SciPy or CuPy."""
@@ -78,7 +78,7 @@ class Device(Protocol):
         """Return the CSR arrays of a dense matrix of CuPy; GPUs alone have this."""
 
     def linear_operator(self, matrix: Any) -> Any:
-        """Return the operator that solvers for this kind of device take."""
+        """Return a LinearOperator that multiplies by `matrix`: SciPy's, or CuPy's for a GPU."""
 
 
 @cache

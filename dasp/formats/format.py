@@ -1,4 +1,4 @@
-"""The record that a format is, and checks of what a user may choose of it."""
+"""The record of a format, and checks of the options that a user may choose."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class BasicPrimitives(Protocol):
         """Return a new array of zeros."""
 
     def scatter(self, numbers: Array, slots: Array, stored: Array) -> None:
-        """Write each number into its slot, all bits of it; no slot comes twice."""
+        """Write each number into its slot, bit for bit; no slot occurs twice."""
 
     def overwrite(self, array: Array, numbers: Array) -> None:
-        """Write numbers over the first ones of an array of a plan."""
+        """Overwrite the first elements of an array of a plan with numbers."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ class Format:
     Attributes
     ----------
     name : str
-        As policies, plans and files name it.
+        The name in policies, plans and files.
     options : type
-        A frozen dataclass of what a user may choose; it checks itself.
+        A frozen dataclass of the choices with which the format packs.
     pattern, values : type
         The dataclasses of a plan's two halves. Files keep them field by field.
     dtypes : tuple of str
         Names of the types of `dasp.runtime.dtypes.TABLE` that its matrices and products may have.
     takes : callable
-        Shape -> True if the format can hold a matrix of it.
+        Shape -> True if the format can hold a matrix of that shape.
     pack : callable
         (csr, options, model, primitives) -> Plan. The arrays of the plan lie where those of `csr` do.
         Deterministic: equal matrices, options and models give equal bits on every device.
@@ -54,31 +54,32 @@ class Format:
         (plan, primitives) -> the matrix as CSR (indptr, indices, data), a row's entries in the order in which
         they were packed. The primitives are of the device that packs the format; the arrays lie there.
     slots : callable
-        (plan, primitives) -> the slot of every entry, in the order in which the entries came in, or an object
-        of the primitives that says as much, with its `nbytes`. `values_from` takes it.
+        (plan, primitives) -> the slot of every entry, in the caller's order of the entries, or an object from
+        which the primitives find the slots, with `nbytes`. `values_from` takes it.
     check : callable
         Check every invariant of a plan with NumPy arrays; ValueError names the first that is broken.
     values_from : callable
         (plan, data, slots, primitives) -> the values of a plan with the same pattern. `data` holds a number
         for each entry, and `slots` is what `slots` returned.
     values_into : callable
-        The same, into the arrays of the plan; ValueError, and no change, if they cannot hold the numbers.
+        With the same arguments, write the values into the arrays of the plan; ValueError, and no change, if
+        these cannot hold the numbers.
     products : dict
-        For "cpu" and "cuda", where the format has a product there, a function that imports and returns its
-        class, made of `product_cpu.CpuProduct` or `product_cuda.CudaProduct`. So a format can be named
-        without Numba and CuPy. It loads by `dasp.runtime.process.load`, so that a fork waits for it.
+        For "cpu" and "cuda", if the format has a product there, a function that imports and returns its
+        class, derived from `product_cpu.CpuProduct` or `product_cuda.CudaProduct`. So a format can be named
+        without Numba and CuPy. The function imports by `dasp.runtime.process.load`, so that a fork waits.
     packs_on_gpu : bool
         True if `pack`, `unpack` and `slots` run on a GPU, with its primitives. By default a matrix is packed
         on the CPU, and its plan copied.
     summary : callable
-        Plan -> its parts, a line each; reads no array.
+        Plan -> a `Part` for each of its parts; reads no array.
     alike : callable, optional
-        Plan -> the choices of a policy that hold for a matrix like this one, such as its transpose; what was
-        fitted to the matrix's own rows is left open, as all is by default.
+        Plan -> the choices of a policy that hold for a matrix like this one, such as its transpose. Choices
+        that were fitted to the matrix's own rows are left open; by default all are.
     mapped : callable, optional
-        (plan, function, primitives) -> the plan with a function of each value in its place, or None if values
-        must be unpacked and coded anew, as by default. The function takes arrays, of NumPy too, and may give
-        another type.
+        (plan, function, primitives) -> the plan with the function applied to each value, or None, the
+        default, if values must be unpacked and coded anew. The function takes arrays, NumPy's too, and may
+        return another type.
     shares : callable, optional
         Plan -> its slots and its bytes, each divided among parts that the format names. May read arrays. By
         default the parts are those of the summary.

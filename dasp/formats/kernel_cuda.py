@@ -21,14 +21,14 @@ BETWEEN = "x", "y"
 """Arguments that come with each product of alpha 1 and beta 0."""
 
 SETTLE = Signature("spmv/settle.cu", "dasp_settle", "")
-"""The kernel that waits for those before it."""
+"""An empty kernel that waits for all kernels before it."""
 
 TENSOR_CORES = 80
 """Compute capability from which tensor cores multiply float64."""
 
 
 ABSENT = {4: np.uint32(0x7FA0DA5F), 8: np.uint64(0x7FF4DA5F00000000)}
-"""Bits of a partial sum, or of a part of one, that is not there yet, by its bytes: kernels/spmv/tile.cuh."""
+"""Bits that mark a partial sum, or a part of one, as not yet there, by its bytes: kernels/spmv/tile.cuh."""
 
 
 class Scratch(NamedTuple):
@@ -36,7 +36,7 @@ class Scratch(NamedTuple):
 
     Attributes
     ----------
-    partials : array, shape (segments,), or (2 * segments,) of complex sums; uint32 or uint64
+    partials : array, shape (segments,), or (2 * segments,) for complex sums; uint32 or uint64
         All `ABSENT` before and after each product.
     tickets : array, shape (1,), uint32
         0 before and after each product.
@@ -72,9 +72,9 @@ class VectorKernel(Protocol):
 
 
 def numbers(total: np.dtype[Any], alpha: complex, beta: complex) -> tuple[Any, ...]:
-    """Return alpha and beta as a kernel with sums of a type takes them, complex ones as two numbers each.
+    """Return alpha and beta in the type of a kernel's sums; for complex sums, as two numbers each.
 
-    A number that a float32 cannot hold is infinite, as on the CPU.
+    A number too large for float32 becomes infinite, as on the CPU.
     """
     pair = total.type(alpha), total.type(beta)
     return tuple(part for z in pair for part in (z.real, z.imag)) if total.kind == "c" else pair
@@ -96,7 +96,7 @@ def types(kernel: VectorKernel, plan: Plan, kinds: Arithmetic) -> dict[str, np.d
 
 
 def blocks(kernel: VectorKernel, plan: Plan) -> int:
-    """Return the blocks of a launch."""
+    """Return the number of blocks of a launch."""
     return int(ceil_div(kernel.warps(plan) * WARP, kernel.threads(plan)))
 
 
@@ -107,14 +107,14 @@ def compile_product(
     signature: Signature | None = None,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> KernelFunction:
-    """Return the kernel of a product for the current GPU, or another of its source with more constants."""
+    """Return a product's kernel for the current GPU, or another of its source, with more constants."""
     signature = signature or kernel.SIGNATURE
     constants = {**defines(kernel, plan, kinds), **more}
     return signature.load(constants)
 
 
 def compile_settling() -> KernelFunction:
-    """Return the kernel that waits for those before it, for the current GPU."""
+    """Return the empty kernel that waits for all kernels before it, for the current GPU."""
     return SETTLE.load({})
 
 

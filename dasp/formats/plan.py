@@ -17,14 +17,14 @@ from dasp.runtime.types import Array as Array
 T = TypeVar("T")
 
 PAD = -1
-"""The column of a slot that holds no entry, and the row of a result that belongs to nobody."""
+"""The column of a slot that holds no entry, and the row of a result that belongs to no row of the matrix."""
 
 WARP = 32
 """Lanes of a warp."""
 
 
 class Part(NamedTuple):
-    """A line of the table that describes a plan: what it is, and its rows, entries, slots and bytes."""
+    """A line of the table that describes a plan: the name, rows, entries, slots and bytes of a part."""
 
     name: str
     rows: int
@@ -46,13 +46,13 @@ class Plan:
     dtype : numpy.dtype
         Of every value: a type of `dasp.runtime.dtypes.TABLE`.
     pattern : object
-        The format's: which entry lies in which slot, and what was chosen for this matrix.
+        A record of the format: which entry lies in which slot, and the choices for this matrix.
     values : object
-        The format's: the numbers. Other values for the same pattern make another plan that shares it. The
-        arrays of a pattern never change; those of values do if new numbers are written in their place.
+        A record of the format: the numbers. Other values for the same pattern make another plan that shares
+        it. The arrays of a pattern never change; those of values do if they are overwritten in place.
     order : Array, shape (nnz,), int32 or int64, or None
-        Which of the entries that came in is each entry of the packed matrix, row by row; None if they came
-        so. Kept so that other values can come in the same order.
+        The position of each entry of the packed matrix, row by row, among the caller's; None if those came
+        in that order. It is kept so that the caller can give other values in the same order.
     """
 
     format: str
@@ -67,7 +67,7 @@ class Plan:
         return f"<Plan of {m} x {n}, {self.nnz} entries, {self.dtype}, as {self.format}, {self.nbytes} bytes>"
 
     def of(self, values: Any, dtype: np.dtype[Any]) -> Plan:
-        """Return the plan of other values of a type, for the same pattern."""
+        """Return the plan with the same pattern and other values of a type."""
         return Plan(self.format, self.shape, dtype, self.pattern, values, self.order)
 
     @property
@@ -100,7 +100,7 @@ def is_array(value: object) -> bool:
 
 
 def arrays_of(part: object) -> Iterator[Array]:
-    """Give every array of a plan, or of a part, in the order of its fields."""
+    """Yield every array of a plan, or of a part, in the order of its fields."""
     for name in _names(type(part)):
         value: Any = getattr(part, name)
         if _names(type(value)):
@@ -110,7 +110,7 @@ def arrays_of(part: object) -> Iterator[Array]:
 
 
 def with_arrays(part: T, arrays: Iterator[Array]) -> T:
-    """Return the part with the next of `arrays` in the place of each of its own, field by field."""
+    """Return the part with each of its arrays replaced by the next of `arrays`, field by field."""
     made = []
     for name in _names(type(part)):
         value = getattr(part, name)
@@ -123,7 +123,7 @@ def with_arrays(part: T, arrays: Iterator[Array]) -> T:
 
 
 def nbytes(*parts: Any) -> int:
-    """Return the bytes of all arrays of some parts or arrays, without reading any."""
+    """Return the total bytes of arrays, and of the arrays of parts, without reading any."""
     total = 0
     for part in parts:
         total += sum([array.nbytes for array in ([part] if is_array(part) else arrays_of(part))])
@@ -131,7 +131,7 @@ def nbytes(*parts: Any) -> int:
 
 
 def csr_of_slots(plan: Plan, rows: Array, columns: Array, values: Array) -> tuple[Array, Array, Array]:
-    """Return the matrix of a plan as CSR from row, column and value of every slot, for `Format.unpack`.
+    """Return the matrix of a plan as CSR from the row, column and value of every slot, for `Format.unpack`.
 
     Parameters
     ----------
@@ -144,10 +144,10 @@ def csr_of_slots(plan: Plan, rows: Array, columns: Array, values: Array) -> tupl
 
 
 def slots_of_entries(plan: Plan, rows: Array, columns: Array) -> Array:
-    """Return the slot of every entry as they came in, from rows and columns by slots, for `Format.slots`."""
+    """Return the slot of every entry, in the caller's order, from the row and column of every slot."""
     kept = np.flatnonzero(columns != PAD)
     kept = kept.astype(narrowest(len(columns)), copy=False)
-    # The entries of a row lie in rising slots, whatever lies between them.
+    # The entries of a row lie in rising slots, if not in consecutive ones.
     slots = kept[sort_by_row(plan.shape[0], rows[kept])[1]]
     if plan.order is None:
         return slots
@@ -157,19 +157,19 @@ def slots_of_entries(plan: Plan, rows: Array, columns: Array) -> Array:
 
 
 def diagonal_rows(shape: tuple[int, int], k: int) -> tuple[int, int]:
-    """Return the first row with a place on the k-th diagonal, and how many have one."""
+    """Return the first row that the k-th diagonal crosses, and the number of rows that it crosses."""
     m, n = shape
     return max(-k, 0), max(min(m + min(k, 0), n - max(k, 0)), 0)
 
 
 def require(holds: bool | np.bool_, message: str) -> None:
-    """Raise ValueError with a message unless something holds; for the checks of plans."""
+    """Raise ValueError with a message unless a condition holds; checks of plans use it."""
     if not holds:
         raise ValueError(message)
 
 
 def check_permutation(rows: Array, m: int) -> None:
-    """Check that an array has every number from 0 to m - 1 once.
+    """Check that an array has every number from 0 to m - 1 exactly once.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def check_permutation(rows: Array, m: int) -> None:
 
 
 def check_offsets(name: str, offsets: Array, kind: np.dtype[Any], count: int, end: int) -> None:
-    """Check that offsets of a type rise from 0 to `end` in `count` steps; ValueError if not."""
+    """Check that offsets are of type `kind` and rise from 0 to `end` in `count` steps; ValueError if not."""
     require(offsets.dtype == kind, f"{name} is {offsets.dtype}, not {kind}")
     require(offsets.shape == (count + 1,), f"{name} has shape {offsets.shape}, not {(count + 1,)}")
     require(offsets[0] == 0 and offsets[-1] == end, f"{name} does not run from 0 to {end}")

@@ -1,4 +1,4 @@
-"""A plan that is ready to be multiplied: `product_cpu` and `product_cuda` have the two kinds."""
+"""The interface of a product by a plan; `product_cpu` and `product_cuda` have the two kinds."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Product(ABC):
 
     @abstractmethod
     def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Array | None:
-        """Return A x if x, and out if given, are the plainest of vectors here, else None.
+        """Return A x if x, and `out` if it is given, are plain arrays that need no conversion, else None.
 
-        With alpha and beta as `scale`, alpha A x + beta out; out is given if beta is not 0.
+        With `scale` = (alpha, beta), return alpha A x + beta out; `out` is given if beta is not 0.
         """
 
     @abstractmethod
@@ -40,16 +40,16 @@ class Product(ABC):
 
     @abstractmethod
     def follow(self) -> None:
-        """Take over values that were written into the plan in place, on the current stream of a GPU."""
+        """Make later products use values that were written into the plan on a GPU's current stream."""
 
     def take_values(self, data: Any, slots: Any) -> bool:
-        """Overwrite the plan's values if data is the plainest of arrays and the coding holds it, else False.
+        """Overwrite the plan's values if data is a plain array that the coding holds, else return False.
 
         Parameters
         ----------
         data : object
         slots : object or None
-            What the primitives said of the pattern, once somebody asked.
+            The result of `Format.slots` for the pattern, if it was needed before.
         """
         return False
 
@@ -59,5 +59,5 @@ class Product(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what products have made beside the plan."""
+        """Bytes of the arrays that products have made beside the plan."""
         return 0

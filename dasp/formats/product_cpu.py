@@ -17,7 +17,7 @@ from dasp.runtime.types import Number
 Vector = np.ndarray[Any, Any]
 
 TRANSPOSED_BYTES = 128
-"""Most bytes of a row of the columns that are transposed at a time: two lines of the cache."""
+"""Most bytes of a row of the columns that are transposed at a time: two cache lines."""
 
 
 class CpuProduct(Product):
@@ -32,7 +32,7 @@ class CpuProduct(Product):
     """
 
     several = False
-    """True if the format multiplies several columns at once; else one is multiplied after the other."""
+    """True if the format multiplies several columns at once; else it multiplies one after the other."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -42,13 +42,13 @@ class CpuProduct(Product):
         self._one, self._zero = plan.dtype.type(1), plan.dtype.type(0)
 
     def multiply_vector(self, x: Vector, y: Vector, alpha: Number, beta: Number) -> None:
-        """Set y = alpha A x + beta y, for contiguous vectors, x read-only, of types of sums that fit."""
+        """Set y = alpha A x + beta y for contiguous vectors in types of sums; x is read-only."""
         raise NotImplementedError
 
     def multiply_rows(self, x: Vector, y: Vector, alpha: Number, beta: Number) -> None:
-        """Set Y = alpha A X + beta Y, for 2 columns and more, each row in one run, of types of sums that fit.
+        """Set Y = alpha A X + beta Y for 2 columns and more, with contiguous rows, in types of sums.
 
-        X is read-only, and neither has a negative stride.
+        X is read-only, and neither X nor Y has a negative stride.
         """
         raise NotImplementedError
 
@@ -56,7 +56,7 @@ class CpuProduct(Product):
         """Do nothing: products read the plan each time."""
 
     def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Vector | None:
-        """Return A x if x and out are the plainest of arrays, else None; for the sake of small matrices."""
+        """Return A x if x and `out` are plain arrays, else None; this makes small products faster."""
         if type(x) is not np.ndarray:
             return None
         multiply, columns = self.multiply_vector, x.shape[1:]
@@ -95,7 +95,7 @@ class CpuProduct(Product):
             y[...] = result
 
     def _multiply_matrix(self, x: Vector, y: Vector, alpha: Number, beta: Number) -> None:
-        """Multiply several columns at once; a few at a time of those that lie by columns are transposed."""
+        """Multiply several columns at once; transpose columns that are stored by columns, a few at a time."""
         if _in_rows(x) and _in_rows(y):
             self.multiply_rows(x, y, alpha, beta)
             return
@@ -112,7 +112,7 @@ class CpuProduct(Product):
 
 
 def _by_rows(columns: Vector) -> Vector:
-    """Return a matrix by rows: itself, or a copy if it lies by columns."""
+    """Return a matrix stored by rows: itself, or a copy if it is stored by columns."""
     if _in_rows(columns):
         return columns
     rows = _rows_for(columns)
@@ -121,20 +121,20 @@ def _by_rows(columns: Vector) -> Vector:
 
 
 def _rows_for(columns: Vector) -> Vector:
-    """Return a new matrix for as many rows, the first at the beginning of a line of the cache."""
+    """Return a new matrix of the same shape, stored by rows, that begins at a cache line."""
     room = np.empty(columns.size * columns.itemsize + LINE, np.uint8)
     start = -address(room) % LINE
     return room[start : start + columns.size * columns.itemsize].view(columns.dtype).reshape(columns.shape)
 
 
 def _in_rows(array: Vector) -> bool:
-    """Return True if each row of a matrix lies in one run of memory, behind the row before it."""
+    """Return True if each row of a matrix is contiguous, and no row lies before the previous one."""
     row, column = array.strides
     return array.flags.c_contiguous or (column == array.itemsize and row >= 0 and row % column == 0)
 
 
 def _convert(array: Vector, kind: np.dtype[Any]) -> Vector:
-    """Return an array aligned, of a type that holds it, its rows or columns in runs: itself or a copy."""
+    """Return an aligned array of a type, with contiguous rows or columns: the array itself or a copy."""
     runs = array.flags.forc or (array.ndim == 2 and (_in_rows(array) or _in_rows(array.T)))
     if array.dtype == kind and array.flags.aligned and runs:
         return array
@@ -152,7 +152,7 @@ def _is_plain(array: object, shape: tuple[int, ...], dtype: np.dtype[Any] | None
 
 
 def read_only(x: Vector) -> Vector:
-    """Return a view that is read-only, whatever x is, so that one compiled form serves all callers."""
+    """Return a read-only view of x, so that one compiled form serves all callers."""
     view = x.view()
     view.flags.writeable = False
     return view

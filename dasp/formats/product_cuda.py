@@ -39,14 +39,14 @@ from dasp.runtime.sizes import round_up
 from dasp.runtime.types import DeviceArray, KernelFunction
 
 OVERLAPPING_DRIVER = 12_030
-"""CUDA version of the driver from which the start of a product may overlap the end of the kernel before it,
-in a captured graph too."""
+"""First CUDA version of a driver with which the start of a product may overlap the end of the kernel before
+it, in a captured graph too."""
 
 _HERE = nullcontext()
-"""For work on a device that is the current one."""
+"""The context for work on a device that is already the current one."""
 
 MOST_STREAMS = 8
-"""Streams whose scratch a product keeps before it drops that of streams that have ended."""
+"""Streams whose scratch a product keeps before it drops the scratch of streams that have ended."""
 
 ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
@@ -55,7 +55,7 @@ ALIGNMENT = 256
 class CudaProduct(Product):
     """A plan, ready to be multiplied on one GPU.
 
-    A format says which `kernel` multiplies by a vector; what else it can do, it adds.
+    A format names the `kernel` that multiplies by a vector, and overrides methods for all else it can do.
 
     Parameters
     ----------
@@ -67,12 +67,12 @@ class CudaProduct(Product):
     Raises
     ------
     RuntimeError
-        If the plan wants float64 tensor cores and the GPU has none. If the kernel does not compile, the first
-        product raises it.
+        If the plan needs float64 tensor cores and the GPU has none. If the kernel does not compile, the first
+        product raises the error.
     """
 
     kernel: VectorKernel
-    """The module of the format's kernel."""
+    """The description of the format's kernel."""
 
     MADE_LATER: ClassVar[tuple[str, ...]] = ()
     """Attributes that depend on the values and are made when they are first used."""
@@ -91,9 +91,9 @@ class CudaProduct(Product):
         self._plain = numbers(kinds.sum, 1.0, 0.0)
         self._dtype = np.dtype(dtype.type)
         self._strides = (dtype.itemsize,)
-        # A letter is looked up sooner than a type, but CuPy knows none for bfloat16.
+        # CuPy looks up a letter faster than a type, but knows no letter for bfloat16.
         self._char = self._dtype if dtype == BFLOAT16 else self._dtype.char
-        # CuPy aligns a view to its numbers' parts, and a kernel loads a complex number at once.
+        # CuPy may align complex numbers only to their parts, but a kernel loads a complex number at once.
         self._misaligned = dtype.itemsize - 1 if dtype.kind == "c" else 0
         self._ndarray = cupy.ndarray
         self._current_device: Callable[[], int] = runtime.getDevice
@@ -118,7 +118,7 @@ class CudaProduct(Product):
         return compile_product(self.kernel, self.plan, self._kinds)
 
     def _begin(self) -> None:
-        """Make the product one that has launched nothing yet."""
+        """Reset the product to one that has launched nothing yet."""
         self._lock = threading.Lock()
         self._launches: dict[Arithmetic, dict[Any, Launch]] = defaultdict(dict)
         self._own = self._launches[self._kinds]
@@ -128,7 +128,7 @@ class CudaProduct(Product):
         self._settled: Launch | None = None
 
     def of(self, plan: Plan) -> CudaProduct | None:
-        """Return the product of a plan here with the same pattern; None if its values are of another kind."""
+        """Return the product by another plan of the pattern on this GPU; None if it needs another kernel."""
         if not self._is_like(plan):
             return None
         known = self.__dict__.copy()
@@ -140,13 +140,13 @@ class CudaProduct(Product):
         return other
 
     def _is_like(self, plan: Plan) -> bool:
-        """Return True if this product's kernel, as it is compiled, multiplies another plan of the pattern."""
+        """Return True if this product's compiled kernel can multiply another plan of the same pattern."""
         return plan.dtype == self.plan.dtype
 
     def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> DeviceArray | None:
-        """Return A x, in `out` if that is given, if nothing has to be converted or refused; else None.
+        """Return A x, in `out` if that is given, or None if an argument must be converted or refused.
 
-        Few instructions, because the kernels of many matrices take no longer than what the host does here.
+        The host does little here, because the kernels of many matrices take no longer than it does.
         """
         if (
             type(x) is not self._ndarray
@@ -233,13 +233,13 @@ class CudaProduct(Product):
         return plain.view(real_type(dtype)).copy().view(dtype)  # CuPy's kernels load whole numbers, too
 
     def _launch(self, x: int, y: int, kinds: Arithmetic, alpha: complex, beta: complex) -> None:
-        """Launch on CuPy's current stream of the current device, which is the matrix's."""
+        """Launch a product on CuPy's current stream; the matrix's device must be the current one."""
         if self._blocks:
             stream = self._current_stream().ptr
             self._launch_on(stream, kinds)(stream, x, y, *numbers(kinds.sum, alpha, beta))
 
     def _launch_on(self, stream: int, kinds: Arithmetic) -> Launch:
-        """Return a launch with scratch that nothing running at the time shares."""
+        """Return a launch for a stream, with scratch that no other running launch uses."""
         place: int | tuple[int, int] = 0
         if self._segments:
             if self._is_capturing(stream):
@@ -270,9 +270,9 @@ class CudaProduct(Product):
         )
 
     def _scratch(self, kinds: Arithmetic) -> Scratch:
-        """Return new scratch, filled on the current stream, or, if that is captured, before this returns.
+        """Return new scratch, filled on the current stream, or before this returns if that is captured.
 
-        Without segments there is none.
+        A plan without segments needs none.
         """
         if not self._segments:
             return Scratch(None, None)
@@ -284,7 +284,7 @@ class CudaProduct(Product):
         return scratch
 
     def _captured_launch(self, stream: int, kinds: Arithmetic) -> Launch:
-        """Return a launch with scratch that ends with the graph; products captured on one stream share it."""
+        """Return a launch with scratch that lives as long as the graph; products on one stream share it."""
         capture, graph = captured_in(stream)
         key = capture, stream, threading.get_ident(), kinds
         latest = self._captured
@@ -297,14 +297,14 @@ class CudaProduct(Product):
         return launch
 
     def _hold(self, stream: int) -> None:
-        """Keep CuPy's object of the current stream; forget those, and their scratch, that are done.
+        """Keep CuPy's object of the current stream; drop those that have ended, and their scratch.
 
-        CUDA gives the handle of a stream that was destroyed to the next one, though work is left in the
-        first: both would use the scratch that is known by it.
+        CUDA may give the handle of a destroyed stream to a new one while work of the old one still runs:
+        both would then use the scratch that is kept under that handle.
         """
         held = self._streams
         if len(held) >= MOST_STREAMS:
-            for other in held.keys() - {stream, PER_THREAD_STREAM}:  # whose work is each thread's own
+            for other in held.keys() - {stream, PER_THREAD_STREAM}:  # one handle for a stream of each thread
                 if self._has_ended(other):
                     del held[other]
                     for launches in list(self._launches.values()):
@@ -321,15 +321,15 @@ class CudaProduct(Product):
         )
 
     def follow(self) -> None:
-        """Take over values that were written into the plan, on CuPy's current stream."""
+        """Make later products use values that were written into the plan on CuPy's current stream."""
         with self._here():
             self._settle(self._current_stream().ptr)
 
     def _settle(self, stream: int) -> None:
-        """Let no later product on a stream read the plan before all that writes it has ended.
+        """Keep later products on a stream from reading the plan before the kernels that write it have ended.
 
-        A product may start before the kernel in front of it has ended, and reads the plan at once. So an
-        empty kernel that waits for all before it comes between.
+        A product may start before the kernel ahead of it has ended, and reads the plan at once. So an empty
+        kernel that waits for all kernels before it is launched between the two.
         """
         if self._overlaps:
             if self._settled is None:
