@@ -1,1 +1,1 @@
-"""Compressed sparse rows, the only format that is computed with: sort and transpose them on both devices."""
+"""Compressed sparse rows, from which every format is packed: sort and transpose them on both devices."""

@@ -1,7 +1,7 @@
-"""A matrix in compressed sparse rows, out of which every format is packed.
+"""A matrix in compressed sparse rows, from which every format is packed.
 
-Here are its record, checks of what a caller gives, its making from coordinates, and slices. `Operations` says
-what both devices compute with a matrix; `dasp.formats.csr.cpu` and `dasp.formats.csr.cuda` do it.
+Here are its record, checks of a caller's arrays, the conversion from coordinates, and slices. `Operations`
+defines what both devices compute with a matrix; `dasp.formats.csr.cpu` and `dasp.formats.csr.cuda` do it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dasp.runtime.types import Vector
 
 
 class Csr(NamedTuple):
-    """A matrix as it comes in, checked (`check_compressed`), on the device where its plan is made.
+    """A matrix to be planned, checked (`check_compressed`), on the device that packs it.
 
     Attributes
     ----------
@@ -45,27 +45,27 @@ class Operations(Protocol):
         Returns
         -------
         csr : Csr
-            With the columns sorted, and the values where they were.
+            With sorted columns, but the values in their old places.
         order : Array, shape (nnz,), int32 or int64
-            Where the value of each entry stands.
+            The position in `data` of each entry's value.
         """
 
     def scan(self, numbers: Array) -> Array:
-        """Return the sum of all numbers before each, and then of all: an array of one more, of their type.
+        """Return the sum of the numbers before each, and last the sum of all, in an array of their type.
 
         Numbers are int32 or int64 and not negative; their type holds the sum of all.
         """
 
     def transpose(self, csr: Csr) -> tuple[Csr, Array] | None:
-        """Return the transpose of a matrix, its entries row by row; None if it is the matrix, bit for bit.
+        """Return the transpose of a matrix; None if it equals the matrix, bit for bit.
 
         Returns
         -------
         csr : Csr
-            With an indptr of int64 and indices of the matrix's type. Columns rise in every row; entries at
-            one place keep their order.
+            With an indptr of int64 and indices of the matrix's type. Columns rise in every row;
+            duplicates keep their order.
         order : Array, shape (nnz,), int32 or int64
-            Which entry of the matrix is each entry of the transpose.
+            The position in the matrix of each entry of the transpose.
         """
 
 
@@ -96,9 +96,9 @@ def check_compressed(
     Parameters
     ----------
     kind : str
-        For the message.
+        The name of the format in messages.
     shape : tuple of int
-        How many lines are compressed, and how many places each has.
+        The number of compressed lines, and the number of places in each.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def check_facts(
     given: tuple[int, int],
     columns: tuple[int, int] | None,
 ) -> None:
-    """Check the same by facts that were found about such arrays, perhaps on a GPU; ValueError if they fail.
+    """Check the same by facts about such arrays, found perhaps on a GPU; ValueError if one is wrong.
 
     Parameters
     ----------
@@ -127,11 +127,11 @@ def check_facts(
     rises : bool
         True if indptr rises from 0 in as many steps as there are lines.
     end : int
-        Its last number.
+        The last number of indptr.
     given : tuple of int
-        How many indices and how many values there are.
+        The numbers of indices and of values.
     columns : tuple of int or None
-        Least and largest index.
+        Least and largest index; None if there are no indices.
     """
     lines, places = shape
     if not rises:
@@ -169,7 +169,7 @@ def csr_from_coo(m: int, rows: Array, columns: Array, values: Array) -> tuple[Ar
 
 
 def sort_by_row(m: int, rows: Array) -> tuple[Array, Array]:
-    """Return the beginning of each of m rows, and the entries in the order of their rows, stably."""
+    """Return indptr for m rows, and the numbers of the entries, sorted stably by row."""
     count = len(rows)
     # A matrix with entry k in column k: SciPy's conversion sorts it by rows and keeps the order of columns.
     ones, starts = np.ones(count, np.bool_), np.arange(count + 1, dtype=narrowest(count))

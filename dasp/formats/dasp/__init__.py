@@ -1,6 +1,7 @@
 """The format of the DASP paper: long, medium (regular and irregular), short and empty rows.
 
-`pattern` says what is stored, `pack` how it gets there and back; `cpu` and `cuda` multiply.
+`pattern` defines the stored arrays, `pack` packs and unpacks them, `check` checks them, and `cpu` and `cuda`
+multiply.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The invariants of a plan in the format of the paper, held on every array."""
+"""Check the invariants of a plan in the format of the paper."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Vector = np.ndarray[Any, Any]
 
 
 def check(plan: Plan) -> None:
-    """Check what `Pattern` and `Values` state, so that no product reads or writes out of bounds.
+    """Check all that `Pattern` and `Values` state, so that no product reads or writes out of bounds.
 
-    As `dasp.formats.format.Format.check`; linear in the slots and the rows of the plan.
+    See `dasp.formats.format.Format`; this takes time linear in the slots and the rows of the plan.
     """
     pattern, values = plan.pattern, plan.values
     for kind in (pattern.index_dtype, pattern.offset_dtype):
@@ -51,7 +51,7 @@ def check(plan: Plan) -> None:
 
 
 def _check_sizes(pattern: Pattern) -> None:
-    """Arrays of rows are vectors of the index type, and counts are not negative."""
+    """Check that arrays of rows are vectors of the index type, and that counts are not negative."""
     long, medium, short = pattern.long, pattern.medium, pattern.short
     for rows in (long.rows, medium.rows, short.rows, pattern.empty_rows):
         require(rows.ndim == 1, "an array of rows is no vector")
@@ -148,7 +148,7 @@ def _check_short(part: ShortPart) -> None:
 
 
 def _check_rows(pattern: Pattern, m: int) -> None:
-    """Every row of the matrix is in exactly one category."""
+    """Check that every row of the matrix is in exactly one category."""
     categories = pattern.long.rows, pattern.medium.rows, pattern.short.rows, pattern.empty_rows
     together = np.concatenate(categories)
     together = together[together != PAD]

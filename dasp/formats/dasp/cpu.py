@@ -39,7 +39,7 @@ ROW_SLOTS = 2
 
 
 class DaspCpuProduct(CpuProduct):
-    """A plan in the format of the paper, ready for several threads."""
+    """A plan in the format of the paper, ready to be multiplied by several threads."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -51,7 +51,7 @@ class DaspCpuProduct(CpuProduct):
         self._shares: dict[int, list[list[tuple[Any, ...]]]] = {}
 
     def multiply_vector(self, x: Vector, y: Vector, alpha: Number, beta: Number) -> None:
-        """Set y = alpha A x + beta y, for contiguous vectors, x read-only, of types of sums that fit."""
+        """Set y = alpha A x + beta y for contiguous vectors in types of sums; x is read-only."""
         scale = x, y, alpha, beta
         partials = np.empty(self._segments, y.dtype)
 
@@ -66,7 +66,7 @@ class DaspCpuProduct(CpuProduct):
             store_long(*self._long_rows, partials[:, None], 0, y[:, None], alpha, beta)
 
     def _share(self, threads: int) -> list[list[_Task]]:
-        """Find, for each thread, the steps that it does, and from where to where, and keep them."""
+        """Share the items of all steps among the threads by cost; return and keep the tasks of each."""
         shares: list[list[_Task]] = [[] for _ in range(threads)]
         for step in self._steps:
             goals = step.costs[-1] * np.arange(threads + 1) / threads
@@ -79,7 +79,7 @@ class DaspCpuProduct(CpuProduct):
 
 
 class _RowLoop(NamedTuple):
-    """A function of one part, its arrays, and the rising cost of its items in slots, from 0."""
+    """A function that multiplies one part, its arrays, and the cumulative cost of its items in slots."""
 
     function: Callable[..., None]
     arrays: tuple[Any, ...]
@@ -87,11 +87,11 @@ class _RowLoop(NamedTuple):
 
 
 _Task = tuple[_RowLoop, int, int]
-"""A step, and the first of its items and the one behind the last."""
+"""A step, its first item, and the item after its last one."""
 
 
 def _steps(plan: Plan) -> list[_RowLoop]:
-    """Return the functions that a product calls; parts without rows have none."""
+    """Return the loops that a product runs; parts without rows have none."""
     pattern, long, medium, short = plan.pattern, plan.pattern.long, plan.pattern.medium, plan.pattern.short
     values = Values(*(read_only(bits_of_halves(array)) for array in arrays_of(plan.values)))
     regular, irregular = medium.regular, medium.irregular
@@ -137,7 +137,7 @@ _inline = jit(nogil=True, forceinline=True)
 
 @_inline
 def _add(columns, values, slot, x, total):
-    # Unsigned positions, so that Numba does not look for those that count from the end.
+    # Unsigned positions, so that Numba handles none that count from the end.
     return _add_product(values, np.int64(slot), x, np.int64(columns[np.uint64(slot)]), total)
 
 
@@ -182,7 +182,7 @@ def _sum_segments(
 
 
 @_inline
-def _tail(offsets, columns, values, row, x, total):
+def _add_tail(offsets, columns, values, row, x, total):
     for slot in range(offsets[np.uint64(row)], offsets[np.uint64(row + 1)]):
         total = _add(columns, values, slot, x, total)
     return total
@@ -205,12 +205,13 @@ def _multiply_medium(
     alpha,
     beta,
 ):
-    # Sums by name: a loop over a tuple of them takes a tenth longer.
+    # Each sum has a name: a loop over a tuple of sums takes a tenth longer.
     for block in range(first, last):
         t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = y.dtype.type(0)
         for tile in range(tile_offsets[block], tile_offsets[block + 1]):
             for slot in range(TILE * tile, TILE * tile + TILE_COLUMNS):
-                # Rows never get longer inside a block: the last one tells of all, and so does the first.
+                # Rows never get longer inside a block: all have an entry here if the last has one, and none
+                # if the first has none.
                 if columns[np.uint64(slot + TILE - TILE_COLUMNS)] >= 0:
                     t0 = _add(columns, values, slot, x, t0)
                     t1 = _add(columns, values, slot + 4, x, t1)
@@ -230,14 +231,14 @@ def _multiply_medium(
                     t6 = _add_entry(columns, values, slot + 24, x, t6)
         row = TILE_ROWS * block
         if tail_offsets[row] != tail_offsets[row + TILE_ROWS]:
-            t0 = _tail(tail_offsets, tail_columns, tail_values, row, x, t0)
-            t1 = _tail(tail_offsets, tail_columns, tail_values, row + 1, x, t1)
-            t2 = _tail(tail_offsets, tail_columns, tail_values, row + 2, x, t2)
-            t3 = _tail(tail_offsets, tail_columns, tail_values, row + 3, x, t3)
-            t4 = _tail(tail_offsets, tail_columns, tail_values, row + 4, x, t4)
-            t5 = _tail(tail_offsets, tail_columns, tail_values, row + 5, x, t5)
-            t6 = _tail(tail_offsets, tail_columns, tail_values, row + 6, x, t6)
-            t7 = _tail(tail_offsets, tail_columns, tail_values, row + 7, x, t7)
+            t0 = _add_tail(tail_offsets, tail_columns, tail_values, row, x, t0)
+            t1 = _add_tail(tail_offsets, tail_columns, tail_values, row + 1, x, t1)
+            t2 = _add_tail(tail_offsets, tail_columns, tail_values, row + 2, x, t2)
+            t3 = _add_tail(tail_offsets, tail_columns, tail_values, row + 3, x, t3)
+            t4 = _add_tail(tail_offsets, tail_columns, tail_values, row + 4, x, t4)
+            t5 = _add_tail(tail_offsets, tail_columns, tail_values, row + 5, x, t5)
+            t6 = _add_tail(tail_offsets, tail_columns, tail_values, row + 6, x, t6)
+            t7 = _add_tail(tail_offsets, tail_columns, tail_values, row + 7, x, t7)
         for r, total in enumerate((t0, t1, t2, t3, t4, t5, t6, t7)):
             if rows[row + r] >= 0:
                 _store(rows[row + r], total, x, y, alpha, beta)
@@ -245,9 +246,10 @@ def _multiply_medium(
 
 @_compile
 def _multiply_short(first, last, width, split, rows, columns, values, partials, x, y, alpha, beta):
-    """Multiply tile rows of `width` slots, which hold a row, or one of `split` entries and another.
+    """Multiply tile rows of `width` slots, each with one row, or with a row of `split` entries and another.
 
-    A row of a tile row of its own may lack its last entry. A warp lists its 16 first rows before the others.
+    A row that fills a tile row alone may lack its last entry. `rows` lists the 16 first rows of a warp before
+    its 16 second ones.
     """
     for tile_row in range(first, last):
         slot, place = width * tile_row, tile_row
@@ -267,14 +269,15 @@ def _multiply_short(first, last, width, split, rows, columns, values, partials, 
 
 @intrinsic
 def _add_product(typing_context, values, slot, x, column, total):
-    """Return a sum with the product of a value and a number of x added, each part of that fused.
+    """Return `total` plus the product of a value and a number of x, by fused multiply-adds.
 
     Parameters
     ----------
     values, x : vectors
-        Of any types that that of the sum holds; uint16 and int16 stand for the bits of float16 and bfloat16.
+        Of any types that the type of the sum holds; uint16 and int16 stand for the bits of float16 and
+        bfloat16.
     slot, column : int64 or uint64
-        The positions.
+        The positions in `values` and `x`.
     total : float or complex
     """
 
@@ -300,7 +303,7 @@ def _add_product(typing_context, values, slot, x, column, total):
 
 
 def _parts_at(builder: ir.IRBuilder, kind: types.Type, place: ir.Value, real: ir.Type) -> list[ir.Value]:
-    """Return the parts of the number at a pointer: one, or two of a complex one, as numbers of type `real`.
+    """Return the number at a pointer as one number of type `real`, or as two if it is complex.
 
     Parameters
     ----------
@@ -342,7 +345,7 @@ def count_tiles(lengths, least):
 
 @_compile
 def copy_runs(indices, data, starts, lengths, slots, columns, values):
-    """Copy `lengths[i]` entries from `starts[i]` on to slot `slots[i]` and what follows it."""
+    """Copy `lengths[i]` entries, beginning with entry `starts[i]`, to the slots from `slots[i]` on."""
     for run in range(len(lengths)):
         for k in range(lengths[run]):
             columns[slots[run] + k] = indices[starts[run] + k]
@@ -351,7 +354,7 @@ def copy_runs(indices, data, starts, lengths, slots, columns, values):
 
 @_compile
 def copy_tile_rows(indices, data, starts, lengths, tiles, columns, values):
-    """Copy `lengths[i]` entries from `starts[i]` on to row i % 8 of the tiles of block i // 8."""
+    """Copy `lengths[i]` entries, beginning with `starts[i]`, to row i % 8 of the tiles of block i // 8."""
     for row in range(len(lengths)):
         first = TILE * tiles[row // TILE_ROWS] + TILE_COLUMNS * (row % TILE_ROWS)
         for k in range(lengths[row]):

@@ -1,4 +1,4 @@
-"""The format of the paper on a GPU: how kernels/spmv/product.cu is compiled and launched for a plan."""
+"""The format of the paper on a GPU: compile kernels/spmv/product.cu, and launch it for a plan."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PRODUCT = Signature(
 
 
 class _Kernel:
-    """How the kernel is compiled and launched: see `dasp.formats.kernel_cuda.VectorKernel`."""
+    """The description of the kernel: see `dasp.formats.kernel_cuda.VectorKernel`."""
 
     SIGNATURE = PRODUCT
 
@@ -85,7 +85,7 @@ class _Kernel:
         )
 
     def threads(self, plan: Plan) -> int:
-        """Return the threads of a block: more where most rows are short, as those warps end soon."""
+        """Return the threads of a block: more if most rows are short, because their warps end soon."""
         most_are_short = 2 * len(plan.pattern.short.rows) > plan.shape[0]
         return 256 if most_are_short else 128
 

@@ -1,7 +1,7 @@
-"""A matrix into the format of the paper, other values for its pattern, and the way back.
+"""Pack a matrix in the format of the paper, write other values for its pattern, and unpack it.
 
-Where is a row of length L packed? Above `Options.long_row`: `_pack_long`. From 5 up: `_pack_medium`.
-From 1 to 4: `_pack_short`. Each function works in time linear in the entries that it packs.
+`_pack_long` packs rows with more than `Options.long_row` entries, `_pack_medium` others from 5 entries up,
+and `_pack_short` rows of 1 to 4 entries. Each takes time linear in the entries that it packs.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def pack(csr: Csr, options: Options, model: CostModel, on: BasicPrimitives) -> P
     # There are at most twice as many slots as entries, and some for each row block.
     offset = narrowest(2 * len(csr.data) + 16 * csr.shape[0] + TILE * WARP)
     rows = _Rows(csr)
-    long_rows, medium_rows, short_rows, empty_rows = _categories(rows.lengths, options, index)
+    long_rows, medium_rows, short_rows, empty_rows = _find_categories(rows.lengths, options, index)
     long, long_values = _pack_long(rows, long_rows, int(options.segment), offset)
     medium, regular_values, irregular_values = _pack_medium(rows, medium_rows, options, offset)
     short, short_values = _pack_short(rows, short_rows)
@@ -109,20 +109,20 @@ class _Rows:
         return np.full(count, PAD, index), np.zeros(count, self._dtype)
 
     def copy(self, starts: Vector, lengths: Vector, slots: Vector, columns: Vector, values: Vector) -> None:
-        """Copy `lengths[i]` entries from entry `starts[i]` on to slot `slots[i]` and what follows it."""
+        """Copy `lengths[i]` entries, beginning with entry `starts[i]`, to the slots from `slots[i]` on."""
         self._loops.copy_runs(*self._entries, starts, lengths, slots, columns, values.view(self._bits))
 
     def copy_tiles(
         self, starts: Vector, lengths: Vector, tiles: Vector, columns: Vector, values: Vector
     ) -> None:
-        """Copy `lengths[i]` entries from entry `starts[i]` on to row i % 8 of the tiles of block i // 8."""
+        """Copy `lengths[i]` entries from `starts[i]` on, to row i % 8 of the tiles of block i // 8."""
         self._loops.copy_tile_rows(*self._entries, starts, lengths, tiles, columns, values.view(self._bits))
 
 
-def _categories(
+def _find_categories(
     lengths: Vector, options: Options, index: np.dtype[Any]
 ) -> tuple[Vector, Vector, list[Vector], Vector]:
-    """Return long rows, medium rows (longest first, stable), rows of 1, 2, 3 and 4, and empty rows."""
+    """Return long rows, medium rows (longest first, stable), rows of 1, 2, 3, 4 entries, and empty rows."""
     long = np.flatnonzero(lengths > options.long_row).astype(index)
     medium = np.flatnonzero((lengths > MAX_SHORT) & (lengths <= options.long_row)).astype(index)
     short = [np.flatnonzero(lengths == k).astype(index) for k in range(1, MAX_SHORT + 1)]
@@ -176,7 +176,7 @@ def _pack_medium(
     rows.copy(starts + in_tiles, tails, tail_offsets, tail_columns, tail_values)
     part = MediumPart(
         count=count,
-        rows=_padded(medium_rows, len(lengths)),
+        rows=_pad(medium_rows, len(lengths)),
         blocks_per_warp=1 + (count >= options.row_blocks_2) + 2 * (count >= options.row_blocks_4),
         regular=RegularPart(
             entries=int(in_tiles.sum()),
@@ -208,9 +208,9 @@ def _pack_short(rows: _Rows, short_rows: list[Vector]) -> tuple[ShortPart, Vecto
     slots_13, slots_22, slots_4 = np.split(first_slots, [pairs_13, pairs_13 + pairs_22])
     results = np.concatenate(
         [
-            _by_half_warps(_padded(ones[:pairs], pairs_13), _padded(threes[:pairs], pairs_13)),
-            _by_half_warps(_padded(twos[0::2], pairs_22), _padded(twos[1::2], pairs_22)),
-            _padded(fours, len(slots_4)),
+            _by_half_warps(_pad(ones[:pairs], pairs_13), _pad(threes[:pairs], pairs_13)),
+            _by_half_warps(_pad(twos[0::2], pairs_22), _pad(twos[1::2], pairs_22)),
+            _pad(fours, len(slots_4)),
             singles,
         ]
     )
@@ -243,7 +243,7 @@ def _by_half_warps(first: Vector, second: Vector) -> Vector:
     return np.stack([first.reshape(-1, HALF_WARP), second.reshape(-1, HALF_WARP)], axis=1).ravel()
 
 
-def _padded(rows: Vector, count: int) -> Vector:
+def _pad(rows: Vector, count: int) -> Vector:
     padded = np.full(count, PAD, rows.dtype)
     padded[: len(rows)] = rows
     return padded
@@ -265,7 +265,7 @@ def values_from(plan: Plan, data: Array, slots: Array, on: BasicPrimitives) -> V
 
 
 def values_into(plan: Plan, data: Array, slots: Array, on: BasicPrimitives) -> None:
-    """Write values into the arrays of a plan; they fit, whatever they are."""
+    """Write values into the arrays of a plan, which can hold any."""
     new = values_from(plan, data, slots, on)
     for part, numbers in zip(arrays_of(plan.values), arrays_of(new), strict=True):
         on.overwrite(part, numbers)
@@ -277,7 +277,7 @@ def unpack(plan: Plan, on: BasicPrimitives) -> tuple[Vector, Vector, Vector]:
 
 
 def slots(plan: Plan, on: BasicPrimitives) -> Vector:
-    """Return the slot of every entry of a plan with NumPy arrays, as the entries came in."""
+    """Return the slot of every entry of a plan with NumPy arrays, in the caller's order of the entries."""
     found: Vector = slots_of_entries(plan, *_expand(plan)[:2])
     return found
 
@@ -293,7 +293,7 @@ def _expand(plan: Plan) -> tuple[Vector, Vector, Vector]:
     Returns
     -------
     rows, columns, values : numpy.ndarray, shape (slots,)
-        Part by part: long, regular, irregular, short; any row for a pad.
+        Part by part: long, regular, irregular, short. The row of a pad is arbitrary.
     """
     long, medium, short = plan.pattern.long, plan.pattern.medium, plan.pattern.short
     tile_rows = np.repeat(medium.rows.reshape(-1, TILE_ROWS), np.diff(medium.regular.offsets), axis=0)
@@ -322,7 +322,7 @@ def short_owners(short: ShortPart) -> Vector:
 
 
 def summary(plan: Plan) -> list[Part]:
-    """Return rows, entries, slots and bytes of each part; both medium parts count their own rows."""
+    """Return rows, entries, slots and bytes of each part; a medium row may count in both medium parts."""
     pattern, values = plan.pattern, plan.values
     long, short, empty = pattern.long, pattern.short, pattern.empty_rows
     regular, irregular = pattern.medium.regular, pattern.medium.irregular

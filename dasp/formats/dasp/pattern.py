@@ -27,7 +27,7 @@ NAME = "dasp"
 TILE_ROWS = 8
 TILE_COLUMNS = 4
 TILE = TILE_ROWS * TILE_COLUMNS
-"""Slots of the tile that one m8n8k4 reads; slot l of a tile is what lane l of the warp holds."""
+"""Slots of the tile that one m8n8k4 reads; lane l of the warp holds slot l of a tile."""
 
 LONG_UNIT = 2 * TILE
 """Slots of a long row that a warp multiplies with two MMAs; long rows are padded to whole units."""
@@ -38,12 +38,12 @@ MAX_SHORT = TILE_COLUMNS
 HALF_WARP = WARP // 2
 
 MOST_MEDIUM = 2**31 - 1
-"""Entries of a medium row, and of a segment, that the kernels count with 32 bits."""
+"""Most entries of a medium row, and most slots of a segment: kernels count them with 32 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The thresholds of the paper, section 3. A policy sets `mma` alone; with others, tests reach every path.
+    """The thresholds of the paper, section 3. A policy sets only `mma`; tests set others.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Options:
     segment : int
         Slots of a long row that one warp sums, a multiple of 64.
     row_blocks_2, row_blocks_4 : int
-        Medium rows from which on a warp takes 2, and 4, row blocks of eight rows.
+        Fewest medium rows for which a warp takes 2, and 4, row blocks of eight rows.
     mma : bool
         True if a GPU that has tensor cores for the matrix's type multiplies tiles with them, else with FMA.
     """
@@ -69,12 +69,12 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class LongPart:
-    """Rows above the policy's limit, each padded to whole units of 64 slots.
+    """Rows of more than `Options.long_row` entries, each padded to whole units of 64 slots.
 
     A segment is a run of `segment` slots of one row (the last run of a row may be shorter); one warp
     sums it. Invariants: `offsets` are multiples of 64, rising; a row's pads come after its entries;
-    segment s belongs to row `segment_rows[s]` and covers slots
-    `offsets[r] + (s - segment_offsets[r]) * segment` up to `segment` further or `offsets[r + 1]`.
+    segment s belongs to row r = `segment_rows[s]` and begins at slot
+    `offsets[r] + (s - segment_offsets[r]) * segment`; it ends `segment` slots later, or at `offsets[r + 1]`.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class LongPart:
 
 @dataclass(frozen=True, eq=False)
 class RegularPart:
-    """Full enough 8 x 4 tiles of the medium rows, dense, row-major inside a tile.
+    """The 8 x 4 tiles of the medium rows that are full enough, dense, row-major inside a tile.
 
     Row block b owns tiles `offsets[b]` up to `offsets[b + 1]`; tile t owns slots 32 t up to 32 t + 32,
     and slot 32 t + 4 r + c is column c of the tile in the block's row r. Invariant: slot 31 of a tile is
@@ -135,7 +135,7 @@ class IrregularPart:
     ----------
     entries : int
     rows : int
-        Rows of the matrix that the tiles leave something of.
+        Rows of the matrix with entries that no tile holds.
     offsets : Array, shape (8 * blocks + 1,), offset type
         First slot of each row; the rows that fill up the last row block are empty.
     columns : Array, shape (entries,), index type
@@ -149,15 +149,15 @@ class IrregularPart:
 
 @dataclass(frozen=True, eq=False)
 class MediumPart:
-    """Rows of 5 entries up to the policy's limit, eight to a row block, longest first.
+    """Rows of 5 to `Options.long_row` entries, eight to a row block, longest first.
 
     Attributes
     ----------
     rows : Array, shape (8 * blocks,), index type
-        The caller's row of each row; `PAD` where the last row block has fewer than eight. Rows of equal
-        length keep the caller's order.
+        The caller's row of each medium row; `PAD` where the last row block has fewer than eight. Rows of
+        equal length keep the caller's order.
     count : int
-        Rows of the matrix.
+        Medium rows of the matrix.
     blocks_per_warp : int
         Row blocks that one warp multiplies: 1, 2 or 4.
     regular : RegularPart
@@ -173,9 +173,9 @@ class MediumPart:
 
 @dataclass(frozen=True, eq=False)
 class ShortPart:
-    """Rows of 1 to 4 entries, pieced together so that rows of a tile are full.
+    """Rows of 1 to 4 entries, pieced together so that the rows of tiles are full.
 
-    Four sections follow each other, each a whole number of warps of 32 results (the last excepted), so
+    Four sections follow each other, each a whole number of warps of 32 results (except the last), so
     that no offsets are needed:
 
     ========= ==================== ============== ===========================================
@@ -216,7 +216,7 @@ class Pattern:
     Attributes
     ----------
     index_dtype, offset_dtype : numpy.dtype
-        int32 or int64: rows and columns; positions in packed arrays.
+        int32 or int64: for rows and columns, and for positions in packed arrays.
     mma : bool
         True if a GPU multiplies tiles with tensor cores where it can, else with FMA.
     long : LongPart

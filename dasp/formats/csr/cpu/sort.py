@@ -1,7 +1,8 @@
 """Sort each row by column, and take prefix sums, on the CPU; `dasp.formats.csr.matrix.Operations` says more.
 
 A short row is sorted in vector registers, by a bitonic network (Batcher, AFIPS 1968): no branch, no table. A
-longer one is sorted by the digits of its columns, the last one first. NumPy sorts columns of more digits.
+longer one is sorted by the digits of its columns, the last digit first. NumPy sorts columns that have more
+digits than `MOST_DIGITS`.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from dasp.runtime.sizes import narrowest, new_array
 Vector = np.ndarray[Any, Any]
 
 DIGIT_BITS, MOST_DIGITS = 8, 4
-"""Bits of a digit, and most digits of a column, which is counted from the row's least one."""
+"""Bits of a digit, and most digits of a column; columns are counted from the row's least one."""
 
 DIGITS = 1 << DIGIT_BITS
 HALF = np.uint64(DIGIT_BITS * MOST_DIGITS)
-"""Bits of a word for a column; the lower ones say where in the row it stood."""
+"""Bits of half a word: the upper half holds a column, the lower one its place in the row."""
 
 
 def scan(numbers: Vector) -> Vector:
@@ -65,7 +66,7 @@ def _sort_rows(indptr, indices, n, columns, order, words, spare, places, begin, 
     last = np.uint64(indptr[end])
     for row in range(begin, end):
         first, stop = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
-        # Vectors reach beyond their row: what they write there is written again when the next rows come.
+        # Vectors reach beyond their row; the next rows overwrite the numbers written there.
         reaches = first + np.uint64(LANES * MOST_VECTORS) <= last
         if not (reaches and _sort_in_registers(indices, first, stop - first, n, columns, order)):
             _sort_by_digits(indices, first, stop, columns, order, words, spare, places)
@@ -73,9 +74,9 @@ def _sort_rows(indptr, indices, n, columns, order, words, spare, places, begin, 
 
 @_inline
 def _sort_in_registers(indices, first, count, n, columns, order):
-    """Sort a row in vector registers; return False if it is too long for them.
+    """Sort a row in vector registers; return False if it is too long for them, or `n` too large.
 
-    Those hold columns below `n`, and behind each as many bits as say where in the row it stands.
+    A key holds a column below `n` and, in the lower bits, its place in the row.
     """
     if count <= np.uint64(LANES * 1) and n <= 1 << KEY_BITS - 4:
         sort_run(indices, first, count, columns, order, 1)
@@ -99,9 +100,9 @@ def _sort_by_digits(indices, first, stop, columns, order, words, spare, places):
     Parameters
     ----------
     indices, columns, order : array
-        Of all rows; this one begins at `first` and ends before `stop`.
+        The arrays of all rows; this row begins at `first` and ends before `stop`.
     words, spare : array of uint64
-        With room for the row.
+        Scratch with room for the row.
     places : array of uint64, shape (`MOST_DIGITS`, `DIGITS`)
     """
     count, one = stop - first, np.uint64(1)
@@ -145,32 +146,32 @@ MOST_VECTORS = 16
 """Vectors that stay in registers."""
 
 KEY_BITS = 32
-"""Bits of a key: a number and, behind it, its place in the run."""
+"""Bits of a key: a number and, in the lower bits, its place in the run."""
 
 _VECTOR = ir.VectorType(I32, LANES)
 
 
 @intrinsic(prefer_literal=True)
 def sort_run(typing_context, numbers, first, count, ordered, order, vectors):
-    """Sort a run of numbers, equal ones in the order in which they stand, and their places with them.
+    """Sort a run of numbers stably, and their places with them.
 
     Parameters
     ----------
     numbers : array of integers of 4 or 8 bytes
-        Not negative, and of at most `KEY_BITS` bits less those of a place in all vectors.
+        Not negative, and of at most `KEY_BITS` bits less the bits of a place in all vectors.
     first, count : uint64
         Where the run begins, and its numbers: at most `LANES` for each vector.
     ordered, order : array of integers
-        In the same places they take the sorted numbers, and where each stood.
+        They receive, in the places of the run, the sorted numbers and the place where each stood.
     vectors : integer
-        A literal, at most `MOST_VECTORS`. All are read and written, whatever stands there behind the run: a
-        masked load or store takes much longer where a line is not in the first cache.
+        The number of vectors: a literal, at most `MOST_VECTORS`. Each is read and written in full, beyond the
+        end of the run too: a masked load or store takes much longer if a line is not in the first cache.
 
     Notes
     -----
-    Two sorted runs, one of them the other way round, rise and fall once together. Comparing each number of
-    the first half of such a run with the one half a run further, then of each half likewise, and so on,
-    sorts it.
+    Two sorted runs, the second one reversed, form a bitonic run: it rises once and falls once. To sort it,
+    compare each number of its first half with the number half a run further on, then do the same in each
+    half, and so on.
     """
     size = vectors.literal_value
     bits = (LANES * size - 1).bit_length()
@@ -191,7 +192,7 @@ def sort_run(typing_context, numbers, first, count, ordered, order, vectors):
             places = ir.Constant(_VECTOR, list(range(LANES * k, LANES * (k + 1))))
             key = builder.or_(builder.shl(own, _all(bits)), places)
             keys.append(builder.select(some, key, _all(-1)))
-        for k, key in enumerate(_sorted(builder, keys)):
+        for k, key in enumerate(_sort_vectors(builder, keys)):
             to = vector(3, k)
             store(builder, resized(builder, builder.lshr(key, _all(bits)), to.type.pointee.element), to)
             to = vector(4, k)
@@ -208,41 +209,41 @@ def _all(number: int) -> ir.Constant:
     return ir.Constant(_VECTOR, [number] * LANES)
 
 
-def _sorted(builder: ir.IRBuilder, vectors: list[ir.Value]) -> list[ir.Value]:
-    """Return vectors with their numbers in order.
+def _sort_vectors(builder: ir.IRBuilder, vectors: list[ir.Value]) -> list[ir.Value]:
+    """Return vectors with the sorted numbers of all `vectors`.
 
-    Those that are missing from a power of two would hold the largest numbers, and take no part.
+    The vectors missing to a power of two would hold the largest numbers, so they are left out.
     """
     run = 2
     while run < 2 * LANES * len(vectors):
-        vectors = _compared(builder, vectors, run - 1)  # with the second half the other way round
+        vectors = _compare(builder, vectors, run - 1)  # with the second half reversed
         apart = run // 4
         while apart:
-            vectors = _compared(builder, vectors, apart)
+            vectors = _compare(builder, vectors, apart)
             apart //= 2
         run *= 2
     return vectors
 
 
-def _compared(builder: ir.IRBuilder, vectors: list[ir.Value], differ: int) -> list[ir.Value]:
-    """Return vectors where the lesser of two numbers whose places differ in these bits comes first."""
+def _compare(builder: ir.IRBuilder, vectors: list[ir.Value], differ: int) -> list[ir.Value]:
+    """Return vectors in which the lesser of two numbers whose places differ in these bits comes first."""
     across, inside = differ // LANES, differ % LANES
     high, found = 1 << inside.bit_length() >> 1, list(vectors)
     mirrored = [lane ^ inside for lane in range(LANES)]
     for k in range(len(vectors)):
         if k ^ across < k or k ^ across >= len(vectors):
             continue
-        other = _shuffled(builder, vectors[k ^ across], vectors[k], mirrored)
+        other = _shuffle(builder, vectors[k ^ across], vectors[k], mirrored)
         less = builder.icmp_unsigned("<", vectors[k], other)
         least, most = builder.select(less, vectors[k], other), builder.select(less, other, vectors[k])
         if across:
-            found[k], found[k ^ across] = least, _shuffled(builder, most, most, mirrored)
+            found[k], found[k ^ across] = least, _shuffle(builder, most, most, mirrored)
         else:
             lanes = (lane + LANES * bool(lane & high) for lane in range(LANES))
-            found[k] = _shuffled(builder, least, most, lanes)
+            found[k] = _shuffle(builder, least, most, lanes)
     return found
 
 
-def _shuffled(builder: ir.IRBuilder, one: ir.Value, other: ir.Value, lanes: Iterable[int]) -> ir.Value:
-    """Return some lanes of two vectors."""
+def _shuffle(builder: ir.IRBuilder, one: ir.Value, other: ir.Value, lanes: Iterable[int]) -> ir.Value:
+    """Return a vector of the named lanes of two vectors."""
     return builder.shuffle_vector(one, other, ir.Constant(_VECTOR, list(lanes)))

@@ -31,8 +31,8 @@ def transpose(csr: Csr) -> tuple[Csr, Vector] | None:
 def _is_symmetric(indptr, indices, words, cursors):
     """Return True if a matrix has the entries of its transpose in the same order, bit for bit.
 
-    The next entry of a column stands at the cursor of the row with its number. A matrix without symmetry is
-    soon known. Numbers are unsigned, so that they are indices as they are.
+    Each entry of row i in column j must equal the entry at the cursor of row j, which must lie in column i.
+    Most other matrices fail early. Indices are unsigned, so that Numba handles no negative ones.
     """
     for row in range(len(cursors)):
         for entry in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):

@@ -19,13 +19,13 @@ COUNT = np.dtype(np.uint64)
 
 @cache
 def kinds_of(**types: np.dtype[Any]) -> Kinds:
-    """Return the kinds of a kernel that knows some types of integers, by their names in its source."""
+    """Return the kinds of a kernel for types of integers, by their names in its source."""
     constants = {f"DASP_{name.upper()}": C_NAMES[kind] for name, kind in types.items()}
     return Kinds(types | {"Count": COUNT}, constants)
 
 
 SORT_THREADS, SORT_TILE, DIGIT_BITS = 1024, 8192, 6
-"""Threads of a block of sort.cu, its elements, and bits of a key that it sorts by."""
+"""Threads and elements of a block of sort.cu, and the bits of a key by which one pass sorts."""
 
 COUNT_DIGITS = Signature(
     "csr/sort.cu",
@@ -57,20 +57,20 @@ MOVE_DIGITS = Signature(
 def sort(
     on: KernelLauncher, keys: Array, bits: int, to: Array, place: np.dtype[Any], elements: Array | None = None
 ) -> None:
-    """Write the numbers of elements in the order of their keys, equal keys in the order of the elements.
+    """Write the numbers of elements, sorted stably by their keys.
 
     Parameters
     ----------
     on : KernelLauncher
     keys : Array, int32 or int64
-        Of the element of each number, not negative, of at most so many `bits`.
+        The key of each element, by the element's number: not negative, of at most `bits` bits.
     bits : int
     to : Array, shape (count,)
-        Of type `place`.
+        The result, of type `place`.
     place : numpy.dtype
         int32 or int64.
     elements : Array, shape (count,), optional
-        The numbers in an order, of type `place`; all from 0 on if not given.
+        The numbers in their order before the sort, of type `place`; by default all, from 0 on.
     """
     count = keys.size if elements is None else elements.size
     kinds = kinds_of(Key=keys.dtype, Place=place)
@@ -119,7 +119,7 @@ MERGE_COLUMNS = Signature(
 
 
 def sort_columns(on: KernelLauncher, csr: Csr) -> tuple[Csr, Array]:
-    """See `Operations`: rows of up to 1024 entries in one pass, and then runs of 1024 merge by two."""
+    """See `Operations`: one pass sorts runs of up to 1024 entries, others merge a row's runs in pairs."""
     nnz, place = len(csr.indices), narrowest(len(csr.indices))
     empty, blocks, longest = on.device.empty, ceil_div(nnz, RUN), on.device.zeros(1, COUNT)
     kinds = kinds_of(Start=csr.indptr.dtype, Column=csr.indices.dtype, Place=place)
@@ -140,7 +140,7 @@ def sort_columns(on: KernelLauncher, csr: Csr) -> tuple[Csr, Array]:
 
 
 SCAN_THREADS, SCAN_TILE = 256, 1024
-"""Threads of a block of scan.cu, and its numbers."""
+"""Threads and numbers of a block of scan.cu."""
 
 SUM_TILES = Signature(
     "csr/scan.cu",
@@ -166,7 +166,7 @@ SCAN_TILES = Signature(
 
 
 def scan(on: KernelLauncher, numbers: Array) -> Array:
-    """See `Operations`: sums of tiles, and then of the numbers in each."""
+    """See `Operations`: first sum the numbers of each tile, and then scan the numbers in each."""
     count, kind = len(numbers), numbers.dtype
     starts: Array = on.device.zeros(count + 1, kind)
     if not count:

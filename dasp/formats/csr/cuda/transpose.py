@@ -1,4 +1,4 @@
-"""The transpose of a matrix: entries are sorted by column, six bits at a time, and then moved."""
+"""The transpose of a matrix on a GPU: sort entries by column, six bits at a time, and then move them."""
 
 from __future__ import annotations
 
