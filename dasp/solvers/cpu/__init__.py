@@ -1,7 +1,7 @@
 """Vectors on the CPU: passes made block by block on the threads that make the products.
 
-The sums of the blocks are kept and added in one order afterwards: equal bits for any number of threads.
+The sums of the blocks are stored and then added in a fixed order: any number of threads gives equal bits.
 
-Complex vectors are rows of twice as many real numbers, too: a pass with real coefficients, and with real
-parts of dot products, is one over those.
+Complex vectors are also rows of twice as many real numbers: a pass with real coefficients that needs only the
+real parts of dot products is made over these.
 """

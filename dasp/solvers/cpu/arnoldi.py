@@ -13,7 +13,7 @@ from dasp.solvers.cpu.vectors import CpuVectors
 from dasp.solvers.space import Fused
 
 ENOUGH = 0.5
-"""Of the square of a vector's norm: less left of it, and it is made orthogonal once more."""
+"""A vector is made orthogonal once more if less than this share of the square of its norm is left."""
 
 
 class CpuArnoldi:
@@ -32,12 +32,12 @@ class CpuArnoldi:
         self._passes: dict[int, tuple[Fused, Fused, Fused]] = {}
 
     def begin(self, norm: float) -> None:
-        """Begin with r, whose norm this is, for the first vector."""
+        """Make the first vector from r, which has this norm."""
         self._begin(scale=1.0 / norm)
         self._problem = SmallProblem(norm, len(self._columns), self._number)
 
     def extend(self, k: int) -> None:
-        """Make vector k + 1 orthogonal to those before it, again where little was left of it, and norm it."""
+        """Make vector k + 1 orthogonal to those before it, twice if little is left, and normalise it."""
         with np.errstate(all="ignore"):
             measure, subtract, norm = self._passes.get(k) or self._prepare(k)
             names = [f"h{j}" for j in range(k + 1)]
@@ -61,7 +61,7 @@ class CpuArnoldi:
         return made
 
     def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[[int, int], None]:
-        """Return a function that makes steps `first` to `last`."""
+        """Return a function that makes steps `first` to `last` - 1."""
 
         def run(first: int, last: int) -> None:
             for k in range(first, last):
@@ -70,7 +70,7 @@ class CpuArnoldi:
         return run
 
     def residuals(self, first: int, last: int) -> list[tuple[float, bool]]:
-        """Return the norm of the residual after each of these steps, and whether it left nothing."""
+        """Return for each of these steps the residual's norm, and whether no new direction was left."""
         residuals = []
         for column in self._columns[first:last]:
             self._problem.add(column)
@@ -78,7 +78,7 @@ class CpuArnoldi:
         return residuals
 
     def correct(self, count: int, target: str) -> None:
-        """Add the correction of the first `count` steps to another vector, x or q."""
+        """Add the correction of the first `count` steps to vector `target`, x or q."""
         key = count, target
         if key not in self._add:
             terms = "".join(f" + y{k} {name}" for k, name in enumerate(self._names[:count]))
@@ -87,17 +87,17 @@ class CpuArnoldi:
 
 
 class SmallProblem:
-    """The least-squares problem of a cycle: a Hessenberg matrix that grows by a column an iteration.
+    """The least-squares problem of a cycle: a Hessenberg matrix that grows by a column in each iteration.
 
     Parameters
     ----------
     norm : float
-        Of the residual at the start.
+        The norm of the residual at the start.
     steps : int
-        Columns at most.
+        The most columns.
     number : numpy.float64 or numpy.complex128
-        Type of the columns; below the diagonal they are real and not negative, so that of each rotation the
-        sine is real, and so are all norms of residuals.
+        The type of the columns. Below the diagonal they are real and not negative, so that the sines of the
+        rotations and the norms of the residuals are real.
     """
 
     def __init__(self, norm: float, steps: int, number: type[np.inexact[Any]] = np.float64) -> None:
@@ -108,7 +108,7 @@ class SmallProblem:
         self._norm = norm
 
     def add(self, column: Vector) -> None:
-        """Take the next column, of `count` + 2 numbers, and turn it to know the residual."""
+        """Append a column of `count` + 2 numbers, and rotate it to find the residual."""
         k = self.count
         self._matrix[: k + 2, k] = column
         turned = np.array(column)
@@ -118,7 +118,7 @@ class SmallProblem:
         length = math.hypot(abs(turned[k]), turned[k + 1].real)
         c, s = (turned[k] / length, turned[k + 1].real / length) if length > 0 else (1.0, 0.0)
         self._rotations.append((c, c.conjugate(), s))
-        # A column that is 0 is no progress, and ends the cycle: A maps the basis into itself.
+        # A column of zeros makes no progress and ends the cycle: A maps the basis into itself.
         self.residuals.append(self.residuals[-1] * (abs(s) if length > 0 else 1.0))
         self.broken = not column[-1].real > 1e-14 * np.linalg.norm(column)
         self.count += 1

@@ -1,13 +1,12 @@
 """Passes over vectors on the CPU, compiled: short programs over rows of one block of memory.
 
-For each stretch of `BLOCK` elements the updates are made and then the dot products, so that what an update
-wrote is in the first cache when the next one reads it, and every vector goes through memory once.
+For each block of `BLOCK` elements a pass makes the updates and then the dot products. So an update finds in
+the first cache the numbers that the one before it wrote, and every vector goes through memory once.
 
 Nothing here leaves the order or the rounding of a sum to the compiler. The code of a compiled function holds
-a copy of each function that it calls, and a process runs the copy that it loads first: in the process that
-compiles it is the callee's own, later it is the caller's. Where the compiler may reorder or fuse, the two
-round differently. So there is no `fastmath`; dot products have fixed lanes instead, and callees are part of
-their callers.
+a copy of each function that it calls, and a process runs the copy that it loads first: the callee's own in
+the process that compiles, the caller's in later ones. If the compiler may reorder or fuse, the two copies
+round differently. So there is no `fastmath`: dot products have fixed lanes, and callees are inlined.
 """
 
 from __future__ import annotations
@@ -29,33 +28,33 @@ BLOCK = 1024
 """Elements of a block: eight rows of float64 fit the second cache of any processor, and mostly the first."""
 
 COMPLEX_BLOCK = BLOCK // 2
-"""The same of a pass over complex vectors."""
+"""Elements of a block of a pass over complex vectors."""
 
 NO_FACTOR = -1
-"""Stands for the row that a term is not multiplied by."""
+"""Stands for the row of the second factor in a term that has none."""
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 LANES, VECTOR = 32, 8
-"""Sums that a dot product adds up beside each other, and how many of them a vector of LLVM holds."""
+"""The sums that a dot product adds up in parallel, and the number of them in a vector of LLVM."""
 
 _inline = jit(nogil=True, error_model="numpy", forceinline=True)
 
 
 @intrinsic
 def _sum_of_lanes(typing_context, vectors, x, y, size):
-    """Return the sum over x_i y_i of real numbers, or both parts of that over conj(x_i) y_i.
+    """Return the sum over x_i y_i of real numbers, or both parts of the sum over conj(x_i) y_i.
 
-    Lane l adds up the numbers, or the parts of numbers, l, l + lanes, l + 2 lanes ...; then lanes are added
-    in a fixed order. A complex sum has half as many lanes for each part.
+    Lane l adds up the numbers, or the parts of numbers, l, l + lanes, l + 2 lanes ...; then the lanes are
+    added in a fixed order. A complex sum has half as many lanes for each part.
 
     Parameters
     ----------
     vectors : pointer
     x, y : int64
-        Where the vectors begin.
+        The offsets of the two vectors.
     size : int64
-        Of each, a multiple of `LANES`.
+        The size of each, a multiple of `LANES`.
     """
     is_complex = isinstance(vectors.dtype, types.Complex)
     real = getattr(vectors.dtype, "underlying_float", vectors.dtype)
@@ -168,7 +167,7 @@ def _add_product(out, a, x, y, size):
 
 @_inline
 def _update(vectors, stride, low, size, program, place, factors, first):
-    """Make one update of a block; the program has it at a place, and its factors come from another one on."""
+    """Make the update at `place` of the program on one block; its factors begin at `factors[first]`."""
     number = carray(vectors, 1).dtype.type
     own, terms = program[place], program[place + 1]
     out = at(vectors, own * stride + low)
@@ -200,18 +199,18 @@ def _pass(
     most : int64
         Elements of a block.
     program : pointer to int64
-        For each update the row it sets, its number of terms, and for each of these its row and the row it is
+        For each update the row it sets, its number of terms, and for each term its row and the row it is
         multiplied by, or `NO_FACTOR`. Then two rows for each dot product.
     sums : pointer to float64, shape (dots, blocks)
     factors : pointer to float64
         One for each term.
     unused, scale : pointers
-        What else a job of the team has.
+        Arguments that every job of the team has, without use here.
     """
     for block in range(first, last):
         low = block * most
         size = most if most < n - low else n - low
-        place = factor = np.int64(0)  # no literals, for which a callee is compiled on its own
+        place = factor = np.int64(0)  # no literals: a callee would be compiled anew for them
         for _ in range(updates):
             _update(vectors, stride, low, size, program, place, factors, factor)
             factor += program[place + 1]
@@ -226,12 +225,12 @@ def _complex_pass(
 ):
     """Make blocks `first` to `last` of a pass over complex vectors.
 
-    As `_pass`, but `factors` are complex128, and `sums` has two rows for each dot product: its parts.
+    As `_pass`, but `factors` are complex128, and `sums` has two rows for each dot product, its two parts.
     """
     for block in range(first, last):
         low = block * most
         size = most if most < n - low else n - low
-        place = factor = np.int64(0)  # no literals, for which a callee is compiled on its own
+        place = factor = np.int64(0)  # no literals: a callee would be compiled anew for them
         for _ in range(updates):
             _update(vectors, stride, low, size, program, place, factors, factor)
             factor += program[place + 1]
@@ -245,7 +244,7 @@ def _complex_pass(
 
 @cache
 def compile_pass(dtype: np.dtype[Any]) -> SharedFunction:
-    """Compile a pass over vectors of this type, or find it on disk."""
+    """Compile passes over vectors of this type, or load them from disk."""
     arguments = {
         "vectors": dtype,
         "stride": int,
@@ -263,7 +262,7 @@ def compile_pass(dtype: np.dtype[Any]) -> SharedFunction:
 
 @jit(nogil=True, error_model="numpy")
 def solve_triangle(rows, indptr, indices, data, inverse, b, x):
-    """Set x to the solution with a triangle; see `dasp.solvers.space.Triangle`."""
+    """Set x to the solution for b with a triangle; see `dasp.solvers.space.Triangle`."""
     for row in rows:
         total = b[row]
         for entry in range(indptr[row], indptr[row + 1]):

@@ -17,8 +17,8 @@ from dasp.solvers.scalars import LIMIT, RUNNING, first_verdict, verdict
 from dasp.solvers.space import Fused, Iterate, Report, Start, State, Triangle
 
 TILE_BYTES = 1 << 18
-"""Of a block's rows that are multiplied at a time, so that the product lies in the second cache when it is
-added and written."""
+"""Bytes of the rows of a block that are multiplied at a time, so that their product is in the second cache
+when it is added and written."""
 
 
 class CpuLoop:
@@ -32,7 +32,7 @@ class CpuLoop:
         self._phase = 0
 
     def start(self, name: str, given: Mapping[str, float]) -> None:
-        """Begin anew, as one of the starts does."""
+        """Begin anew with the start of this name, which takes the scalars in `given`."""
         self._phase = 0
         with np.errstate(all="ignore"):
             state = self._starts[name]({key: np.float64(value) for key, value in given.items()})
@@ -68,7 +68,7 @@ class CpuTriangle:
         solve_triangle(*self._pattern, *self._values, b, x)
 
     def load(self, data: Vector, inverse: Vector) -> None:
-        """Take other values of the same pattern."""
+        """Load other values of the same pattern."""
         self._values = data.astype(self._dtype), inverse.astype(self._dtype)
 
 
@@ -81,7 +81,7 @@ class CpuSpace:
         self.dtype = dtype
 
     def wait(self) -> None:
-        """Do nothing: every pass is done when it returns."""
+        """Do nothing: every pass is complete when it returns."""
 
     def vectors(self, n: int, *names: str) -> CpuVectors:
         """Return vectors of n zeros."""
@@ -103,7 +103,7 @@ class CpuSpace:
         return CpuLoop(starts, iterate, finish, period)
 
     def program(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Return the function, without warnings."""
+        """Return a function that calls another without NumPy's warnings."""
 
         def run() -> None:
             with np.errstate(all="ignore"):
@@ -112,7 +112,7 @@ class CpuSpace:
         return run
 
     def eager(self, vectors: CpuVectors, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
-        """Prepare a pass: each is made when it is called."""
+        """Prepare a pass: on the CPU each is made when it is called."""
         return vectors.fuse(*updates, dots=dots)
 
     def triangular(self, triangle: Triangle) -> CpuTriangle:
@@ -124,7 +124,7 @@ class CpuSpace:
         return CpuArnoldi(vectors, names)
 
     def asarray(self, array: Array) -> Vector:
-        """Return an array of the space's type, itself if it is one."""
+        """Return the array in the space's type; the array itself if it is that already."""
         return np.asarray(array, self.dtype)
 
     def download(self, array: Vector) -> Vector:

@@ -19,7 +19,7 @@ from dasp.solvers.scalars import Scalar
 from dasp.solvers.space import Dot, Fused, Update, parse_dot, parse_update
 
 ALIGNMENT = 64
-"""Bytes to which rows are rounded up, so that each starts with a cache line."""
+"""Bytes to which rows are rounded up, so that each begins a cache line."""
 
 
 class Rows(NamedTuple):
@@ -86,14 +86,14 @@ class CpuFused:
         return tuple(self._sums.sum(axis=1)) if self._blocks != 1 else tuple(self._flat)
 
     def _prepare(self, parts: int) -> Job:
-        """Keep the job of so many parts."""
+        """Make the job for this number of parts, and keep it."""
         cuts = (self._blocks * np.arange(CHUNKS * parts + 1) // (CHUNKS * parts)).astype(np.int64)
         job = self._jobs[parts] = Job(self._function, cuts, self._seconds, **self._arguments)
         return job
 
 
 class ComplexFused:
-    """A pass over complex vectors on the CPU; one over their parts where nothing complex comes into it."""
+    """A pass over complex vectors on the CPU; if nothing in it is complex, it is made over their parts."""
 
     def __init__(self, vectors: CpuVectors, updates: tuple[Update, ...], dots: tuple[Dot, ...]) -> None:
         self._vectors, self._updates, self._dots = vectors, updates, dots
@@ -136,7 +136,7 @@ class CpuVectors:
         self.parts = Rows(self.block.view(real_type(dtype)), parts * n, rows, sums)
 
     def __getitem__(self, name: str) -> Vector:
-        """Return a vector; what is written to it is seen."""
+        """Return a vector itself, not a copy."""
         return self._views[name]
 
     def bind(self, name: str, array: Vector) -> bool:

@@ -1,4 +1,4 @@
-"""Arnoldi's method on a GPU, with the least-squares problem of GMRES; the host asks how far it is."""
+"""Arnoldi's method on a GPU, with the least-squares problem of GMRES; the host reads the residuals."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from dasp.solvers.cuda.passes import PACK_BYTES, scalar_defines
 from dasp.solvers.cuda.vectors import CudaVectors
 
 THREADS = 512
-"""Threads of a block, of which each multiprocessor has one."""
+"""Threads of a block; each multiprocessor runs one block."""
 
 MOST_BYTES = 12_000
-"""Bytes of numbers at most, one for each vector of a basis: some for each lie in the shared memory of a
-block."""
+"""The most bytes of an array with a number for each vector of a basis: a block keeps several such arrays in
+shared memory."""
 
 RESIDUAL, BROKEN, ROWS = 0, 1, 10
-"""The rows of the kernels' small numbers that the host reads, and all but the triangles: solve/basis.cu."""
+"""Two rows of the kernels' small numbers, which the host reads; and the rows besides the triangles, as in
+solve/basis.cu."""
 
 
 def _basis(entry: str, text: str) -> Signature:
@@ -42,7 +43,7 @@ SIGNATURES = {
     "solve": _basis("solve", "Number* small\n long long count"),
     "add": _basis("add", VECTORS + "const Number* small\n Scalar* out\n long long count"),
 }
-"""The kernels of kernels/solve/basis.cu, and what they take."""
+"""The kernels of kernels/solve/basis.cu and their parameters."""
 
 
 class CudaArnoldi:
@@ -52,8 +53,9 @@ class CudaArnoldi:
     ----------
     space : dasp.solvers.cuda.space.CudaSpace
     vectors : dasp.solvers.cuda.vectors.CudaVectors
-        Which has the basis in rows that follow each other.
+        Vectors that hold the basis in consecutive rows.
     names : list of str
+        The names of the basis vectors.
 
     Raises
     ------
@@ -76,7 +78,7 @@ class CudaArnoldi:
         basis = {"basis": vectors.rows_from(names[0]), "stride": vectors.stride, "n": vectors.n}
         self._parts = space.on.zeros(2 * most * self._blocks, self._number)
         small, parts = {"small": self._small}, {"parts": self._parts}
-        # A launch serves all steps: to make one for each takes longer than the steps themselves.
+        # One launch serves all steps: to prepare one for each takes longer than the steps themselves.
         self._leave = self._prepare("leave", {**basis, **parts}, ("n", "k", "closing"))
         self._take = self._prepare("take", {**parts, **small}, ("blocks", "k", "closing"), blocks=1)
         subtract = self._prepare("subtract", {**basis, **small}, ("n", "k"), self._blocks + 1)
@@ -97,7 +99,7 @@ class CudaArnoldi:
         }
 
     def _count_blocks(self, space: Any, n: int) -> int:
-        """Return the blocks of a launch over n elements."""
+        """Return the number of blocks of a launch over n elements."""
         pieces = ceil_div(n * space.dtype.itemsize, PACK_BYTES * THREADS)
         return int(max(1, min(pieces, space.on.processors)))
 
@@ -108,7 +110,7 @@ class CudaArnoldi:
         return [leave, *self._add_over_ranks(space, k, closing=closing), take]
 
     def _add_over_ranks(self, space: Any, k: int, *, closing: bool) -> list[Callable[[], None]]:
-        """Return the launches that add the blocks' parts of dot products up over ranks: on one GPU none."""
+        """Return the launches that add up over ranks the parts of dot products: none on one GPU."""
         return []
 
     def _prepare(
@@ -124,17 +126,17 @@ class CudaArnoldi:
         return launch
 
     def begin(self, norm: float) -> None:
-        """Do nothing: the first step takes r, and finds its norm."""
+        """Do nothing: the first step takes r and computes its norm."""
 
     def extend(self, k: int) -> None:
         """Make vector k + 1, which holds the product with vector k, orthogonal to those before it."""
         self._extends[k]()
 
     def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[[int, int], None]:
-        """Return a function that makes steps `first` to `last`."""
+        """Return a function that makes steps `first` to `last` - 1."""
         if captured:
             for step in steps[:1]:
-                step()  # so that what a product does once is done before it is captured
+                step()  # a product may do work at its first call, which must not be captured
         graphs: dict[tuple[int, int], Callable[[], None]] = {}
 
         def run(first: int, last: int) -> None:
@@ -148,12 +150,12 @@ class CudaArnoldi:
         return run
 
     def residuals(self, first: int, last: int) -> list[tuple[float, bool]]:
-        """Return the norm of the residual after each of these steps, and whether it left nothing."""
+        """Return for each of these steps the residual's norm, and whether no new direction was left."""
         report = self._on.download(self._report).real.reshape(2, -1)
         norms, broken = abs(report[RESIDUAL, first + 1 : last + 1]), report[BROKEN, first:last]
         return [(float(norm), bool(ends)) for norm, ends in zip(norms, broken, strict=True)]
 
     def correct(self, count: int, target: str) -> None:
-        """Add the correction of the first `count` steps to another vector, x or q."""
+        """Add the correction of the first `count` steps to vector `target`, x or q."""
         self._solve(count)
         self._add[target](count)

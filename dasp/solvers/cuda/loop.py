@@ -1,4 +1,4 @@
-"""Iterations on a GPU: traced, put together, captured, and repeated until there is a verdict."""
+"""Iterations on a GPU: traced, compiled, captured, and repeated until there is a verdict."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, join, sp
 from dasp.solvers.space import Iterate, Report, Start, State
 
 HISTORY = 2046
-"""Residuals at most between two readings by the host, of scalars and residuals at once; an even number, since
-an iteration that follows an odd one is a program of its own."""
+"""The most residuals between two readings by the host, which reads scalars and residuals at once; an even
+number, since the iteration after an odd number of them is a program of its own."""
 
 GIVEN = "rtol", "atol", "margin"
 """The scalars that a start takes."""
 
 GIVEN_SCALARS = 2
-"""Which of the arrays of scalars a start reads it from."""
+"""The number of the array of scalars from which a start reads them."""
 
 Outcome = tuple[State, tuple[Scalar, Scalar] | None, Scalar | None]
-"""The scalars at the end, what goes into the history, and where the first pass ends early."""
+"""The scalars at the end; an iteration's number and square for the history; the condition on which the first
+pass ends early."""
 
 Traceable = Callable[[Trace], Outcome]
 
@@ -66,7 +67,7 @@ class CudaLoop:
     ) -> None:
         self._leaving, self._lag = leaving, 0
         self._space, self._on, self._slots = space, space.on, Slots()
-        # What the host reads: the scalars, and behind them the history.
+        # The host reads one array: the scalars, and after them the history.
         self._shared = self._take(SLOTS + HISTORY + 1)
         self._scalars = self._shared[:SLOTS], self._take(SLOTS), self._take(SLOTS)
         self._history = self._shared[SLOTS:]
@@ -76,7 +77,7 @@ class CudaLoop:
         begun = self._trace_start(usual)
         traces = [self._trace_iteration(iterate, k) for k in range(period)]
         phases = [traces[k % period] for k in range(2)]
-        # Sums left by an iteration are those of vectors of one length.
+        # The sums that an iteration leaves to the next are of vectors of one length.
         most = len(leaving) * space.blocks(phases[0].passes[-1].vectors.n)
         self._left = [self._take(max(1, most)) for _ in range(2)]
         self._totals = [space.totals(left) for left in self._left]
@@ -93,14 +94,14 @@ class CudaLoop:
         ]
         self._allow = self._prepare_allow()
         self._swaps, self._odd = period == 2 or bool(leaving), False
-        # What not every solve needs is prepared when the first one does.
+        # Programs that not every solve needs are prepared when a solve first needs them.
         self._repeats: dict[int, Callable[[], None]] = {}
         self._begins = {usual: self._prepare_start(begun, texts[-1])}
         self._end, self._ends = finish, dict[int, Callable[[], None]]()
         self._second: Callable[[], None] | None = None
 
     def start(self, name: str, given: Mapping[str, float]) -> None:
-        """Begin anew, as one of the starts does."""
+        """Begin anew with the start of this name, which takes the scalars in `given`."""
         if given != self._given:
             values = np.zeros(SLOTS)
             for key, value in given.items():
@@ -125,7 +126,7 @@ class CudaLoop:
                 self._second()
             if allowed > late:
                 self._repeat(allowed - late)()
-            # Its product would take A p from an iteration that goes on and has it from the last one.
+            # A finish overwrites A p, which later iterations may need: it is made early only if none follow.
             early = finish and allowed == most - len(residuals)
             if early:
                 self._finish(UNLESS_LIMIT)
@@ -143,14 +144,14 @@ class CudaLoop:
         return scalars
 
     def _run_once(self, traces: list[Trace]) -> None:
-        """Make the products of some traces, so that what they do once is done before they are captured."""
+        """Make the products of some traces once: what a product does at its first call is not captured."""
         for trace in traces:
             for entry in trace.entries:
                 if not isinstance(entry, TracedPass):
                     entry()
 
     def _record(self, program: Callable[[], None]) -> Callable[[], None]:
-        """Return the program, captured if that is possible when it is called a second time."""
+        """Return the program; its second call captures it, if that is possible."""
         return _Recorded(self._on, program) if self._space.captures else program
 
     def _prepare_start(self, trace: Trace, texts: Sequence[PassText]) -> Callable[[], None]:
@@ -176,8 +177,8 @@ class CudaLoop:
         return self._on.launch(ALLOW, {}, {**arguments, "limit": float(LIMIT)}, 1, CARRIED, varying=("most",))
 
     def _read(self, residuals: list[float] | None) -> dict[str, float]:
-        """Wait for the GPU; return the scalars, and add the residuals of the iterations since the last
-        time."""
+        """Wait for the GPU; append the residuals of the iterations since the last reading, and return the
+        scalars."""
         values = self._on.download(self._shared)
         if residuals is not None:
             count, lag = int(values[COUNT]), self._lag
@@ -191,7 +192,7 @@ class CudaLoop:
         state, history, leave_if = function(trace)
         kept = {name: value for name, value in state.items() if name not in self._leaving}
         trace.finish(kept, history, CudaVectors(self._space, 0, ()), leave_if)
-        self._space.trace = Trace(Slots())  # the space would keep what the trace has
+        self._space.trace = Trace(Slots())  # else the space would keep the trace and its vectors
         return trace
 
     def _trace_start(self, name: str) -> Trace:
@@ -207,7 +208,7 @@ class CudaLoop:
         return self._trace(function)
 
     def _trace_iteration(self, iterate: Iterate, phase: int) -> Trace:
-        """Trace an iteration, and the verdict behind it, or before it where the iteration gives `judge`."""
+        """Trace an iteration and the verdict on it; if it returns `judge`, the verdict on the one before."""
 
         def function(trace: Trace) -> Outcome:
             state = {name: trace.carried(name) for name in self._carried}
@@ -221,7 +222,7 @@ class CudaLoop:
                 return {**new, "code": code, "count": after}, (count, new["rr"]), None
             square = new.pop("judge")
             code, _ = verdict(square, state["goal"], count - 1.0, most, own)
-            stays = code > float(RUNNING)  # it may go on from here later
+            stays = code > float(RUNNING)  # keep the scalars then: the iteration may go on from here later
             kept = {
                 name: value if name in self._leaving else where(stays, state[name], value)
                 for name, value in new.items()
@@ -244,7 +245,8 @@ class CudaLoop:
     ) -> Callable[[], None]:
         """Return the launches of a trace's passes and products, from one array of scalars to another.
 
-        `left` is the buffer of the sums that the last pass leaves to the next iteration, if it does.
+        `left` is the number of the buffer for the sums that the last pass leaves to the next iteration; None
+        if no iteration follows.
         """
         steps: list[Callable[[], None]] = []
         written = iter(texts)
@@ -280,7 +282,7 @@ class _Recorded:
         self._on, self._run, self._calls = on, program, 0
 
     def __call__(self) -> None:
-        """Run it."""
+        """Run the program."""
         if self._calls == 1:
             self._run = self._on.record(self._run)
         self._calls += 1

@@ -1,4 +1,4 @@
-"""The text of a pass: constants of kernels/solve/fused.cu, and its launch."""
+"""The text of a pass as constants of kernels/solve/fused.cu, and the launch of a pass."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ THREADS = 256
 """Threads of a block of a pass."""
 
 PACK_BYTES = 16
-"""Bytes of a load."""
+"""Bytes that a thread loads at once."""
 
 C_TYPES = {name: TABLE[name].c for name in ("float32", "float64", "complex64", "complex128")}
 
 BLOCKS_PER_PROCESSOR = 4
-"""Blocks of a pass for each multiprocessor at most: each later block reads the sums of all."""
+"""The most blocks of a pass for each multiprocessor: every block of the next pass reads the sums of all."""
 
 TURN, COSTLY_TURN = 8, 2
-"""Iterations of a turn, and of one with a preconditioner that takes as long as several products: a turn costs
-a launch, some 2 us on an H200, and an iteration too much a product, and 140 us with multigrid."""
+"""Iterations of a turn, and of one with a preconditioner that takes as long as several products. A turn costs
+a launch, some 2 us on an H200; a needless iteration costs a product, and 140 us with multigrid."""
 
 UNGUARDED, WHILE_RUNNING, UNLESS_LIMIT = range(3)
-"""When a pass does something: always; while the iteration goes on; unless it may go on later."""
+"""When a pass runs: always; while the iteration goes on; unless it stopped at the limit and may go on."""
 
 PASS = """
     long long      n
@@ -51,7 +51,7 @@ PASS = """
 
 
 class PassSpace:
-    """The type and the GPU of some vectors, and how passes over them are launched and summed.
+    """The type and the GPU of some vectors, and the rules by which passes over them are launched and summed.
 
     Attributes
     ----------
@@ -59,9 +59,9 @@ class PassSpace:
     dtype : numpy.dtype
     on : CudaDevice
     trace : Trace
-        On which passes and products are written down.
+        The record to which passes and products are added.
     captures : bool
-        True if all products written down can be captured in a graph.
+        True if all products recorded so far can be captured in a graph.
     """
 
     def __init__(self, device: str, dtype: np.dtype[Any], on: CudaDevice) -> None:
@@ -70,25 +70,27 @@ class PassSpace:
         self.captures = True
 
     def blocks(self, n: int) -> int:
-        """Return the blocks of a pass over vectors of n numbers."""
+        """Return the number of blocks of a pass over vectors of n numbers."""
         width = THREADS * PACK_BYTES // self.dtype.itemsize
         return max(1, min(ceil_div(n, width), BLOCKS_PER_PROCESSOR * self.on.processors))
 
     def turn(self, products: int, *, costly: bool) -> int:
-        """Return the iterations, an even number, after which the loop looks at their verdict.
+        """Return the number of iterations, even, after which the loop checks the verdict.
 
-        An iteration has so many `products` with matrices and preconditioners, and `costly` ones among them.
+        `products` counts the products of an iteration with matrices and preconditioners; `costly` is True if
+        one of them takes as long as several products.
         """
         return COSTLY_TURN if costly else TURN
 
     def totals(self, sums: Array) -> Array:
-        """Return the array in which `combine` leaves the totals of sums over ranks: on one GPU the sums."""
+        """Return the array for the totals over ranks that `combine` computes: on one GPU `sums` itself."""
         return sums
 
     def combine(self, sums: Array, totals: Array, *, beside: bool = False) -> list[Callable[[], None]]:
-        """Return the launches that add the blocks' sums up over ranks; the next pass adds up the blocks.
+        """Return the launches that add up the blocks' sums over ranks; the next pass adds up the blocks.
 
-        On one GPU there is nothing to do. `beside` says that the next iteration needs them, behind a product.
+        On one GPU there are none. `beside` is True if only the next iteration needs the totals, after a
+        product.
         """
         return []
 
@@ -101,7 +103,7 @@ class PassText:
     given : TracedPass
     dtype : numpy.dtype
     guard, carried : int
-        As the source says.
+        The constants `DASP_GUARD` and `DASP_CARRIED` of the kernel.
 
     Attributes
     ----------
@@ -186,12 +188,12 @@ def _accesses(given: TracedPass) -> tuple[list[str], list[str]]:
 
 @cache
 def _signature(vectors: str) -> Signature:
-    """Return the signature of a pass whose vectors are declared so."""
+    """Return the signature of a pass; `vectors` declares its vectors."""
     return Signature(SOURCE, "dasp_fused", vectors + PASS)
 
 
 def begin_compiling(on: CudaDevice, texts: Iterable[PassText]) -> None:
-    """Let helpers compile passes beside each other: each takes a tenth of a second where none was kept."""
+    """Begin to compile passes in parallel: a pass that is not cached takes a tenth of a second."""
     on.begin_loading([(SOURCE, text.defines) for text in texts])
 
 
@@ -212,7 +214,7 @@ def launch_pass(
     sums: tuple[Array, int, Array],
     history: Array,
 ) -> Callable[[], None]:
-    """Return the launch of a pass; `sums` are those it takes, of how many blocks, and those it leaves."""
+    """Return the launch of a pass; `sums` are the sums it reads, their blocks, and the sums it leaves."""
     arguments: dict[str, object] = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}
     arguments |= {"n": given.vectors.n, "in": scalars[0], "out": scalars[1], "history": history}
     arguments |= dict(zip(("sums_in", "blocks_in", "sums_out"), sums, strict=True))

@@ -1,4 +1,4 @@
-"""The space of vectors on a GPU, for the methods."""
+"""The space of vectors on a GPU, and its solve with a triangle."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class CudaSpace(PassSpace):
         return CudaVectors(self, n, names)
 
     def apply(self, operator: DeviceOperator, x: Array, y: Array) -> None:
-        """Write down that y is set to the product of an operator and x."""
+        """Record that y is set to the product of an operator and x."""
         self.captures = self.captures and operator.captures
         self.trace.call(Multiplication(operator, x, y))
 
@@ -75,20 +75,20 @@ class CudaSpace(PassSpace):
         return CudaLoop(self, starts, iterate, finish, period, leaving)
 
     def program(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Trace a function; return what launches its passes and makes its products."""
+        """Trace a function; return one that launches its passes and makes its products."""
         trace = self.trace = Trace(Slots())
         function()
         texts = [self._write(one) for one in trace.passes]
         begin_compiling(self.on, texts)
         passes = map(partial(self._constant_pass, self.on.zeros(1, np.float64)), trace.passes, texts)
         steps = [next(passes) if isinstance(entry, TracedPass) else entry for entry in trace.entries]
-        self.trace = Trace(Slots())  # the space would keep what the trace has, until the collector comes
+        self.trace = Trace(Slots())  # else the space would keep the trace and its vectors
         return in_turn(steps)
 
     def _write(self, given: TracedPass) -> PassText:
         """Return the text of a pass without dot products, which reads its coefficients from an array.
 
-        So passes that differ in nothing else are one kernel.
+        So passes that differ only in their coefficients share one kernel.
         """
         for slot, name in enumerate(given.coefficients, 1):
             given.inputs.append(f"const double t{slot} = in[{slot}];")
@@ -132,7 +132,7 @@ class CudaSpace(PassSpace):
         return CudaArnoldi(self, vectors, names)
 
     def asarray(self, array: Array) -> Array:
-        """Return an array of the space's type on the GPU, itself if it is one."""
+        """Return the array in the space's type on the GPU; the array itself if it is that already."""
         there: Array = self.on.asarray(array, self.dtype)
         return there
 
@@ -142,7 +142,7 @@ class CudaSpace(PassSpace):
 
     def largest(self, array: Array) -> float:
         """Return the largest absolute value."""
-        # A vector's is seldom asked for, and to compile a reduction takes CuPy a second.
+        # A vector's largest value is seldom needed, and CuPy takes a second to compile a reduction.
         numbers = self.download(array) if array.ndim == 1 else array
         return float(abs(numbers).max()) if array.size else 0.0
 
@@ -175,7 +175,7 @@ class CudaTriangle:
         return there
 
     def __call__(self, b: Array, x: Array) -> None:
-        """Write down the launches."""
+        """Record the launches."""
         space = self._space
         defines, types = scalar_defines(space.dtype, THREADS), {"Scalar": space.dtype}
         for first, last in pairwise(self._cuts):
@@ -185,7 +185,7 @@ class CudaTriangle:
             space.trace.call(space.on.launch(TRIANGULAR, defines, arguments, blocks, THREADS, types))
 
     def load(self, data: Vector, inverse: Vector) -> None:
-        """Take other values of the same pattern, in place."""
+        """Load other values of the same pattern, in place."""
         for name, array in (("data", data), ("inverse", inverse)):
             if len(array):
                 self._space.on.upload(self._arrays[name], array.astype(self._space.dtype))

@@ -1,7 +1,7 @@
 """The record of an iteration: products, passes, and the scalars between them.
 
-A scalar has a stage: that of the first pass before which everything it is made of is known. It is computed at
-the head of that pass, by each thread for itself, and stored on the GPU where later passes need it.
+A scalar has a stage: the number of the first pass before which all its parts are known. Each thread computes
+the scalar for itself at the head of that pass; if later passes need it, the pass also stores it on the GPU.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ CODE, COUNT, MOST = range(3)
 """Slots of the scalars on the GPU: why the iteration stopped, the iterations made, and those allowed."""
 
 CARRIED, SLOTS = 64, 256
-"""Slots of scalars that go from one iteration to the next, and all; the others last for one."""
+"""Slots of the scalars that go from one iteration to the next, and all slots; the rest last one iteration."""
 
 
 class Slots:
-    """Names of the scalars on the GPU, in the order in which they were first asked for."""
+    """The slots of the scalars on the GPU by name, in the order of their first use."""
 
     def __init__(self) -> None:
         self._of = {"code": CODE, "count": COUNT, "most": MOST}
@@ -44,7 +44,7 @@ class Slots:
 
 
 class PartOfDot(NamedTuple):
-    """The real part of a dot product, all there is of one of real vectors; or the imaginary part."""
+    """The real or the imaginary part of a dot product; that of real vectors has only a real part."""
 
     first: str
     second: str
@@ -53,7 +53,7 @@ class PartOfDot(NamedTuple):
 
 @dataclass
 class TracedPass:
-    """A pass that was asked for: updates and dot products of vectors, and the coefficients of terms."""
+    """A recorded pass: updates and dot products of vectors, and the coefficients of terms."""
 
     vectors: Vectors
     updates: tuple[Update, ...]
@@ -63,22 +63,22 @@ class TracedPass:
     scalars: list[str] = field(default_factory=list)
     stores: list[str] = field(default_factory=list)
     sums: int = 0
-    """Dot products of the pass before."""
+    """The number of dot products of the pass before."""
     more: tuple[int, Array | None, int] = (0, None, 0)
-    """Dot products that a product since then left: how many, their sums, and sums for each."""
+    """The dot products that a product left since then: their number, their sums, and the sums for each."""
     leave: str = ""
     """A statement after the scalars."""
 
 
 class Multiplication:
-    """A product y = A x that was asked for; it may leave dot products of y too.
+    """A recorded product y = A x; it may leave dot products of y too.
 
     Attributes
     ----------
     costly : bool
         True if it takes as long as several products with a matrix.
     sums : array or None
-        Those that make them up, if it does.
+        The partial sums of the dot products that it leaves, if any.
     """
 
     def __init__(self, operator: DeviceOperator, x: Array, y: Array) -> None:
@@ -88,11 +88,14 @@ class Multiplication:
         self.sums: Array | None = None
 
     def __call__(self) -> None:
-        """Make it."""
+        """Make the product."""
         self._call()
 
     def leave(self, given: TracedPass) -> tuple[int, Array, int] | None:
-        """Leave w'y, or that and y'y, if these are all that a pass asks for and the operator can do that."""
+        """Take over the dot products of a pass that needs only w'y, or w'y and y'y, if the operator can.
+
+        Return their number, their partial sums, and the number of these for each; None if it cannot.
+        """
         count = len(given.dots)
         if given.updates or not 1 <= count <= 2:
             return None
@@ -108,13 +111,13 @@ class Multiplication:
 
 
 class Trace:
-    """Records what a function does; see the head of this file.
+    """The record of a function's passes, products and scalars; see the head of this file.
 
     Parameters
     ----------
     slots : Slots
     entering : tuple of str
-        Carried scalars that are no numbers on the GPU, but the sums that the last pass before left.
+        Carried scalars that are not stored in slots: the sums that the last pass before left stand for them.
     """
 
     def __init__(self, slots: Slots, entering: tuple[str, ...] = ()) -> None:
@@ -127,17 +130,17 @@ class Trace:
         self._kept: dict[int, int] = {}
 
     def carried(self, name: str) -> Traced:
-        """Return the scalar that has a name when the function begins."""
+        """Return the scalar of this name as it is when the function begins."""
         if name in self._entering:
             return Traced(self._numbers, f"sum[{self._entering.index(name)}]")
         return Traced(self._numbers, f"in[{self.slots[name]}]")
 
     def call(self, function: Callable[[], None]) -> None:
-        """Record a call that touches vectors: a product."""
+        """Record a call that reads or writes vectors, such as a product."""
         self.entries.append(function)
 
     def add_pass(self, given: TracedPass) -> tuple[Traced, ...]:
-        """Record a pass and return its dot products; a single one is the product's before it, if possible."""
+        """Record a pass, unless the product before it takes over its dot products; return these."""
         given.sums = len(self.passes[-1].dots if self.passes else self._entering)
         product = self.entries[-1] if self.entries else None
         left = product.leave(given) if isinstance(product, Multiplication) and not self._left[0] else None
@@ -165,11 +168,11 @@ class Trace:
         state : mapping of str to scalar
             The scalars at the end.
         history : pair of scalars, optional
-            The number of an iteration and the square of its residual, to be written down.
+            The number of an iteration and the square of its residual, for the history.
         nothing : vectors
-            Of no length, for a pass that may be needed for scalars alone.
+            Vectors of length 0, for a pass that may be needed only for scalars.
         leave_if : scalar, optional
-            Where this is not 0 the pass that knows it ends when it has kept its scalars.
+            If this is not 0, the pass that computes it ends as soon as it has stored its scalars.
         """
         final = {name: self.scalar(value) for name, value in state.items()}
         count, square = map(self.scalar, history or (0.0, 0.0))
@@ -182,7 +185,7 @@ class Trace:
                 numbers = ", ".join(f"Real({self._use(self.scalar(part), stage)})" for part in parts)
                 kind = "Real" if len(parts) == 1 else "Scalar"
                 one.scalars.append(f"const {kind} c_{name} = {kind}({numbers});")
-            one.coefficients = {}  # they refer to the trace, and would keep it and its vectors
+            one.coefficients = {}  # else they would keep the trace and its vectors
         for name, value in final.items():
             store = f"out[{self.slots[name]}] = {self._use(value, value.stage)};"
             self.passes[value.stage].stores.append(store)
@@ -195,7 +198,7 @@ class Trace:
             self.passes[end.stage].leave = f"if ({self._use(end, end.stage)} != 0) return;"
 
     def scalar(self, value: Scalar) -> Traced:
-        """Return a scalar as a traced one, a constant too."""
+        """Return a scalar, or a constant, as a traced one."""
         return value if isinstance(value, Traced) else Traced(self._numbers, literal(float(value)))
 
     def _use(self, value: Traced, stage: int) -> str:
@@ -214,7 +217,7 @@ class Trace:
         return value.name
 
     def _keep(self, value: Traced) -> int:
-        """Keep a scalar in the pass that computes it, and return its slot."""
+        """Let the pass that computes a scalar store it, and return its slot."""
         if value.number not in self._kept:
             self._kept[value.number] = slot = CARRIED + len(self._kept)
             assert slot < SLOTS

@@ -20,7 +20,7 @@ class CudaFused:
         self._vectors, self._updates, self._dots = vectors, updates, dots
         complex = vectors.space.dtype.kind == "c"
         self._whole = [complex and dot.whole for dot in dots]
-        # The imaginary part of a whole one is a sum of its own.
+        # The imaginary part of a whole dot product is a sum of its own.
         parts = [(False, True) if whole else (False,) for whole in self._whole]
         self._sums = tuple(
             PartOfDot(dot.first, dot.second, imaginary)
@@ -29,13 +29,13 @@ class CudaFused:
         )
 
     def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
-        """Write the pass down and return its dot products, traced."""
+        """Record the pass and return its dot products, traced."""
         one = TracedPass(self._vectors, self._updates, self._sums, coefficients)
         sums = iter(self._vectors.space.trace.add_pass(one))
         return tuple(TracedComplex(next(sums), next(sums)) if whole else next(sums) for whole in self._whole)
 
     def trace_alone(self) -> TracedPass:
-        """Return the pass as it is traced, outside of any trace; its coefficients are 0."""
+        """Return the pass as a trace would record it, but in no trace; its coefficients are 0."""
         names = [term.coefficient for update in self._updates for term in update.terms if term.coefficient]
         return TracedPass(self._vectors, self._updates, self._sums, dict.fromkeys(names, 0.0))
 
@@ -54,17 +54,18 @@ class CudaVectors:
         }
 
     def rows_from(self, name: str) -> Array:
-        """Return a vector and all behind it, with what lies between them."""
+        """Return the memory from a vector to the end of the block, pads included."""
         return self.block[self.names.index(name) * self.stride :]
 
     def __getitem__(self, name: str) -> Array:
-        """Return a vector; what is written to it is seen."""
+        """Return a vector itself, not a copy."""
         return self._views[name]
 
     def bind(self, name: str, array: Array) -> bool:
-        """Let another array be a vector in all programs prepared from now on.
+        """Let an array stand for a vector in all programs prepared from now on.
 
-        False, and nothing done, if it is not contiguous, of the type and length, and aligned to 16 bytes.
+        Do nothing and return False unless it is contiguous, of the vectors' type and length, and aligned to
+        16 bytes.
         """
         fits = array.dtype == self.space.dtype and array.shape == (self.n,) and array.flags.c_contiguous
         if not fits or self.space.on.address(array) % PACK_BYTES:
