@@ -20,7 +20,7 @@ from dasp.solvers.space import Loop, Report, Space
 from dasp.solvers.stats import Stats
 
 GAIN = 0.5
-"""Another start is worth it only if the last one lowered the norm of the residual to this times its value."""
+"""Another start is worth it only if the last one lowered the norm of the residual at least by this factor."""
 
 MARGIN = 0.25
 """The factor on the wanted square of the norm when a method starts again: it drifted once already."""

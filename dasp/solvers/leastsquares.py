@@ -142,7 +142,7 @@ class Problem(Solve):
         return real_type(self.space.dtype).type
 
     def take(self, b: Array, x0: Array | None) -> None:
-        """Copy a right-hand side, and x0 unless it is None."""
+        """Copy a right-hand side, and x0, or zeros if it is None."""
         self.from_zero, self.rescaled, self._norm_of_A = x0 is None, False, 0.0
         load(self.rows["b"][: self.given], b, self.space)
         load(self.columns["x"], x0, self.space)

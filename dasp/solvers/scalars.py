@@ -1,7 +1,7 @@
 """Scalars of an iteration: NumPy's on the host, or expressions that a GPU evaluates between two passes.
 
 An iteration is written once. On the CPU it runs, and its scalars are `numpy.float64`. For a GPU it runs once,
-with `Traced` scalars that write down what is done to them; the text becomes part of the kernel that needs it.
+with `Traced` scalars that record the operations on them; this text becomes part of the kernel that needs it.
 Complex ones are `numpy.complex128`, or `TracedComplex`: two traced scalars. All have `real` and `imag`.
 """
 

@@ -6,9 +6,9 @@ does some updates and then some dot products, in one reading of the vectors that
     descend = vectors.fuse("r = r - alpha q", dots=("r r",))
     (rr,) = descend(alpha=alpha)
 
-Updates happen one after the other, element by element, so that a later one sees what an earlier one wrote.
-A term is a vector, perhaps with a sign and a coefficient before it; `d*r` is the vector of the products d_i
-r_i.
+Updates happen one after the other, element by element, so that a later one reads the elements that an earlier
+one wrote. A term is a vector, perhaps with a sign and a coefficient before it; `d*r` is the vector of the
+products d_i r_i.
 
 A space of complex vectors is also a real one of twice the length: `r z` is the real part of the inner product
 of r and z. A method for symmetric matrices that needs no more takes Hermitian ones as well. The whole inner

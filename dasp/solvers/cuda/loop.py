@@ -144,7 +144,7 @@ class CudaLoop:
         return scalars
 
     def _run_once(self, traces: list[Trace]) -> None:
-        """Make the products of some traces once: what a product does at its first call is not captured."""
+        """Make the products of some traces once: work that a product does only once is not to be captured."""
         for trace in traces:
             for entry in trace.entries:
                 if not isinstance(entry, TracedPass):
