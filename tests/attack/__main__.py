@@ -1,8 +1,8 @@
-"""Every attack in turn: `make attack`, or `python -m tests.attack --seconds 3600 --seed 1`.
+"""Run every attack in turn: `make attack`, or `python -m tests.attack --seconds 3600 --seed 1`.
 
 An attack is a program beside this one, `python -m tests.attack.NAME --seconds N --seed S`, which ends with
-status 0 only if nothing was wrong. The time is shared equally; the seed is printed, so that a failure can be
-made again.
+status 0 only if nothing was wrong. All attacks get the same time; the seed is printed, so that a failure can
+be reproduced.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 GRACE_SECONDS = 600
-"""An attack that goes on for so much longer than it was given hangs, which is a failure."""
+"""An attack that runs this much longer than its time hangs, which is a failure."""
 
 
 def attacks(folder: Path = HERE) -> list[str]:
-    """The names of the programs in a folder."""
+    """Return the names of the attacks in a folder."""
     return sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
 
 
 def run(name: str, seconds: float, seed: int) -> bool:
-    """Run one attack; whether it found nothing wrong."""
+    """Run one attack. Return True if it found nothing wrong."""
     command = [
         sys.executable,
         "-m",

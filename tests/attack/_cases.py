@@ -1,4 +1,4 @@
-"""What attacks share: the device, cases drawn by number from a seed, and the command line."""
+"""The parts that attacks share: the device, cases drawn by number from a seed, and the command line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Draws(random.Random):
     Attributes
     ----------
     run, number : int
-        The seed of the run and the number of the case, which say all of them.
+        The seed of the run and the number of the case, which determine all numbers.
     """
 
     def __init__(self, run: int, number: int) -> None:
@@ -44,12 +44,12 @@ Attack = Callable[[int, float, int | None], tuple[Mapping[str, int], list[str]]]
 
 
 def on_host(array: Any) -> Any:
-    """Return an array of a GPU as one of NumPy, and anything else as it is."""
+    """Return a CuPy array as a NumPy array, and anything else as it is."""
     return array.get() if hasattr(array, "get") and hasattr(array, "dtype") else array
 
 
 def written_in_graphs(A: SpMatrix) -> bool:
-    """Whether a capture may write new values: those of A, and of what was made of it, have no coding."""
+    """Return True if a capture may write new values: A and its derived matrices store values uncompressed."""
     made = [A, *(kept() for kept in A._derived.values())]
     plans = [each.plan for each in made if each is not None]
     return all(plan.format != "sell" or plan.values.coding.name == "PLAIN" for plan in plans)
@@ -58,7 +58,7 @@ def written_in_graphs(A: SpMatrix) -> bool:
 def do_all(
     steps: Sequence[Callable[[Subject], None]], subject: Subject, done: list[str], counts: Counts
 ) -> None:
-    """Do one step after the other; the message of one that fails says what was done before it."""
+    """Do the steps in order; the message of a failing one lists the steps before it."""
     for step in steps:
         done.append(step.__name__)
         counts[step.__name__.replace("_", " ")] += 1
@@ -69,7 +69,7 @@ def do_all(
 
 
 def attack_with(cases: Sequence[tuple[Case, float]]) -> Attack:
-    """Return what tries such cases, each drawn as often as its weight says; an assertion is a failure."""
+    """Return an attack that draws cases with the given weights; an exception is a failure."""
     choices, weights = zip(*cases, strict=True)
 
     def attack(seed: int, seconds: float, only: int | None = None) -> tuple[Counts, list[str]]:
@@ -98,7 +98,7 @@ def attack_with(cases: Sequence[tuple[Case, float]]) -> Attack:
 
 
 def attack_by_command(name: str, described: str | None, attack: Attack) -> int:
-    """Attack for as long, and with the seed, that the command line says; 0 if nothing was wrong."""
+    """Attack with the time and the seed from the command line. Return 0 if nothing was wrong."""
     parser = argparse.ArgumentParser(
         description=described, formatter_class=argparse.RawDescriptionHelpFormatter
     )

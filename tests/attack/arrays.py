@@ -2,10 +2,10 @@
 
     python -m tests.attack.arrays --seconds 600 --seed 7
 
-Numbers are small multiples of a quarter, so that every product is exact in every type and the judge, NumPy's
-dense product in float64, must be met bit for bit. What is valid and plain must be taken; what is damaged must
-be refused; what is only odd may be either. A refusal is a TypeError, a ValueError or an OverflowError in one
-line, and leaves `out` and what lies around it as it was.
+Numbers are small multiples of a quarter, so that every product is exact in every type and must equal NumPy's
+dense product in float64 bit for bit. Valid and plain input must be taken, damaged input refused, and odd
+input may be either. A refusal is a TypeError, a ValueError or an OverflowError in one line, and leaves `out`
+and the memory around it as they were.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORMATS = "csr", "csc", "coo", "bsr", "dia", "dok", "lil"
 
 
 class Given(NamedTuple):
-    """What is passed, what it stands for (None if for nothing), and whether it must be taken."""
+    """An operand as it is passed, its dense values (None if it has none), and whether it must be taken."""
 
     array: Any
     dense: Any
@@ -48,7 +48,7 @@ def numbers(rng: random.Random, shape: tuple[int, ...]) -> Array:
 
 
 def of_type(values: Array, name: str, rng: random.Random) -> Array:
-    """Return numbers in a type, those that it cannot hold made such that it can."""
+    """Return numbers in a type, after changing those that it cannot hold."""
     if name == "bfloat16":
         return values.astype(ml_dtypes.bfloat16)
     dtype = np.dtype(name)
@@ -62,12 +62,12 @@ def of_type(values: Array, name: str, rng: random.Random) -> Array:
 
 
 def wide(array: Array) -> Array:
-    """Return numbers in float64 or complex128, exactly."""
+    """Return the same numbers in float64 or complex128."""
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 def laid_out(array: Array, rng: random.Random) -> tuple[Array, str]:
-    """Return equal numbers that lie in memory in some way, and its name."""
+    """Return equal numbers in a random memory layout, and the layout's name."""
     if array.ndim == 0:
         return array, "C"
     way = rng.choice(("C", "F", "steps", "backwards", "packed", "read-only", "unaligned", "turned"))
@@ -96,7 +96,7 @@ def laid_out(array: Array, rng: random.Random) -> tuple[Array, str]:
 
 
 def draw_array(rng: random.Random, shape: tuple[int, ...]) -> Given:
-    """Return an array of numbers: plain, odd, or none at all."""
+    """Draw an array of numbers that is plain or odd, or something that is no such array."""
     values = numbers(rng, shape)
     kind = rng.choices(
         ("plain", "odd", "alien", "list", "matrix", "masked", "object"), (8, 6, 1, 1, 1, 1, 1)
@@ -121,7 +121,7 @@ def draw_array(rng: random.Random, shape: tuple[int, ...]) -> Given:
 
 
 def _spread(A: Any, rng: random.Random) -> Any:
-    """Return a CSR or CSC matrix of equal sum with duplicates, explicit zeros and unsorted indices."""
+    """Return an equal CSR or CSC matrix with duplicates, explicit zeros and unsorted indices."""
     starts, indices, data = [0], [], []
     for line in range(len(A.indptr) - 1):
         span = range(A.indptr[line], A.indptr[line + 1])
@@ -171,13 +171,13 @@ def _damage(A: Any, rng: random.Random) -> None:
 
 
 def draw_matrix(rng: random.Random) -> tuple[Given, str]:
-    """Return a matrix in one of SciPy's formats, sound or damaged, and what it is."""
+    """Draw a matrix in one of SciPy's formats, sound or damaged, and return it with a description."""
     shape = rng.choice((0, 1, 2, 5, 33)), rng.choice((0, 1, 3, 8, 40))
     form, odd = rng.choice(FORMATS), rng.random() < 0.4
     array = of_type(numbers(rng, shape), rng.choice(ODD if odd else PLAIN), rng)
     dense, kept = wide(array), array.dtype.isnative and array.dtype.itemsize != 2
     if not kept:
-        form = "csr"  # the rest of SciPy's formats lose such a type sooner or later
+        form = "csr"  # SciPy's other formats lose such a type sooner or later
     make = getattr(sp, f"{form}_{rng.choice(('array', 'matrix'))}")
     A = make(array if kept else dense)
     if not kept:
@@ -205,7 +205,7 @@ def draw_matrix(rng: random.Random) -> tuple[Given, str]:
 
 
 def attempt(call: Callable[[], Any], *, refused: bool, taken: bool) -> Any:
-    """Return what a call returns, or None where it refuses in one line; hold that it may."""
+    """Return a call's result, or None if it refuses in one line; hold that it may do so."""
     try:
         result = call()
     except REFUSALS as error:
@@ -219,7 +219,7 @@ def attempt(call: Callable[[], Any], *, refused: bool, taken: bool) -> Any:
 
 
 def judge(got: Any, want: Array) -> None:
-    """Hold a result to be exact."""
+    """Hold a result to equal the exact one."""
     got = np.asarray(got)
     assert got.shape == want.shape, f"shape {got.shape}, not {want.shape}"
     wrong = np.argwhere(wide(got) != want)
@@ -227,7 +227,7 @@ def judge(got: Any, want: Array) -> None:
 
 
 def planned(rng: random.Random, counts: Counts) -> None:
-    """Plan any matrix, in any of the ways, and multiply by a plain vector."""
+    """Plan any matrix in any way, and multiply it by a plain vector."""
     given, name = draw_matrix(rng)
     make = rng.choice((dasp.SpMatrix, dasp.SpMatrix.from_scipy))
     A = attempt(lambda: make(given.array, device="cpu"), refused=given.dense is None, taken=given.plain)
@@ -289,7 +289,7 @@ def multiplied(rng: random.Random, counts: Counts) -> None:
 
 
 def overlapping(rng: random.Random, counts: Counts) -> None:
-    """Multiply into memory that x shares: refused, and as it was."""
+    """Multiply into memory that x shares, which must be refused and change nothing."""
     n = rng.choice((1, 2, 9, 40))
     A = dasp.SpMatrix.from_dense(numbers(rng, (n, n)), device="cpu")
     room = numbers(rng, (3 * n + 2,))
@@ -352,5 +352,5 @@ def field_product(rng: random.Random, counts: Counts) -> None:
 CASES = (planned, 4.0), (multiplied, 4.0), (overlapping, 0.5), (dense_product, 1.5), (field_product, 1.0)
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")  # NumPy and SciPy warn of what they are made to do here
+    warnings.simplefilter("ignore")  # NumPy and SciPy warn of odd input
     sys.exit(attack_by_command("arrays", __doc__, attack_with(CASES)))

@@ -2,9 +2,9 @@
 
     python -m tests.attack.blocks --seconds 600 --seed 7
 
-Matrices of random rows and values are multiplied by the CUDA kernels in the emulator of `tests/simt`, which
-ends a kernel that reads what none has written, or that races. A product in random order has the bits of one
-in order, and each row is within its bound. The attack `plans` does the same to the kernels that plan.
+The CUDA kernels multiply matrices of random rows and values in the emulator of `tests/simt`, which ends a
+kernel that races or reads unwritten memory. A product in random order must have the bits of one in order, and
+each row must be within its bound. The attack `plans` does the same to the kernels that plan.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCALES = (1.0, 0.0), (1.0, 0.0), (-2.0, 0.0), (1.0, 1.0), (0.5, -3.0), (0.0, 2.0
 
 
 def draw_matrix(rng: random.Random) -> csr_array:
-    """Return a matrix whose rows have few lengths or many, and values of a kind that some coding holds."""
+    """Draw a matrix whose rows have few lengths or many, and values that some compression holds."""
     lengths = rng.choices(rng.sample(LENGTHS, rng.randint(1, 6)), k=rng.choice((0, 1, 7, 33, 64, 150)))
     if rng.random() < 0.3:
         lengths += [rng.randint(300, 3000)] * rng.randint(1, 3)
@@ -48,7 +48,7 @@ def draw_matrix(rng: random.Random) -> csr_array:
 
 
 def product(rng: random.Random, counts: Counts) -> None:
-    """Multiply in order and in a random one."""
+    """Multiply in order and in a random order."""
     matrix, layout = draw_matrix(rng), rng.choice(("sell", "sell", "dasp"))
     choices = {"narrow": rng.random() < 0.8} if layout == "sell" else {"long_row": rng.choice((4, 64, 256))}
     plan = plan_of(matrix, Tuned(layout, **choices))

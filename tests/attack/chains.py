@@ -1,10 +1,11 @@
-"""Attack with chains of calls: a matrix is planned, multiplied, converted and written to by turns; seeded.
+"""Attack with chains of calls: plan a matrix, then multiply, convert and write to it in turn; seeded.
 
     python -m tests.attack.chains --seconds 600 --seed 7
 
-On a GPU if one works, on streams of every kind, in graphs, from several threads, and with memory that is
-given back while products are queued; else on the CPU. The same is done to a CSR matrix of NumPy's arrays, and
-each row of a product is held to its bound of the product by that in long double.
+The calls run on a GPU if one works, on streams of every kind, in graphs, from several threads, and with
+memory that is given back while products are queued; else on the CPU. A CSR matrix of NumPy arrays goes
+through the same changes, and each row of a product is held to its bound around that matrix's product in
+long double.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tests.support.threads import products_in_threads
 
 DTYPES = "float64", "float32", "complex128", "float16", "complex64", "bfloat16"
 IN_A_ROW = 100
-"""Chains that follow each other with the same types on a GPU, where each has kernels of its own."""
+"""Consecutive chains that share their types on a GPU, where each type has its own kernels."""
 
 MODELS = "poisson2d:30", "rmat:10", "fem3:5", "spikes:800:3:700", "triangles:1500", "kkt:1500", "lp:300:900"
 DASP: tuple[dict[str, Any], ...] = {}, {"segment": 64}, {"fill": 0.4}, {"long_row": 8}, {"mma": False}
@@ -57,7 +58,7 @@ COLUMNS = 0, 0, 0, 1, 2, 3, 5, 8, 16, 17, 33
 
 
 def wide(array: Any) -> Any:
-    """Return numbers in half precision in float32, which SciPy's matrices hold."""
+    """Return numbers in half precision as float32, which SciPy's matrices can hold."""
     return array.astype(sum_type(array.dtype))
 
 
@@ -67,7 +68,7 @@ def words(array: Any) -> Any:
 
 
 class Chain:
-    """A planned matrix, and what it must be."""
+    """A planned matrix, and the CSR matrix that it must equal."""
 
     def __init__(self, rng: Draws, counts: Counts) -> None:
         self.rng, self.counts = rng, counts
@@ -96,7 +97,7 @@ class Chain:
         return csr_array((data, self.pattern.indices, self.pattern.indptr), shape=self.pattern.shape)
 
     def values(self) -> Any:
-        """Return a value for each entry, of a kind that some coding holds."""
+        """Draw a value for each entry, so that some compression may hold them."""
         count, draw = self.pattern.nnz, self.draw
         data = {
             "any": lambda: draw.standard_normal(count),
@@ -119,7 +120,7 @@ class Chain:
         self.A, self.csr = A, self._matrix(wide(data.astype(self.kind)))
 
     def laid_out(self, array: Any) -> Any:
-        """Return equal numbers that lie in memory in some way."""
+        """Return equal numbers in a random memory layout."""
         way = self.rng.choice(("C", "F", "steps", "backwards", "inside"))
         if way == "C" or not array.size:
             return xp.array(array)
@@ -132,7 +133,7 @@ class Chain:
         return view
 
     def assert_product(self, got: Any, csr: csr_array, x: Any, *more: Any) -> None:
-        """Hold a vector, or the first, the last and another column of several, to its bound."""
+        """Hold a vector, or the first, the last and another one of several columns, to its bound."""
         got, x = on_host(got), wide(x)
         assert got.shape == (csr.shape[0], *x.shape[1:])
         if x.ndim == 1:
@@ -145,7 +146,7 @@ class Chain:
             )
 
     def transposed(self, conjugated: bool) -> csr_array:
-        """Return the transpose of what the matrix must be, duplicates and all."""
+        """Return the transpose of the CSR matrix, with all duplicates."""
         csr = self.csr
         rows = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
         order = np.lexsort((rows, csr.indices))
@@ -188,7 +189,7 @@ def write(chain: Chain) -> None:
     if chain.rng.random() < 0.4:
         return chain.becomes(chain.A.with_values(there), data)
     if chain.rng.random() < 0.3:
-        assert chain.A.T is not None  # is made, and must follow
+        assert chain.A.T is not None  # so that the transpose exists, and must get the values too
     try:
         assert chain.A.with_values(there, out=chain.A) is chain.A
     except ValueError as error:
@@ -256,7 +257,7 @@ def overlap(chain: Chain) -> None:
 
 
 def thread(chain: Chain) -> None:
-    """Several threads multiply the matrix, on streams of their own."""
+    """Multiply the matrix in several threads, on streams of their own."""
     xs = [chain.numbers(chain.csr.shape[1], chain.kind) for _ in range(4)]
     streams: Callable[[], Any] = contextlib.nullcontext
     if GPU:
@@ -276,7 +277,7 @@ def wait_for_all() -> None:
 
 
 def capture(chain: Chain) -> None:
-    """Values are written and multiplied in a graph; memory that is given out later is not its own."""
+    """Write values and multiply in a graph; memory that is allocated later must not be the graph's."""
     A, stream = chain.A, xp.cuda.Stream(non_blocking=True)
     plain = written_in_graphs(A)
     k = chain.rng.choice((0, 16))
@@ -308,7 +309,7 @@ def capture(chain: Chain) -> None:
 
 
 def give_back(chain: Chain) -> None:
-    """A matrix and its vector go while their product is queued, and others take their memory."""
+    """Free a matrix and its vector while their product is queued, and let others take their memory."""
     x = chain.numbers(chain.csr.shape[1], chain.kind)
     there, other = xp.asarray(x), chain.A.copy()
     for _ in range(20):
@@ -333,7 +334,7 @@ if GPU:
 
 
 def chain_of_calls(rng: Draws, counts: Counts) -> None:
-    """Plan a matrix, and do what comes to mind, at last a product."""
+    """Plan a matrix, do random links of a chain, and end with a product."""
     stream: Any = contextlib.nullcontext()
     if GPU and rng.random() < 0.5:
         stream = xp.cuda.Stream(non_blocking=True) if rng.random() < 0.7 else xp.cuda.Stream.ptds

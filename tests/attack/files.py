@@ -2,12 +2,12 @@
 
     python -m tests.attack.files --seconds 600 --seed 7
 
-Every case is made from the seed and its own number, so that one that fails is made again with `--case`. It
-runs in a process of its own, which may neither crash nor take much memory. What a matrix file means is
-decided by a reader in plain Python that shares no code with dasp: dasp must read the same numbers, or refuse
-what that reader refuses, in one line. A damaged plan must be refused, or be a plan whose product is that of
-its own entries. Prints what was tried and ends with status 1 if anything was wrong; the folder of a case that
-failed is kept.
+The seed and a case's number determine the case, so that `--case` reproduces one that failed. Cases run in
+child processes, which may neither crash nor take much memory. A reader in plain Python that shares no code
+with dasp decides what a matrix file means: dasp must read the same numbers, or refuse in one line what that
+reader refuses. A damaged plan must be refused, or be a plan whose product is that of its own entries. The
+attack prints counts of the cases and ends with status 1 if anything was wrong; it keeps the folder of a case
+that failed.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from tests.support.planned import Tuned
 
 MOST_SECONDS = 60
 MOST_BYTES = 300 << 20
-"""CPU time that a process may take, and memory above what it started with."""
+"""CPU time that a process may take, and memory that it may take beyond its memory at the start."""
 
 TOO_WIDE, MOST_WIDE_BYTES = "matrix archives read, too wide to compare", 4 << 30
-"""What was tried where a damaged shape is a sound matrix of very many rows, and the memory that may take."""
+"""The name of cases where a damaged shape is a sound one of very many rows, and the memory those may take."""
 
 BATCH = 25
-"""Cases to a process: to start one takes longer than most cases."""
+"""Cases of a process: starting one takes longer than most cases."""
 
 Dense = list[list[Any]]
 NUMBER = re.compile(
@@ -62,7 +62,7 @@ INDEX = re.compile(rb"[0-9]+")
 
 
 class UnsoundError(Exception):
-    """What dasp did with a case is wrong; the message says what."""
+    """dasp treated a case wrongly; the message says how."""
 
 
 # ---- a second reader of Matrix Market -----------------------------------------------------------------
@@ -180,14 +180,14 @@ def _fill(entries: list[tuple[int, int, Any]], field: str, symmetry: str, m: int
     dense: Dense = [[0] * n for _ in range(m)]
     for (i, j), values in sums.items():
         total = sum(values[1:], values[0])
-        if isinstance(total, int):  # SciPy's sums, and opposites, of integers are those of their type
+        if isinstance(total, int):  # SciPy adds and negates integers in their type
             total = total % 2**64 - (2**64 if not field.startswith("u") and total % 2**64 >= 2**63 else 0)
         dense[i][j] = total if isinstance(total, int) else values
     return dense
 
 
 def agrees(got: np.ndarray, want: Dense) -> bool:
-    """Whether a matrix is what was read; duplicates of floats may be added in any order."""
+    """Return True if a matrix equals the one read; duplicate floats may be added in any order."""
     if got.shape[0] != len(want):
         return False
     for row, expected in zip(got.tolist(), want, strict=True):
@@ -267,7 +267,7 @@ def draw_number(rng: random.Random, field: str) -> str:
 
 
 def draw_text(rng: random.Random) -> list[str]:
-    """A sound file, or nearly one, as lines."""
+    """Draw the lines of a sound file, or of nearly one."""
     layout, field = rng.choice(["coordinate", "coordinate", "array"]), rng.choice(FIELDS)
     symmetry = rng.choice(SYMMETRIES)
     m, n = rng.randint(0, 6), rng.randint(0, 6)
@@ -339,7 +339,7 @@ def damage_bytes(rng: random.Random, content: bytes) -> bytes:
 
 
 def malformed_text(rng: random.Random, room: Path) -> str:
-    """Matrix Market text, damaged or not, plain or packed."""
+    """Read Matrix Market text, damaged or not, plain or packed."""
     lines = draw_text(rng)
     for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
         lines = damage_lines(rng, lines)
@@ -376,7 +376,7 @@ def malformed_text(rng: random.Random, room: Path) -> str:
 
 
 def read(load: Callable[[Path], Any], path: Path) -> Any:
-    """What a file holds, or None if it was refused as it should be: by one line that names it."""
+    """Return what a file holds, or None if it was refused properly, by one line that names it."""
     try:
         return load(path)
     except MatrixFileError as error:
@@ -436,7 +436,7 @@ def twist(rng: random.Random, array: np.ndarray) -> np.ndarray:
 
 
 def damaged_members(rng: random.Random, arrays: dict[str, np.ndarray]) -> bytes:
-    """An archive in which arrays lie, are missing, double or strange; or whose bytes are damaged."""
+    """Return an archive whose arrays are changed, missing, double or strange, or whose bytes are damaged."""
     members = [(f"{name}.npy", npy(array)) for name, array in arrays.items()]
     at = rng.randrange(len(members))
     name, content = members[at]
@@ -457,7 +457,7 @@ def damaged_members(rng: random.Random, arrays: dict[str, np.ndarray]) -> bytes:
 
 
 def small_matrix(rng: random.Random) -> scipy.sparse.coo_array:
-    """A matrix of small integers, so that every sum of its products is exact."""
+    """Draw a matrix of small integers, so that every product with it is exact."""
     m, n = rng.randint(1, 40), rng.randint(1, 40)
     count = rng.randint(0, 200)
     numpy = np.random.default_rng(rng.randrange(2**32))
@@ -469,7 +469,7 @@ def small_matrix(rng: random.Random) -> scipy.sparse.coo_array:
 
 
 def damaged_matrix_archive(rng: random.Random, room: Path) -> str:
-    """What `scipy.sparse.save_npz` wrote, damaged."""
+    """Read a damaged file of `scipy.sparse.save_npz`."""
     form = rng.choice(["csr", "csc", "coo", "bsr", "dia"])
     path = room / "a.npz"
     scipy.sparse.save_npz(path, small_matrix(rng).asformat(form))
@@ -489,8 +489,8 @@ def damaged_matrix_archive(rng: random.Random, room: Path) -> str:
 
 
 def densify(path: Path) -> np.ndarray | None:
-    """Read an archive and write its entries out one at a time; None if one lies outside."""
-    with zipfile.ZipFile(path) as archive:  # which has bytes before it, where NumPy allows none
+    """Return the dense matrix of an archive, entry by entry, or None if an entry lies outside."""
+    with zipfile.ZipFile(path) as archive:  # zipfile allows bytes before the archive, NumPy does not
         arrays = {
             name.removesuffix(".npy"): np.lib.format.read_array(archive.open(name))
             for name in archive.namelist()
@@ -537,7 +537,7 @@ POLICIES = (
 
 
 def damaged_plan(rng: random.Random, room: Path) -> str:
-    """A saved plan, damaged: refused, or a plan that multiplies as its own entries do."""
+    """Load a damaged plan, which must be refused or multiply as its own entries do."""
     path = room / "p.npz"
     matrix = small_matrix(rng)
     save_plan(path, SpMatrix.from_scipy(matrix, policy=rng.choice(POLICIES), device="cpu").plan)
@@ -555,7 +555,7 @@ def damaged_plan(rng: random.Random, room: Path) -> str:
     if max(planned.shape) > 10**6:
         return "plans read, too large to compare"
     x = np.random.default_rng(0).integers(-9, 10, planned.shape[1]).astype(planned.dtype)
-    # What a product reads beside x, if it does, is large.
+    # If a product reads beside x, it reads large numbers.
     room_for_x = np.full(len(x) + 64, 1e30, planned.dtype)
     room_for_x[32 : 32 + len(x)] = x
     out = np.full(planned.shape[0], np.nan, planned.dtype)
@@ -568,7 +568,7 @@ def damaged_plan(rng: random.Random, room: Path) -> str:
     np.add.at(size, row, np.abs(terms))
     counts = np.bincount(row, minlength=len(y))
     bound = (counts + 2) * np.finfo(planned.dtype).eps * size
-    # A damaged value may be huge; where a sum overflows, or NaN comes in, the result is no number either.
+    # A damaged value may be huge; where a sum overflows or holds NaN, the result is not finite either.
     wild = ~(size < np.finfo(planned.dtype).max)
     if not ((np.abs(y - want) <= bound) | wild).all():
         raise UnsoundError("a plan was read whose product is not that of its entries")
@@ -586,11 +586,11 @@ def damaged_head(rng: random.Random, head: np.ndarray) -> np.ndarray:
     return np.frombuffer(json.dumps(content).encode(), np.uint8)
 
 
-# ---- what would take the machine ----------------------------------------------------------------------
+# ---- files that would fill the memory -----------------------------------------------------------------
 
 
 def bomb(rng: random.Random, room: Path) -> str:
-    """A small file that stands for gigabytes."""
+    """Read a small file that stands for gigabytes."""
     count = 10 ** rng.randint(10, 13)
     kind = rng.randrange(6)
     header = b"%%MatrixMarket matrix coordinate real general\n"
@@ -626,7 +626,7 @@ def bomb(rng: random.Random, room: Path) -> str:
 
 
 def killed_saver(rng: random.Random, room: Path) -> str:
-    """Two processes that save plans to one path, one of which is killed: the file stays a whole one."""
+    """Kill one of two processes that save plans to one path; the file must stay whole."""
     path = room / "p.npz"
     plans = [
         SpMatrix.from_scipy(scipy.sparse.eye_array(size, format="csr"), device="cpu").plan
@@ -674,7 +674,7 @@ def run_cases(seed: int, numbers: range, kinds: Sequence[str]) -> dict[int, tupl
     Returns
     -------
     dict
-        By number, what was tried and, if it was wrong, why. Where the child crashed, or took too much time or
+        By number, what was tried and, if it was wrong, why. If the child crashed, or took too much time or
         memory, the last case that it began is wrong.
     """
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
@@ -709,7 +709,7 @@ def run_cases(seed: int, numbers: range, kinds: Sequence[str]) -> dict[int, tupl
 
 
 def run_case(seed: int, number: int, kinds: Sequence[str]) -> tuple[str, str]:
-    """Run one case; what was tried and, if it was wrong, why."""
+    """Run one case. Return what was tried and, if it was wrong, why."""
     cases = [row for row in CASES if not kinds or row[0].__name__ in kinds]
     rng = random.Random(f"{seed}-{number}")
     (case,) = rng.choices([c for c, _ in cases], [weight for _, weight in cases])
@@ -724,7 +724,7 @@ def run_case(seed: int, number: int, kinds: Sequence[str]) -> tuple[str, str]:
 
 
 def warm_up() -> None:
-    """Compile, or load from disk, everything once, so that no case does."""
+    """Compile everything once, or load it from disk, so that no case has to."""
     rng = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "p.npz"
@@ -742,7 +742,7 @@ def warm_up() -> None:
 def attack(
     seed: int, seconds: float, only: int | None = None, kinds: Sequence[str] = ()
 ) -> tuple[collections.Counter[str], list[str]]:
-    """Try cases until the time is over, or only one; returns what was tried, and what failed."""
+    """Try cases until the time is over, or only one. Return counts of what was tried, and the failures."""
     counts: collections.Counter[str] = collections.Counter()
     failures: list[str] = []
     warm_up()

@@ -2,9 +2,10 @@
 
     python -m tests.attack.methods --seconds 600 --seed 7
 
-On a GPU if one works, else on the CPU. Columns differ in length by hundreds of orders, depend on each other
-or are zero; matrices are badly scaled, of low rank, near the ends of their type. Who says that it converged
-is held to what it claims of every column, in long double; what was given must not change.
+It runs on a GPU if one works, else on the CPU. Columns differ in length by hundreds of orders of magnitude,
+depend on each other or are zero; matrices are badly scaled, of low rank, or near the ends of their type. A
+method that says that it converged is held to its claim for every column, in long double; its arguments must
+not change.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SHAPES = (1, 1), (5, 3), (3, 5), (60, 20), (20, 60), (200, 80), (80, 200), (100,
 
 
 class Problem:
-    """Random numbers of a type, and what is asked for."""
+    """A source of random numbers and matrices of a type, and the tolerance of a solve."""
 
     def __init__(self, rng: Draws) -> None:
         self.rng, self.draw = rng, np.random.default_rng(rng.getrandbits(32))
@@ -73,7 +74,7 @@ class Problem:
         return sp.csr_array(lower + lower.conj().T + middle).astype(self.kind)
 
     def rounding(self, matrix: Any, x: Any) -> Any:
-        """Return what rounding may add to a residual of x."""
+        """Return how much rounding may add to a residual of x."""
         return 100 * np.finfo(self.kind).eps * length(abs(matrix) @ abs(x))
 
 
@@ -89,7 +90,7 @@ def length(vector: Any) -> Any:
 
 
 def systems(rng: Draws, counts: Counts) -> None:
-    """Several right-hand sides at once, or one by the iteration that makes no dot products."""
+    """Solve for several right-hand sides at once, or for one by Chebyshev's iteration."""
     problem, n = Problem(rng), rng.choice((1, 2, 5, 30, 120, 300))
     matrix = problem.definite(n)
     A, M = SpMatrix(matrix, device=DEVICE), None
@@ -131,7 +132,7 @@ def systems(rng: Draws, counts: Counts) -> None:
 
 
 def least_squares(rng: Draws, counts: Counts) -> None:
-    """Systems of any shape and rank, solvable or not."""
+    """Solve systems of any shape and rank, solvable or not, by least squares."""
     problem = Problem(rng)
     m, n = rng.choice(SHAPES)
     matrix = problem.sparse(m, n) * problem.far((0, 0, -600, -300, 300, 500), (0, 0, -40, 40))
@@ -160,7 +161,7 @@ def least_squares(rng: Draws, counts: Counts) -> None:
 
 
 def eigenpairs(rng: Draws, counts: Counts) -> None:
-    """The outermost eigenvalues of matrices that are definite or have few different ones."""
+    """Find the outermost eigenvalues of matrices that are definite or have few distinct eigenvalues."""
     problem, n = Problem(rng), rng.choice((3, 10, 60, 200))
     k, largest = rng.choice([k for k in (1, 2, 4, 8) if 3 * k <= n]), rng.random() < 0.5
     matrix = problem.definite(n)

@@ -2,11 +2,11 @@
 
     python -m tests.attack.plans --seconds 600 --seed 7
 
-On a GPU if one works, else by the same kernels in the emulator of `tests/simt`, with smaller matrices.
-Matrices have rows of every kind of length, columns at every distance, values at the ends of every coding,
-and indices of every type; every choice of the policy is drawn. What is compared is every array of a plan, its
-type, its shape and its bits, and every number: of the plan, of one with other values, with values written in
-place, of the transpose; and on a GPU of what the calls of `dasp.SpMatrix` make of them.
+It runs on a GPU if one works, else by the same kernels in the emulator of `tests/simt`, with smaller
+matrices. They have rows of every kind of length, columns at every distance, values at the ends of every
+compression, and indices of every type; every choice of the policy is drawn. Every array is compared by type,
+shape and bits, and so is every number: of the plan, of a plan with other values, with values written in
+place, and of the transpose; and on a GPU of the matrices that the calls of `dasp.SpMatrix` make of them.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from tests.support.planned import Tuned
 
 TYPES = tuple(map(named, ("float64", "float32", "complex128", "float16", "complex64", "bfloat16")))
 IN_A_ROW = 400 if GPU else 40
-"""Cases that follow each other with the same types, of which each has kernels of its own to compile."""
+"""Consecutive cases that share their types, each of which has its own kernels to compile."""
 
 ROWS = (0, 1, 2, 31, 32, 33, 64, 100, 300)
 MANY_ROWS = (1000, 2047, 2049, 8191, 8193, 20_000, 65_536, 100_001, 200_000)
 MOST = 400_000 if GPU else 6_000
-"""Entries of a matrix, about, but for one in some."""
+"""About the most entries of a matrix; a few matrices have more."""
 
 COLUMNS = (1, 2, 7, 40, 255, 256, 257, 3000, 65_535, 65_537, 70_000, 1_000_000)
 HUGE = 2**31 - 1, 2**31 + 9, 2**32 - 2
@@ -68,7 +68,7 @@ GAPS = 0, 1, 2, 31, 32, 253, 254, 255, 256, 65_533, 65_534, 65_535, 65_536
 
 
 def draw_lengths(rng: random.Random, draw: np.random.Generator) -> Any:
-    """Return the entries of each row."""
+    """Draw the number of entries of each row."""
     m = rng.choice((*ROWS, *MANY_ROWS) if GPU else ROWS)
     few = rng.sample((*LENGTHS, 600, 1023, 1025), rng.randint(1, 5))
     lengths = {
@@ -91,7 +91,7 @@ def draw_lengths(rng: random.Random, draw: np.random.Generator) -> Any:
 
 
 def draw_columns(rng: random.Random, draw: np.random.Generator, indptr: Any, n: int) -> Any:
-    """Return the column of each entry, at all sorts of distances, in order or not."""
+    """Draw the column of each entry, at all sorts of distances, in order or not."""
     count, lengths = int(indptr[-1]), np.diff(indptr)
     rows = np.repeat(np.arange(len(lengths)), lengths)
     nth = np.arange(count) - np.repeat(indptr[:-1], lengths)
@@ -110,13 +110,13 @@ def draw_columns(rng: random.Random, draw: np.random.Generator, indptr: Any, n: 
     order = rng.random()
     if order < 0.6:
         columns = columns[np.lexsort((columns, rows))]
-        if order < 0.1 and count:  # but for one
+        if order < 0.1 and count:  # all in order but one
             columns[rng.randrange(count)] = rng.randrange(n)
     return columns
 
 
 def draw_values(rng: random.Random, draw: np.random.Generator, count: int, dtype: Any) -> Any:
-    """Return values that some coding holds, or would but for some."""
+    """Draw values that some compression holds, or would hold but for a few."""
     kind = named("float32") if dtype.name == "complex64" else np.dtype(float) if dtype.kind == "c" else dtype
     with np.errstate(all="ignore"):
         values = _parts(rng, draw, count, kind)
@@ -139,7 +139,7 @@ def draw_values(rng: random.Random, draw: np.random.Generator, count: int, dtype
 
 
 def _parts(rng: random.Random, draw: np.random.Generator, count: int, kind: Any) -> Any:
-    """Return real values of one kind."""
+    """Draw real values of one kind."""
     words = draw.integers(0, 2**63, count, np.uint64) * np.uint64(2) + draw.integers(0, 2, count, np.uint64)
 
     def any_bits(given: Any) -> Any:
@@ -183,7 +183,7 @@ bits, as if there were that many."""
 
 
 class Types(NamedTuple):
-    """The types of a matrix, as in `INTEGERS`: mostly those of the case before."""
+    """The types of a matrix, as in `INTEGERS`; `IN_A_ROW` cases share them."""
 
     values: Any
     starts: Any
@@ -212,7 +212,7 @@ def draw_matrix(rng: Draws, draw: np.random.Generator) -> Csr:
 
 
 def draw_choices(rng: random.Random) -> dict[str, Any]:
-    """Return choices of slices."""
+    """Draw options of the SELL format."""
     drawn: dict[str, tuple[Any, ...]] = {
         "steps": (1, 1, 2, 5, 40, 4095),
         "window": (0, 1, 3, 50, 128, 8192, 10**6, 2**32 - 1),
@@ -223,7 +223,7 @@ def draw_choices(rng: random.Random) -> dict[str, Any]:
     return {name: rng.choice(values) for name, values in drawn.items() if rng.random() < 0.2}
 
 
-# ---- what is compared ----------------------------------------------------------------------------
+# ---- comparisons ---------------------------------------------------------------------------------
 
 
 def same(what: str, got: Any, want: Any) -> int:
@@ -251,7 +251,7 @@ def same(what: str, got: Any, want: Any) -> int:
 
 
 def same_but_for_tables(what: str, got: Any, want: Any, numbers: Callable[[], tuple[Any, Any]]) -> int:
-    """As `same`, of plans whose values were written in place: a table that holds the new ones may stay.
+    """As `same`, for plans whose values were written in place: a table that holds the new values may stay.
 
     Then the values of the entries are held to be the same, not their codes.
     """
@@ -291,7 +291,7 @@ class Side:
 
 
 def attempt(function: Callable[..., Any], *given: Any, **named: Any) -> str:
-    """Return what a call says that may refuse what it is given."""
+    """Return the message by which a call refuses its arguments, or "done" if it takes them."""
     try:
         function(*given, **named)
     except ValueError as error:
@@ -300,7 +300,7 @@ def attempt(function: Callable[..., Any], *given: Any, **named: Any) -> str:
 
 
 def primitives(rng: Draws, counts: Counts) -> None:
-    """Plan, write other values, unpack and turn, by the primitives of both devices, for any machine."""
+    """Plan, write other values, unpack and transpose by the primitives of both devices, for any machine."""
     draw, side = np.random.default_rng(rng.getrandbits(64)), Side(rng)
     csr = draw_matrix(rng, draw)
     machine, choices = rng.choice((H200, H200, ZEN4)), draw_choices(rng)
@@ -354,7 +354,7 @@ def _by_primitives(csr: Csr, machine: Any, choices: Any, new: Any, side: Side, r
 # ---- calls of SpMatrix, on a GPU -----------------------------------------------------------------
 
 OTHERS = "bsr", "dia", "lil", "dok"
-"""Formats of SciPy that are converted first."""
+"""SciPy's formats that are converted first."""
 
 
 class Twins:
@@ -367,7 +367,7 @@ class Twins:
         self.compare("planned")
 
     def _planned(self, policy: Policy | None) -> tuple[SpMatrix, SpMatrix]:
-        """Hand the matrix over in some way; views and unsorted entries too."""
+        """Plan the matrix from a random form of it, views and unsorted entries included."""
         rng, (shape, indptr, indices, data) = self.rng, self.csr
         known = data.dtype.name in ("float64", "float32", "complex64", "complex128")
         ways = ["tuple", "tuple", "steps", "coo"]
@@ -435,9 +435,9 @@ class Twins:
         return draw_values(self.rng, self.draw, self.here.nnz, self.here.dtype)
 
     def tame(self) -> bool:
-        """Whether arithmetic gives the same bits on both: no NaN, and nothing that is subnormal."""
+        """Return True if arithmetic gives the same bits on both: no number is NaN, huge or subnormal."""
         data = self.here.tocsr().data
-        if self.here.plan.format == "sell":  # an old number in the table, which nothing uses, counts too
+        if self.here.plan.format == "sell":  # the table may keep an old number that is unused
             data = np.concatenate([data, self.here.plan.values.table.astype(data.dtype)])
         parts = np.abs(data.view(data.real.dtype))
         return bool(
@@ -451,7 +451,7 @@ def others(twins: Twins) -> None:
 
 
 def written(twins: Twins) -> None:
-    """Write values in place; perhaps the transposes were made, and must follow."""
+    """Write values in place; transposes that exist must get them too."""
     if twins.rng.random() < 0.3 and twins.here.shape[1] <= 2_000_000:
         assert (twins.here.T is twins.here) == (twins.there.T is twins.there), "one is its own transpose"
     values, twins.written = twins.values(), True
@@ -492,14 +492,14 @@ def turned(twins: Twins) -> None:
     name = twins.rng.choice("TTH") if twins.tame() else "T"
     here, there = getattr(twins.here, name), getattr(twins.there, name)
     assert (here is twins.here) == (there is twins.there), "one is its own transpose"
-    # Their transposes are these again as long as they are there, and have another order when planned anew.
+    # A transpose's own transpose is the old matrix while that lives; planned anew it has another order.
     twins.makers = (twins.here, twins.there) if twins.rng.random() < 0.5 else None
     twins.here, twins.there = here, there
-    gc.collect()  # who made them is gone from both or from none
+    gc.collect()  # the old matrices are gone on both devices or on none
 
 
 def computed(twins: Twins) -> None:
-    """Powers of two alone, which round nothing."""
+    """Compute with powers of two alone, which round nothing."""
     if not twins.tame():
         return
     rows, columns = twins.here.shape
@@ -544,13 +544,13 @@ def carried(twins: Twins) -> None:
 
 
 def read(twins: Twins) -> None:
-    """What is read of a matrix."""
+    """Compare what is read of a matrix."""
     for name, mine, other in zip(
         ("rows", "columns"), twins.there.coordinates(), twins.here.coordinates(), strict=True
     ):
         same(name, mine, other)
     ours, theirs = twins.there.tocsr(), twins.here.tocsr()
-    if theirs.data.dtype == twins.here.dtype or twins.tame():  # types of SciPy have no NaN of half precision
+    if theirs.data.dtype == twins.here.dtype or twins.tame():  # converting half precision may change NaNs
         same("data", ours.data, theirs.data)
     if len(theirs.data) and max(twins.here.shape) < 2**31:
         same("indices", ours.indices.astype(np.int64), theirs.indices.astype(np.int64))
@@ -565,7 +565,7 @@ STEPS = others, others, written, written, captured, turned, computed, carried, r
 
 
 def calls(rng: Draws, counts: Counts) -> None:
-    """Do the same to a matrix on each device; plans are the same after each call, and no memory is left."""
+    """Make the same calls on both devices: plans must stay the same, and no memory may be left."""
     pool, state, left = cupy.get_default_memory_pool(), rng.getstate(), []
     for _ in range(3):
         rng.setstate(state)
@@ -604,7 +604,7 @@ BREAKS = "negative", "large", "falls", "ends", "begins", "short", "shape", "dtyp
 
 
 def refused(rng: Draws, counts: Counts) -> None:
-    """Break a matrix; both devices must say the same."""
+    """Break a matrix; both devices must raise the same error."""
     draw = np.random.default_rng(rng.getrandbits(64))
     shape, indptr, indices, data = draw_matrix(rng, draw)
     indptr, indices, way = indptr.copy(), indices.copy(), rng.choice(BREAKS)
@@ -640,7 +640,7 @@ def refused(rng: Draws, counts: Counts) -> None:
 
 
 def exhausted(rng: Draws, counts: Counts) -> None:
-    """Plan, turn and write values with too little memory, and at once again with enough."""
+    """Plan, transpose and write values with too little memory, and again at once with enough."""
     draw, pool = np.random.default_rng(rng.getrandbits(64)), cupy.get_default_memory_pool()
     csr, options = draw_matrix(rng, draw), SELL.options(**draw_choices(rng))
     with places(rng), mock.patch.object(find("cpu"), "find_cost_model", return_value=H200):

@@ -2,8 +2,8 @@
 
     python -m tests.attack.ranks --seconds 600 --seed 7
 
-Ranks are threads. What one of them is given wrong all must say in the same words, none may wait for another
-in vain, and all must go on multiplying afterwards; each row of a product is held to its bound.
+Ranks are threads. If one of them is given a wrong argument, all must raise the same words, none may wait for
+another in vain, and all must multiply afterwards; each row of a product is held to its bound.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support import reference
 from tests.support.ranks import ThreadCommunicator, run_ranks
 
 SECONDS = 30.0
-"""That a rank waits for another; nothing here takes so long."""
+"""How long a rank waits for another; no call here takes so long."""
 
 TYPES = "f4", "f8", "c8", "c16"
 
@@ -44,7 +44,7 @@ def starts(rng: random.Random, n: int, ranks: int) -> list[int]:
 
 
 class System:
-    """A matrix, and how it is cut."""
+    """A matrix, and where its rows are cut for the ranks."""
 
     def __init__(self, rng: random.Random, ranks: int, *, square: bool) -> None:
         self.rng, self.ranks = rng, ranks
@@ -97,7 +97,7 @@ def _span(parts: Any) -> tuple[int, int]:
 
 
 def _raised(comm: ThreadCommunicator, call: Callable[[], Any]) -> None:
-    """Hold a call to raise the same on all ranks."""
+    """Hold a call to raise the same error on all ranks."""
     told = "nothing", ""
     try:
         call()
@@ -137,7 +137,7 @@ def _values(system: System, comm: ThreadCommunicator, D: SpMatrix, plan: dict[st
 
 
 def _solve(system: System, comm: ThreadCommunicator, D: SpMatrix, plan: dict[str, Any]) -> None:
-    """Solve, or say why not; all ranks alike."""
+    """Solve, or refuse with the same words on all ranks."""
     if D.shape[0] != D.shape[1]:
         return
     b = plan["b"][slice(*_span(D.rows))]
@@ -152,9 +152,9 @@ def _solve(system: System, comm: ThreadCommunicator, D: SpMatrix, plan: dict[str
 
 
 def _wrong(system: System, comm: ThreadCommunicator, D: SpMatrix, plan: dict[str, Any]) -> None:
-    """Give one rank what does not fit."""
+    """Give one rank an argument that does not fit."""
     bad = comm.rank == plan["rank"]
-    k = 7 + plan["rank"]  # columns that nobody has multiplied before
+    k = 7 + plan["rank"]  # a number of columns that no rank has multiplied before
     rows, columns = D.local_shape
     b: Any = np.ones(rows + bad)
     calls: list[Callable[[], Any]] = [
@@ -203,7 +203,7 @@ def _plan(system: System, rng: random.Random) -> tuple[Work, dict[str, Any]]:
 
 
 def chain(rng: random.Random, counts: Counts) -> None:
-    """Call one matrix, then another, and both by turns."""
+    """Call one matrix, then another, and then both in turn."""
     ranks = rng.choice([1, 2, 3, 5])
     systems = [System(rng, ranks, square=rng.random() < 0.6) for _ in range(2)]
     calls = []

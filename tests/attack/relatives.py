@@ -3,9 +3,9 @@
     python -m tests.attack.relatives --seconds 600 --seed 7
 
 A matrix has a model: its entries, in the order in which they were given. Every call changes both. Numbers are
-small multiples of a quarter, so that sums are exact and each product must be met bit for bit; one in half
-precision is that sum, rounded once. Values that are written in place must reach the transposes that know of
-the matrix, and nothing else but what shares its arrays.
+small multiples of a quarter, so that sums are exact and each product must equal the model's bit for bit; in
+half precision it is the exact sum, rounded once. Values that are written in place must reach the transposes
+that know of the matrix and the matrices that share its arrays, and no others.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ STEPS = 12
 
 
 class Entries:
-    """What matrices have in common that are each other's transposes: places, and values that may change."""
+    """The entries that a matrix and its transposes share: places, and values that may change."""
 
     def __init__(self, shape: tuple[int, int], rows: Any, columns: Any, values: Any) -> None:
         self.shape, self.rows, self.columns, self.values = shape, rows, columns, wide(values)
 
 
 class Modelled:
-    """A planned matrix and its model: entries, perhaps turned, perhaps conjugated."""
+    """A planned matrix and its model: entries, perhaps transposed, perhaps conjugated."""
 
     def __init__(self, matrix: Any, entries: Entries, turned: bool = False, conjugated: bool = False) -> None:
         self.matrix, self.entries, self.turned, self.conjugated = matrix, entries, turned, conjugated
@@ -64,7 +64,7 @@ class Modelled:
         return found
 
     def alone(self, matrix: Any, values: Any) -> Modelled:
-        """A matrix with these places and values of its own."""
+        """Return the model of a matrix with these places and values of its own."""
         return Modelled(matrix, Entries(self.dense.shape, *self.places, values))
 
 
@@ -76,7 +76,7 @@ def equal(what: str, got: Any, want: Any) -> None:
 
 
 def draw_numbers(rng: random.Random, shape: Any, dtype: Any) -> Any:
-    """Multiples of a quarter that a type holds; all of them, few, or one."""
+    """Draw multiples of a quarter that a type holds: of many values, few, or one."""
     draw = np.random.default_rng(rng.getrandbits(32))
     least = rng.choice((-8, -8, -2))
     found = draw.integers(least, 1 - least, shape) / 4
@@ -88,7 +88,7 @@ def draw_numbers(rng: random.Random, shape: Any, dtype: Any) -> Any:
 
 
 def draw_places(rng: random.Random) -> tuple[tuple[int, int], Any, Any]:
-    """A shape and the places of entries, in any order, some twice, symmetric or not."""
+    """Draw a shape and the places of entries, in any order, some twice, symmetric or not."""
     draw = np.random.default_rng(rng.getrandbits(32))
     m, n = rng.choice((0, 1, 2, 5, 31, 33, 64, 100)), rng.choice((0, 1, 3, 8, 40, 130))
     n = m if rng.random() < 0.4 else n
@@ -128,7 +128,7 @@ def draw_matrix(rng: random.Random) -> Modelled:
     shape, rows, columns = draw_places(rng)
     dtype = rng.choice(TYPES)
     values, policy = draw_numbers(rng, len(rows), dtype), draw_policy(rng)
-    if rng.random() < 0.3:  # the same on both sides of the diagonal
+    if rng.random() < 0.3:  # equal values on both sides of the diagonal
         values = draw_numbers(rng, 7, dtype)[(rows + columns) % 7]
     if rng.random() < 0.5:
         matrix = SpMatrix.from_coo(values, (rows, columns), shape, policy=policy, device="cpu")
@@ -140,11 +140,11 @@ def draw_matrix(rng: random.Random) -> Modelled:
     return Modelled(matrix, Entries(shape, rows, columns, values))
 
 
-# ---- what must hold ---------------------------------------------------------------------------------------
+# ---- checks -----------------------------------------------------------------------------------------------
 
 
 def hold(rng: random.Random, one: Modelled) -> None:
-    """Hold a matrix to its model: what is read of it, and a product."""
+    """Hold what is read of a matrix, and a product, to its model."""
     A, dense = one.matrix, one.dense
     equal("toarray", A.toarray(), dense.astype(sum_type(A.dtype)))
     for got, want in zip(A.coordinates(), one.places, strict=True):
@@ -182,7 +182,7 @@ def hold(rng: random.Random, one: Modelled) -> None:
 
 
 def written(rng: random.Random, pool: list[Modelled], one: Modelled) -> None:
-    """Write values in place, and tell who must have them, and who may not."""
+    """Write values in place; the matrices that must have them get them, and no others."""
     values = draw_numbers(rng, one.matrix.nnz, one.matrix.dtype)
     before = {id(each): each.dense for each in pool}
     try:
@@ -215,7 +215,7 @@ def transposed(one: Modelled, name: str) -> Modelled | None:
     assert getattr(B, name) is A, f"A.{name}.{name} is not A"
     if B is A:
         return None
-    turned = one.turned if A.T is A else not one.turned  # the conjugate of a symmetric matrix is its own
+    turned = one.turned if A.T is A else not one.turned  # A.H of a symmetric A is only its conjugate
     conjugated = one.conjugated != (name == "H" and A.dtype.kind == "c")
     return Modelled(B, one.entries, turned, conjugated)
 
@@ -260,7 +260,7 @@ def multiplied(rng: random.Random, one: Modelled) -> Modelled | None:
 
 
 def planned_anew(rng: random.Random, one: Modelled) -> None:
-    """Plan what `to_scipy` gives back in another way; entries may come in another order inside rows."""
+    """Hold the result of `to_scipy`, and the matrix planned by another policy, to the model."""
     found = one.matrix.to_scipy()
     equal("to_scipy", sp.csr_array(found).toarray(), one.dense.astype(found.dtype))
     B = SpMatrix(one.matrix, "cpu", policy=draw_policy(rng) or Policy())
@@ -277,7 +277,7 @@ def shifted(rng: random.Random, one: Modelled) -> None:
 
 
 def chain(rng: random.Random, counts: Counts) -> None:
-    """Make a matrix, then others of it, and hold each of them to its model to the end."""
+    """Make a matrix, derive others from it, and hold each of them to its model to the end."""
     pool = [draw_matrix(rng)]
     made: dict[str, Callable[[Modelled], Modelled | None]] = {
         "T": lambda one: transposed(one, "T"),
@@ -310,5 +310,5 @@ def chain(rng: random.Random, counts: Counts) -> None:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")  # NumPy warns of complex numbers that it is told to make real
+    warnings.simplefilter("ignore")  # NumPy warns when it makes complex numbers real
     sys.exit(attack_by_command("relatives", __doc__, attack_with([(chain, 1.0)])))

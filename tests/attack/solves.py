@@ -2,11 +2,11 @@
 
     python -m tests.attack.solves --seconds 600 --seed 7
 
-On a GPU if one works, else on the CPU. A system is solved by turns by every method, with and without a
-preconditioner, a workspace, a first x and a callback; its values are written in place, it is scaled and
-transposed. Who says that it converged is held to the residual in double precision, by SciPy's product with a
-copy of the matrix; equal calls give equal bits, and calls that are refused, or that an exception ends, change
-nothing.
+It runs on a GPU if one works, else on the CPU. Every method solves a system in turn, with and without a
+preconditioner, a workspace, a first x and a callback; the matrix gets values in place, is scaled and
+transposed. A solve that says that it converged is held to its residual in double precision, by SciPy's
+product with a copy of the matrix. Equal calls must give equal bits, and calls that are refused, or that an
+exception ends, must change nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.attack._cases import (
 from tests.support.planned import Tuned
 
 IN_A_ROW = 60
-"""Chains that follow each other with the same type, of which each has kernels of its own."""
+"""Consecutive chains that share their type, each of which has its own kernels."""
 
 DTYPES = "float64", "float32", "complex128", "complex64"
 MODELS = (
@@ -63,11 +63,11 @@ PRECONDITIONERS = (
 
 
 class Stopped(Exception):
-    """What a callback raises."""
+    """The error that a callback raises."""
 
 
 class System:
-    """A planned matrix, symmetric or Hermitian and definite, and what it must be."""
+    """A planned matrix, symmetric or Hermitian and definite, and a copy of it on the host."""
 
     def __init__(self, rng: Draws, counts: Counts) -> None:
         self.rng, self.counts = rng, counts
@@ -148,7 +148,7 @@ def solve(system: System) -> None:
 
 
 def written(system: System) -> None:
-    """Write values in place; a preconditioner of the old ones stays, and still is definite."""
+    """Write values in place; a preconditioner of the old values stays, and is still definite."""
     system.csr = system.csr * system.kind.type(system.rng.choice((0.5, 3.0, 1e3)))
     rows, columns = map(on_host, system.A.coordinates())
     data = xp.asarray(np.asarray(system.csr[rows, columns]).ravel().astype(system.kind))
@@ -182,7 +182,7 @@ def preconditioned(system: System) -> None:
 
 
 def refused(system: System) -> None:
-    """Wrong arguments, and an exception in the middle."""
+    """Solve with wrong arguments, and with an exception in the middle."""
     rng, b = system.rng, xp.asarray(system.vector())
     workspace = rng.choice(system.workspaces)
 
@@ -216,7 +216,7 @@ def not_a_number(system: System) -> None:
 
 
 def in_threads(system: System) -> None:
-    """Several threads solve with one matrix, each with a workspace of its own or none."""
+    """Solve with one matrix in several threads, each with a workspace of its own or none."""
     rng, rtol = system.rng, system.rtol
     bs, methods = [system.vector() for _ in range(3)], rng.choices(DEFINITE, k=3)
     spaces = [rng.choice((None, solvers.Workspace())) for _ in bs]
@@ -249,7 +249,7 @@ LINKS: tuple[tuple[Callable[[System], None], int], ...] = (
 
 
 def chain_of_solves(rng: Draws, counts: Counts) -> None:
-    """Make a system, and do what comes to mind, at last a solve."""
+    """Make a system, do random steps, and end with a solve."""
     stream: Any = contextlib.nullcontext()
     if GPU and rng.random() < 0.5:
         stream = xp.cuda.Stream(non_blocking=True)
@@ -265,5 +265,5 @@ def chain_of_solves(rng: Draws, counts: Counts) -> None:
 CASES = ((chain_of_solves, 1.0),)
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")  # SciPy warns of a diagonal that is written
+    warnings.simplefilter("ignore")  # SciPy warns when a diagonal is written
     sys.exit(attack_by_command("solves", __doc__, attack_with(CASES)))

@@ -1,15 +1,15 @@
-"""Attack on threads: storms of threads, interrupts, forks and endings; seeded, and as long as one likes.
+"""Attack on threads: storms of threads, interrupts, forks and endings; seeded.
 
     python -m tests.attack.threads --seconds 600 --seed 7
 
-A case is a process of its own, made from the seed and the case's number, so that one that fails is made again
-with `--case`. It makes products of every kind while it is disturbed, and compares each with what one
-undisturbed thread made, bit for bit. Prints what was tried and ends with status 1 if anything was wrong.
+A case is a process of its own. The seed and its number determine it, so that `--case` reproduces one that
+failed. It computes products of every kind while it is disturbed, and compares each with the product of one
+undisturbed thread, bit for bit. The attack prints counts and ends with status 1 if anything was wrong.
 
-Disturbances: other threads that multiply; signals whose handlers raise or multiply, after which nothing may
-be written any more; forks while others multiply or compile; a system that starts no threads; processors that
-are taken away; products while the process ends; Ctrl-C at any moment of a command, which must end with status
-130 and one line, or as if nothing had happened.
+Disturbances: other threads that multiply; signals whose handlers multiply or raise, after which a product may
+write no more; forks while others multiply or compile; a system that starts no threads; processors that are
+taken away; products while the process ends; Ctrl-C at any moment of a command, which must end with status 130
+and one line, or as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.attack._cases import Counts, Draws, attack_by_command, attack_with
 
 ROOT = Path(__file__).resolve().parents[2]
 HANGS = 300
-"""Seconds after which a case hangs; each takes a few."""
+"""Seconds after which a case counts as hanging; each takes a few."""
 
 PREPARE = """
 import atexit, os, random, signal, sys, threading, time
@@ -232,7 +232,7 @@ def storm(name: str, draw: random.Random, counts: Counts) -> str:
         "OMP_NUM_THREADS": str(draw.choice([1, 2, 2, 4])),
         "PYTHONWARNINGS": "ignore",
     }
-    # A fork while another thread is in a BLAS with threads of its own hangs in NumPy alone.
+    # A fork while another thread is in a threaded BLAS hangs, even with NumPy alone.
     environment["OPENBLAS_NUM_THREADS"] = "1"
     try:
         done = subprocess.run(
@@ -262,10 +262,10 @@ def interrupted_command(draw: random.Random, counts: Counts) -> str:
     """Press Ctrl-C at some moment of a command; return what was wrong, or nothing."""
     with tempfile.TemporaryDirectory(prefix="dasp-attack-") as folder:
         words = [word.format(folder=folder) for word in draw.choice(COMMANDS)]
-        # The interpreter's own start answers Ctrl-C with a traceback; what is attacked begins at main().
+        # While it starts, the interpreter answers Ctrl-C with a traceback; the attack begins at main().
         program = (
             "import signal, sys\n"
-            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell may have it ignored
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell may ignore the signal
             "from dasp.cli.main import main\n"
             "print('main', file=sys.stderr, flush=True)\n"
             "sys.exit(main(sys.argv[1:]))"
@@ -291,14 +291,14 @@ def interrupted_command(draw: random.Random, counts: Counts) -> str:
             return f"{' '.join(words)}: did not end"
         counts["commands interrupted"] += process.returncode == 130
         counts["commands that ended before"] += process.returncode == 0
-        # Between the end of main() and that of the process there is no Python left to answer: status -2.
+        # Between the end of main() and the end of the process no Python can answer: status -2.
         if (process.returncode, said) in ((130, "dasp: interrupted\n"), (0, ""), (-signal.SIGINT, "")):
             return ""
         return f"{' '.join(words)}: status {process.returncode}: {said[-2000:]}"
 
 
 def case(rng: Draws, counts: Counts) -> None:
-    """Run each program by turns, or a command."""
+    """Run one of the programs or a command, in turn."""
     name = [*PROGRAMS, "command"][rng.number % (len(PROGRAMS) + 1)]
     counts[f"{name}: cases"] += 1
     wrong = interrupted_command(rng, counts) if name == "command" else storm(name, rng, counts)

@@ -3,8 +3,7 @@
     module = compile_kernels("spmv/product.cu", {"DASP_VALUE": "double"})
     module.launch("dasp_spmv", grid=4, block=128, args=[values, x, poisoned(y), np.int32(n)])
 
-What is checked, and what counts as ordered, stands at the head of `runtime.cpp`; CUDA's vocabulary is
-`simt.h`.
+The head of `runtime.cpp` says what is checked and what counts as ordered; `simt.h` defines CUDA's vocabulary.
 """
 
 from .build import compile_kernels, compile_text

@@ -1,7 +1,7 @@
-"""A GPU that is none: CuPy's own arrays over the host's memory, and a driver that launches into the emulator.
+"""A simulated GPU: CuPy's own arrays over the host's memory, and a driver that launches into the emulator.
 
-What dasp does around its kernels (checks, launches, streams, captures, scratch) runs as on a GPU, but in
-order and at once. Until a test ends, `attach` puts a stand-in for CuPy into `sys.modules`.
+dasp's work around its kernels (checks, launches, streams, captures, scratch) runs as on a GPU, but in order
+and at once. Until a test ends, `attach` puts a stand-in for CuPy into `sys.modules`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tests.simt import compile_kernels
 from tests.support.pack_device import PackingDevice
 
 ALIGNMENT = 256
-"""Bytes to which CUDA aligns memory, at the least."""
+"""Bytes to which CUDA aligns memory at least."""
 
 FIRST_STREAM, NEXT_STREAM = 7, 0x100
-"""Handles of the first current stream, and of each new one: CUDA uses that of one that ended again."""
+"""Handles of the first current stream, and of each new one: CUDA reuses the handle of a stream that ended."""
 
 
 class Gpu:
@@ -49,9 +49,9 @@ class Gpu:
     resident_blocks : int
         Blocks of any kernel that its only multiprocessor holds.
     taken : dict
-        The stream that memory was taken on, by its address: what comes there may have it next.
+        The stream on which memory was taken, by its address; later work on that stream may reuse it.
     launches : list of (stream, kernel, scratch)
-        What was launched: the address of the partial sums tells launches with their own scratch apart.
+        The launches so far; the address of the partial sums tells launches with their own scratch apart.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Gpu:
     # ---- memory ----
 
     def allocate(self, size: int) -> Any:
-        """Return memory for CuPy's arrays; nobody else gets it, even when it was given back."""
+        """Return memory for CuPy's arrays, which no other array gets, even after it was given back."""
         memory, held = self._cupy.cuda.memory, _Held()
         room = np.full(size + ALIGNMENT, 0xA5, np.uint8)
         skip = -room.ctypes.data % ALIGNMENT
@@ -84,22 +84,22 @@ class Gpu:
         return memory.MemoryPointer(owned, 0)
 
     def apart(self, arrays: Any) -> None:
-        """Have kernels that are told of one of several arrays in one piece of memory see it alone."""
+        """Let a kernel that gets one of several arrays in one piece of memory see that array alone."""
         self._nbytes |= {array.data.ptr: array.nbytes for array in arrays if array.nbytes}
 
     def given_back(self) -> list[int]:
-        """Return the streams that memory was taken on which nobody has any more."""
+        """Return the streams on which the memory was taken that no array holds any more."""
         return [self.taken[start] for start, (_, held) in self._memory.items() if held() is None]
 
     def put(self, array: Any) -> Any:
-        """Return a copy of a NumPy array as one of CuPy."""
+        """Return a copy of a NumPy array as a CuPy array."""
         array = np.asarray(array)
         made = self._cupy.ndarray(array.shape, array.dtype, self.allocate(array.nbytes))
         self.get(made)[...] = array
         return made
 
     def get(self, array: Any) -> np.ndarray[Any, Any]:
-        """Return the memory of an array of CuPy as one of NumPy."""
+        """Return the memory of a CuPy array as a NumPy array."""
         start = self._start(array.data.ptr)
         place, _ = self._memory[start]
         return (
@@ -114,7 +114,7 @@ class Gpu:
     # ---- CuPy ----
 
     def attach(self, monkeypatch: Any) -> None:
-        """Stand for CuPy and for the driver until the test ends."""
+        """Replace CuPy and the driver until the test ends."""
         real = self._cupy
         monkeypatch.setattr(gpus, "available", lambda: (True, "a stand-in"))
         monkeypatch.setattr(product, "begin_loading", lambda wanted: None)
@@ -223,7 +223,7 @@ class Gpu:
         return 0
 
     def _array(self, address: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
-        """Return all memory from an address to the end of what was allocated there; None for no address."""
+        """Return the memory from an address to the end of its allocation, or None for address 0."""
         if not address:
             return None
         start = self._start(address)
@@ -258,7 +258,7 @@ class Gpu:
         return 0
 
     def end(self, graph: int) -> None:
-        """End a graph, and tell so from a thread that is not Python's."""
+        """End a graph, and call its destructors from another thread."""
         for pointer, destroy in self.destructors.pop(graph, []):
             call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(destroy)
             thread = threading.Thread(target=call, args=(pointer,))
@@ -267,11 +267,11 @@ class Gpu:
 
 
 class _Held:
-    """What all hold that have some memory."""
+    """An object that all arrays of one allocation hold, so that its end tells when the memory is free."""
 
 
 def _declared(p: Any, array: Any, parts: int, told: Any) -> Any:
-    """Return as much of an array as its kernel says that it takes, by numbers that it is told."""
+    """Return as much of an array as its kernel's signature declares, given the kernel's sizes."""
     factor, word, more = _launch._size(p.size)
     if array is None or not p.size or (word and word not in told):
         return array
@@ -281,7 +281,7 @@ def _declared(p: Any, array: Any, parts: int, told: Any) -> Any:
 
 
 class _Packing(PackingDevice):
-    """Stands for `dasp.runtime.cuda.device.CudaDevice` where row blocks are made, of arrays of CuPy."""
+    """A stand-in for `dasp.runtime.cuda.device.CudaDevice` that makes row blocks in CuPy arrays."""
 
     def __init__(self, gpu: Gpu) -> None:
         super().__init__()
@@ -321,7 +321,7 @@ class _Stream:
         return self
 
     def synchronize(self) -> None:
-        """Wait for nothing."""
+        """Return at once: all work is done."""
 
 
 class _Context(SimpleNamespace):

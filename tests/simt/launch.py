@@ -25,7 +25,7 @@ _stacks = _Stacks()  # of every launch, whatever its library
 
 
 class SimtError(RuntimeError):
-    """A kernel did what it must not.
+    """A kernel did something forbidden.
 
     Attributes
     ----------
@@ -34,12 +34,12 @@ class SimtError(RuntimeError):
         "arithmetic", "trap", "assumption" or "intrinsic".
     kernel : str
     block, thread : tuple of int
-        (x, y, z) of the block and of the thread that was caught.
+        (x, y, z) of the block and of the thread at fault.
     lane : int
         The thread's lane in its warp.
     argument, array, index
-        Number and name of the kernel's parameter, and the (flat) element; `argument` is None when the
-        address is in no array, `array` may then name a shared array.
+        Number and name of the kernel's parameter, and the (flat) element. If the address is in no argument,
+        `argument` is None and `array` may name a shared array.
     where : str
         Source file and line, where known.
     """
@@ -154,7 +154,7 @@ class Module:
     kernels : dict
         The parameters' names by kernel.
     accesses : int
-        How many loads and stores the last launch checked.
+        Number of loads and stores that the last launch checked.
     """
 
     def __init__(self, library: Path, notes: dict[str, Any], title: str) -> None:
@@ -204,16 +204,16 @@ class Module:
         seed : int, optional
             Run blocks, warps and lanes in a random order; without it, in the order of their numbers.
         blocks_in_order : bool
-            Start blocks in the order of their numbers whatever the seed, as GPUs are seen to do, though CUDA
+            Start blocks in the order of their numbers whatever the seed, as GPUs do in practice, though CUDA
             does not promise it.
         cooperative : bool
-            Let all blocks live at the same time, so that each may wait for any other; MOST_TOGETHER threads
-            at most. Else they run one after another.
+            Let all blocks live at the same time, so that each may wait for any other, with MOST_TOGETHER
+            threads at most; else blocks run one after another.
 
         Raises
         ------
         SimtError
-            When the kernel does what it must not. The arrays are then unchanged.
+            When the kernel does something forbidden. The arrays are then unchanged.
         TypeError, ValueError
             When the arguments do not fit the kernel's parameters, or the sizes do not fit a GPU.
         """
@@ -310,7 +310,7 @@ class Module:
         return "static shared memory", offset
 
     def _source_line(self, code: int) -> str:
-        """Innermost line outside of the emulator's own header, from the debug information."""
+        """Return the innermost line outside of the emulator's headers, from the debug information, or ""."""
         tool = shutil.which("addr2line")
         if not code or tool is None:
             return ""
@@ -329,7 +329,7 @@ def _triple(sizes: int | Sequence[int], what: str) -> tuple[int, int, int]:
 
 
 class _Arguments:
-    """The arguments of one launch as the runtime takes them; holds what the pointers point to."""
+    """The arguments of one launch as the runtime takes them; they keep the memory of their pointers alive."""
 
     def __init__(self, name: str, parameters: list[str], kernel: _Kernel, args: Sequence[Any]) -> None:
         if len(args) != kernel.parameters:
@@ -367,7 +367,7 @@ class _Arguments:
         return _Argument(array=-1, scalar=value.ctypes.data)
 
     def _place(self, passed: list[tuple[int, np.ndarray, poisoned | None]]) -> None:
-        """Arrays that overlap share one copy; all others get their own, with a gap around it."""
+        """Place the arrays: those that overlap share one copy, the others get their own, with gaps around."""
         groups: list[list[tuple[int, np.ndarray, poisoned | None]]] = []
         end = -1
         for entry in sorted(passed, key=lambda e: e[1].ctypes.data):

@@ -1,4 +1,4 @@
-"""What a kernel became on a GPU, told without one: registers, stack, shared memory and instructions.
+"""Show a kernel's registers, stack, shared memory and instructions on a GPU, without having one.
 
 python -m tests.simt.sass kernels/spmv/product.cu sm_90 -D DASP_VALUE=double -D DASP_INDEX=int
 """
@@ -19,7 +19,7 @@ from tests.support.nvrtc import compile_text
 
 
 def find_tool(name: str) -> str:
-    """The path of `cuobjdump` or `nvdisasm`: from its wheel, else from PATH."""
+    """Return the path of `cuobjdump` or `nvdisasm`, from its wheel, else from PATH."""
     try:
         for file in importlib.metadata.files(f"nvidia-cuda-{name}") or ():
             if file.name == name and (path := Path(str(file.locate()))).is_file():
@@ -45,7 +45,7 @@ def _cuobjdump(cubin: bytes) -> str:
 
 
 def listing(cubin: bytes) -> dict[str, list[str]]:
-    """By kernel: the instructions of its code in order, with their modifiers ("LDG.E.64")."""
+    """Return by kernel the instructions of its code in order, with their modifiers ("LDG.E.64")."""
     text = _cuobjdump(cubin)
     parts = re.split(r"Function : (\S+)", text)[1:]
     line = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.M)
@@ -53,7 +53,7 @@ def listing(cubin: bytes) -> dict[str, list[str]]:
 
 
 class Timed(NamedTuple):
-    """An instruction, the scoreboard (0 to 5) that tells when its result is there, and those it waits for."""
+    """An instruction, the scoreboard (0 to 5) that tells of its result, and the ones that it waits for."""
 
     name: str
     sets: int | None
@@ -61,7 +61,7 @@ class Timed(NamedTuple):
 
 
 def timed(cubin: bytes) -> dict[str, list[Timed]]:
-    """By kernel: the instructions of its code in order, with their scoreboards.
+    """Return by kernel the instructions of its code in order, with their scoreboards.
 
     Bits 110 to 112 and 116 to 121 of an instruction's 128: Jia, Maggioni, Staiger and Scarpazza, "Dissecting
     the NVIDIA Volta GPU architecture via microbenchmarking", 2018, arXiv:1804.06826, section 2.1.
@@ -82,12 +82,12 @@ def timed(cubin: bytes) -> dict[str, list[Timed]]:
 
 
 def instructions(cubin: bytes) -> dict[str, Counter[str]]:
-    """By kernel: how often each instruction stands in its code."""
+    """Return by kernel how often each instruction stands in its code."""
     return {name: Counter(each) for name, each in listing(cubin).items()}
 
 
 def by_family(counts: Counter[str]) -> Counter[str]:
-    """Instructions without modifiers, but memory accesses with their width in bits ("LDG 64")."""
+    """Count instructions without modifiers, but memory accesses with their width in bits ("LDG 64")."""
     families: Counter[str] = Counter()
     for instruction, count in counts.items():
         words = instruction.split(".")

@@ -109,7 +109,7 @@ KERNEL atomics(int* a, unsigned* b, unsigned long long* c)
     all_atomics(c, 5000000000ull + threadIdx.x);
 }
 
-// Sums in a fixed order: whoever comes last adds the blocks' partials up.
+// Sums in a fixed order: the last block or warp adds all partial sums.
 __device__ void finish(const double* partial, double* y, int parts)
 {
     double sum = 0;
@@ -182,7 +182,7 @@ KERNEL last_block_sums_all_fence(const double* x, double* partial, unsigned* tic
         finish(partial, y, gridDim.x * blockDim.x);
 }
 
-// Each warp waits for the one of the number `distance` below and passes on one more than it found.
+// Each warp waits for the warp `distance` before it and passes on one more than it found.
 KERNEL relay(unsigned* slots, int distance)
 {
     const int warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
@@ -196,7 +196,7 @@ KERNEL relay(unsigned* slots, int distance)
     atomicExch(slots + warp, found);
 }
 
-// As `relay` to the block before, by numbers that blocks draw as they start; the last one puts the counter back.
+// As `relay` from the block before, by tickets that blocks draw as they start; the last ticket resets them.
 KERNEL relay_in_turn(unsigned* slots, unsigned* tickets)
 {
     __shared__ unsigned ticket;
@@ -211,8 +211,8 @@ KERNEL relay_in_turn(unsigned* slots, unsigned* tickets)
     atomicExch(slots + ticket, found);
 }
 
-// Every thread passes a number to the thread of the next block, round after round; a sum over the grid separates a
-// round's stores from its loads, unless it is left out, another one these from the next round's.
+// Every thread passes a number to a thread of the next block in each round. A sum over the grid separates the
+// round's stores from its loads, unless left out, and another one its loads from the next round's stores.
 template <int THREADS> __device__ void wait_for_all(Grid<THREADS, 1>& grid)
 {
     grid.sum({1.0}, [](const double (&)[1]) {});
@@ -234,7 +234,7 @@ KERNEL ring(int* slots, int* out, unsigned long long* messages, int rounds, int 
     }
     out[here] = sum[threadIdx.x];
 }
-// All read what one of them then writes; the sum over the grid comes between, or (`early`) only before.
+// One thread writes what all have read; a sum over the grid stands between, or (`early`) only before both.
 KERNEL all_read_one_writes(int* slot, int* out, unsigned long long* messages, int early)
 {
     Grid<64, 1> grid(messages);

@@ -1,4 +1,4 @@
-"""The emulator itself: each feature that kernels use works, and each mistake is caught."""
+"""Test the emulator itself: each feature that kernels use works, and each mistake is caught."""
 
 import os
 import re
@@ -30,7 +30,7 @@ def no_fence():
 
 
 def caught(kernels, name, grid, block, args, **more):
-    """The error of a launch that must fail."""
+    """Return the error of a launch that must fail."""
     with pytest.raises(SimtError) as info:
         kernels.launch(name, grid, block, args, **more)
     error = info.value
@@ -54,7 +54,7 @@ def test_indices_of_blocks_and_threads(kernels, seed):
 
 
 def shuffle_sources(argument, width):
-    """For each of the four shuffles, the lane that each lane reads (PTX ISA, shfl.sync)."""
+    """Return for each of the four shuffles the lane that each lane reads (PTX ISA, shfl.sync)."""
     lane = np.arange(32)
     first, last = lane & ~(width - 1), lane | (width - 1)
     up, down, flipped = lane - argument, lane + argument, lane ^ argument
@@ -242,7 +242,7 @@ def test_a_write_after_reads_by_all_blocks_needs_a_barrier_of_the_grid(kernels, 
             assert not args[1].any()
 
 
-# More blocks than a warp has lanes, and than a block has.
+# 40 and 70 blocks are more than a warp has lanes, 70 also more than a block has threads.
 @pytest.mark.parametrize(
     ("blocks", "seed"), [*((n, seed) for n in (1, 3, 40) for seed in SEEDS), (70, SEEDS[1])]
 )

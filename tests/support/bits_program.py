@@ -2,8 +2,8 @@
 
     python tests/support/bits_program.py
 
-It is run by tests/test_bits.py in fresh processes, whose results must be equal. Each case is solved twice
-with two threads and once with one, and must give the same bits three times.
+tests/test_bits.py runs it in fresh processes, whose results must be equal. Each case is solved twice with
+two threads and once with one, and must give the same bits all three times.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CASES: tuple[Case, ...] = (
     ("lsqr", "float64", "none"),
     ("lsqr", "complex64", "none"),
 )
-"""A solver, its type and its preconditioner; complex numbers of one type, to compile little."""
+"""A solver, its type and its preconditioner; complex numbers have one type, so that less is compiled."""
 
 UNSYMMETRIC = ("gmres", "lsqr")
 WITHOUT_M = ("lsqr",)
@@ -45,7 +45,7 @@ ITERATIONS = {"gmres": 35, "block_cg": 6}
 
 @cache
 def system(kind: str, symmetric: bool) -> Any:
-    """A positive definite matrix with a varying diagonal, or one that also has a skew part."""
+    """Return a positive definite matrix with a varying diagonal, with a skew part unless `symmetric`."""
     steps = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(SIDE, SIDE))
     flow = sp.diags_array([-0.3, 0.3], offsets=[-1, 1], shape=(SIDE, SIDE))
     eye = sp.eye_array(SIDE)
@@ -59,7 +59,7 @@ def system(kind: str, symmetric: bool) -> Any:
 
 @cache
 def hierarchy(kind: str) -> Any:
-    """A hierarchy for the symmetric system, of two aggregations, set up without PyAMG."""
+    """Return a hierarchy of three levels for the symmetric system, aggregated without PyAMG."""
     levels, A = [], system(kind, True)
     for _ in range(2):
         n = A.shape[0]
@@ -71,14 +71,14 @@ def hierarchy(kind: str) -> Any:
 
 
 class Level:
-    """A matrix, and the ways down from it and back."""
+    """A level: its matrix A, and P and R to the level below."""
 
     def __init__(self, A: Any, P: Any = None, R: Any = None) -> None:
         self.A, self.P, self.R = A, P, R
 
 
 class Hierarchy:
-    """What `dasp.preconditioners.multigrid` takes."""
+    """A hierarchy as `dasp.preconditioners.multigrid` takes it."""
 
     def __init__(self, levels: list[Level]) -> None:
         self.levels = levels
@@ -102,7 +102,7 @@ def planned(kind: str, symmetric: bool) -> dasp.SpMatrix:
 
 
 def solve(case: Case) -> bytes:
-    """Return the bits of all that a solver gives back."""
+    """Return the bits of a solver's results and residuals."""
     name, kind, M = case
     symmetric = name not in UNSYMMETRIC
     A, n = planned(kind, symmetric), SIDE * SIDE
@@ -123,7 +123,7 @@ def digests(cases: tuple[Case, ...]) -> dict[str, str]:
     Raises
     ------
     ValueError
-        If a case has other bits in another call or with one thread.
+        If a case has different bits in another call or with one thread.
     """
     found = {}
     for case in cases:

@@ -1,4 +1,4 @@
-"""GF(2^8) by galois, which compiles for seconds, and so is imported where it is first used."""
+"""GF(2^8) by galois, which compiles for seconds and so is imported only when it is first used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 @cache
 def find_field() -> Any:
-    """The field modulo x^8 + x^4 + x^3 + x^2 + 1."""
+    """Return the field modulo x^8 + x^4 + x^3 + x^2 + 1."""
     import galois
 
     return galois.GF(2**8, irreducible_poly=0x11D)
@@ -18,7 +18,7 @@ def find_field() -> Any:
 
 @cache
 def products() -> np.ndarray:
-    """The product of every two bytes."""
+    """Return the products of all pairs of bytes, shape (256, 256)."""
     every = find_field()(np.arange(256, dtype=np.uint8))
     return np.asarray(every[:, None] * every)
 
@@ -28,7 +28,7 @@ def random_bytes(seed: int, *shape: int) -> np.ndarray:
 
 
 def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The product of two matrices, by the table of galois."""
+    """Return the product of two matrices, by the table of galois."""
     out = np.zeros((a.shape[0], b.shape[1]), np.uint8)
     for k in range(a.shape[1]):
         out ^= products()[a[:, k, None], b[k]]

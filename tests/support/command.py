@@ -1,4 +1,4 @@
-"""A `dasp` command run in this process: its status and what it prints."""
+"""Run a `dasp` command in this process, and return its status and output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 
 def error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The one line that a mistake prints on stderr; it must be one, with exit status 2."""
+    """Return what a mistaken command prints on stderr; it must be one line, and the exit status 2."""
     status, _, stderr = run(capsys, *words)
     assert status == 2
     assert stderr.startswith("dasp: error: ")

@@ -1,4 +1,4 @@
-"""The three that execute a plan, behind one call: the CPU, the emulated GPU and a real one."""
+"""Multiply on the CPU, on the emulated GPU or on a real one, by one call."""
 
 from __future__ import annotations
 
@@ -54,9 +54,10 @@ def emulate(
     tickets: bool | None = None,
     **launch: Any,
 ) -> None:
-    """Run the CUDA kernel on a plan in the emulator: memory that no kernel has written is poison.
+    """Run the CUDA kernel on a plan in the emulator; it must not read memory that no kernel has written.
 
-    With a `seed`, blocks start in a random order. `tickets`: whether they draw some, by default as on a GPU.
+    With a `seed`, blocks start in a random order. `tickets` says whether they draw tickets, by default as on
+    a GPU.
     """
     kernel = formats.find_product(plan, "cuda").kernel
     kinds = into(plan.dtype, x.dtype, y.dtype)
@@ -90,8 +91,8 @@ def emulate_columns(
 ) -> None:
     """Run the CUDA kernels for several columns on a plan of slices in the emulator.
 
-    x and y: C- or F-ordered, or views of such arrays that begin at their first element. `steps` are loaded
-    before the first is multiplied, where no warps share a slice; a GPU loads as many as the plan has.
+    x and y are C- or F-ordered, or views of such arrays that begin at their first element. Where no warps
+    share a slice, `steps` are loaded before the first is multiplied; a GPU loads as many as the plan has.
     """
     kernels, kinds, k = several.SLICES, into(plan.dtype, x.dtype, y.dtype), x.shape[1]
     x_at, y_at = (find_strides(a.shape, a.strides, a.itemsize, 0) for a in (x, y))

@@ -1,4 +1,4 @@
-"""Files of matrices and plans for tests, and what must be said of bad ones."""
+"""Files of matrices and plans for tests, and the refusals of bad ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GOOD = HEADER + "3 4 3\n1 1 1.5\n3 4 -2\n2 2 0\n"
 
 
 def refusal(spec: object) -> str:
-    """The message of load_matrix for something that it must refuse, which must be one line."""
+    """Return the message by which load_matrix refuses something; it must be one line."""
     with pytest.raises(MatrixFileError) as caught:
         load_matrix(str(spec))
     message = str(caught.value)
@@ -42,7 +42,7 @@ def write(path: Path, text: str | bytes) -> Path:
 
 
 def same(a: csr_array, b: csr_array) -> bool:
-    """Whether two matrices have the same entries in the same order; a NaN is like another one."""
+    """Return True if two matrices have the same entries in the same order; all NaNs are equal."""
     return (
         a.shape == b.shape
         and a.dtype == b.dtype
@@ -81,7 +81,7 @@ CSR = {
 
 
 def npy(array: object, said: tuple[int, ...] | None = None) -> bytes:
-    """An array as a file; its head may say another shape."""
+    """Return an array as the bytes of a file, with the shape `said` in its head, if given."""
     array = np.asarray(array)
     buffer = io.BytesIO()
     head = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape if said is None else said}

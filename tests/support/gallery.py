@@ -19,7 +19,7 @@ LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 31, 32, 33, 63, 64, 65, 255, 256, 257)
 
 
 def from_lengths(lengths: Any, n: int, seed: int = 0, dtype: Any = np.float64) -> csr_array:
-    """A matrix with these row lengths; columns are random, unsorted, and may repeat inside a row."""
+    """Return a matrix with these row lengths; columns are random, unsorted, and may repeat inside a row."""
     rng = np.random.default_rng(seed)
     indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
     indices = rng.integers(0, max(n, 1), indptr[-1]).astype(np.int32)
@@ -92,12 +92,12 @@ GALLERY = {
 }
 
 MILLION = _million()
-"""A row of 10^6 entries: too much for the emulator, nothing for the CPU and the GPU."""
+"""A row of 10^6 entries: too many for the emulator, few for the CPU and the GPU."""
 
 
 @st.composite
 def matrices(draw: st.DrawFn, most_rows: int = 60) -> csr_array:
-    """A matrix of up to `most_rows` rows with lengths around every threshold, and values of many sizes."""
+    """Draw a matrix of up to `most_rows` rows, with lengths around every threshold and values of any size."""
     lengths = draw(st.lists(st.sampled_from(LENGTHS), max_size=most_rows))
     n = draw(st.integers(1, 300))
     matrix = from_lengths(lengths, n, seed=draw(st.integers(0, 2**32 - 1)))

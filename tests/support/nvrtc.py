@@ -1,4 +1,4 @@
-"""Kernels compiled for an architecture without a GPU, by NVRTC."""
+"""Compile kernels for an architecture by NVRTC, without a GPU."""
 
 import re
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def compile_text(source: str, defines: Mapping[str, str], arch: str, *, title: s
 
 
 def _read_usage(log: str) -> dict[str, Usage]:
-    """Return what the assembler says of each kernel; its stack with that of the functions it calls."""
+    """Return the usage of each kernel from the assembler's log; its stack includes the functions it calls."""
 
     def largest(pattern: str, text: str) -> int:
         return max(map(int, re.findall(pattern, text)), default=0)
@@ -66,7 +66,7 @@ def _read_usage(log: str) -> dict[str, Usage]:
 
 
 def _whole(cubin: bytes) -> bytes:
-    """Give a cubin its last byte back, which CuPy takes for the end of a string and drops.
+    """Return a cubin with its last byte, which CuPy takes for the end of a string and drops.
 
     An ELF file ends with one of its two tables of headers, and both end with the top byte of a small number.
     """

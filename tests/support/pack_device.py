@@ -1,4 +1,4 @@
-"""The device of the CUDA primitives without a GPU: NumPy arrays, and kernels that the emulator runs."""
+"""A device for the CUDA primitives without a GPU: NumPy arrays, and kernels that the emulator runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simt import compile_kernels, poisoned
 
 
 class PackingDevice:
-    """Stands for `dasp.runtime.cuda.device.CudaDevice` in packing; no kernel may read what none has written.
+    """A stand-in for `dasp.runtime.cuda.device.CudaDevice`; no kernel may read what none has written.
 
     Parameters
     ----------
@@ -23,13 +23,13 @@ class PackingDevice:
     Attributes
     ----------
     launches : list of str
-        Names of the kernels, as they were launched.
+        Names of the kernels, in the order of their launches.
     sources : dict
-        What was compiled, with its constants, and how often somebody asked for it.
+        How often each source was asked for with some constants.
     reads : int
         Copies to the host.
     bytes, peak : int
-        Bytes of the arrays that are alive, and the most that there were at once.
+        Bytes of the arrays that are alive now, and the most at any time.
     """
 
     shared_words = 8192
@@ -40,7 +40,7 @@ class PackingDevice:
         self.sources: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
         self.reads = self.bytes = self.peak = 0
         self._seed = seed
-        self._written: dict[int, np.ndarray] = {}  # of each byte, by the identity of its array
+        self._written: dict[int, np.ndarray] = {}  # a flag for each byte, by the identity of its array
 
     def is_capturing(self) -> bool:
         return False
@@ -52,7 +52,7 @@ class PackingDevice:
         return array
 
     def zeros(self, shape: Any, dtype: Any) -> Any:
-        # A view has the counted array as its base, so that this one lives as long as any view.
+        # A view has the counted array as its base, so the array lives as long as any view.
         array = np.zeros(shape, dtype)
         self.bytes += array.nbytes
         self.peak = max(self.peak, self.bytes)
@@ -99,7 +99,7 @@ class PackingDevice:
             self.sources[key] = self.sources.get(key, 0) + 1
 
     def _marked(self, value: Any) -> Any:
-        """An array of which the emulator knows what was written; all of it once it was given out in views."""
+        """Return an array with its written bytes marked; after a view of it, all count as written."""
         if not isinstance(value, np.ndarray):
             return value
         owner, as_it_is = _owner(value), value

@@ -1,4 +1,4 @@
-"""Plans of test matrices, made on the CPU for any machine."""
+"""Make plans of test matrices on the CPU, for any machine."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ MODELS = {"gpu": H200, "cpu": ZEN4}
 
 
 def plan_of(matrix: Any, policy: Policy | None = None, *, machine: str = "gpu") -> Plan:
-    """The plan of a matrix, as it would be made for a machine."""
+    """Return the plan of a matrix as it would be made for a machine."""
     csr = entries_of(matrix)
     arrays = Csr(csr.shape, csr.indptr, csr.indices, csr.data)
     return planning.make_plan(arrays, policy or Policy(), MODELS[machine], primitives)
 
 
 def with_model(plan: Plan, model: CostModel) -> Plan:
-    """The same plan of slices, as if another model had chosen it."""
+    """Return the same plan in SELL, as if another model had chosen it."""
     choice = dataclasses.replace(plan.pattern.choice, model=model)
     return dataclasses.replace(plan, pattern=dataclasses.replace(plan.pattern, choice=choice))
 
 
 def unpacked(plan: Plan) -> tuple[Any, Any, Any]:
-    """The matrix of a plan as indptr, indices and data."""
+    """Return the matrix of a plan as indptr, indices and data."""
     return formats.find(plan.format).unpack(plan, primitives)
 
 
 def frozen(plan: Plan) -> Plan:
-    """The same plan in read-only arrays, as every plan has, so that one compiled form serves all."""
+    """Return the same plan in read-only arrays, as every plan has, so that one compiled form serves all."""
 
     def read_only(array: Any) -> Any:
         view = array.view()
@@ -65,7 +65,7 @@ def frozen(plan: Plan) -> Plan:
 
 
 def widened(plan: Plan) -> Plan:
-    """The same plan with 64-bit numbers wherever a plan of a larger matrix has them."""
+    """Return the same plan with 64-bit numbers wherever a plan of a larger matrix has them."""
     kinds = {
         name: np.dtype(np.int64) for name in ("index_dtype", "offset_dtype") if hasattr(plan.pattern, name)
     }

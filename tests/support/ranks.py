@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process: a communicator for tests, quick enough for hypothesis."""
+"""Run ranks as threads of one process, by a communicator that is quick enough for hypothesis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = 60.0
 
 
 class ThreadCommunicator(Communicator):
-    """The communicator of one rank; `shared` is that of all."""
+    """The communicator of one rank; `shared` holds the messages and the lock of all ranks."""
 
     count = 0
 
@@ -65,7 +65,7 @@ class ThreadCommunicator(Communicator):
 def run_ranks(size: int, work: Callable[[ThreadCommunicator], Any], *, leave: bool = False) -> list[Any]:
     """Return the result of each rank's work, or raise the error of the first that failed.
 
-    Where a rank leaves early, messages may be left that nobody took.
+    With `leave`, ranks may leave early and messages may remain that no rank took.
     """
     shared: dict[str, Any] = {
         "lock": threading.Lock(), "boxes": {}, "left": threading.Event()
@@ -94,7 +94,7 @@ def run_ranks(size: int, work: Callable[[ThreadCommunicator], Any], *, leave: bo
 
 
 def rows_of(matrix: Any, starts: Any, rank: int) -> sp.csr_array:
-    """A rank's rows, every entry kept."""
+    """Return a rank's rows with every entry kept."""
     first, end = starts[rank], starts[rank + 1]
     low, high = matrix.indptr[first], matrix.indptr[end]
     indptr = matrix.indptr[first : end + 1] - low
@@ -104,7 +104,7 @@ def rows_of(matrix: Any, starts: Any, rank: int) -> sp.csr_array:
 
 
 def assert_within(got: Any, matrix: Any, x: Any, alpha: float = 1.0) -> None:
-    """Hold every row to the bound of `SpMatrix.matvec` over ranks: one rounding more than on one."""
+    """Hold every row to the bound of `SpMatrix.matvec` on several ranks: one rounding more than on one."""
     for k in range(x.shape[1] if x.ndim == 2 else 1):
         mine, y = (x[:, k], got[:, k]) if x.ndim == 2 else (x, got)
         want, size = reference.product(matrix, mine, alpha)
@@ -116,7 +116,7 @@ def assert_within(got: Any, matrix: Any, x: Any, alpha: float = 1.0) -> None:
 
 
 def everywhere(size: int, work: Any, kind: Any, words: str) -> None:
-    """Hold that every rank raises the same."""
+    """Hold that every rank raises the same error."""
 
     def run(comm: Any) -> str:
         with pytest.raises(kind, match=words) as caught:

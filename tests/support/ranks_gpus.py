@@ -1,6 +1,6 @@
 """The program that distributed/test_ranks.py starts on several GPUs: `WAY RANK SIZE PORT`, a way of WAYS.
 
-DASP_RANKS_SECONDS says after how many seconds a process says where it is, and ends.
+After DASP_RANKS_SECONDS seconds, a process prints its stacks and ends.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from dasp.models import generate
 from tests.support import reference
 
 FOR_LONG = 300.0
-"""Seconds that ranks wait for each other where something else has to end that."""
+"""Seconds that ranks wait for each other in the ways where something else must end the wait."""
 
 BAND, LEAST = 1000, 26
-"""Of the matrix of many entries: columns before and behind the diagonal, and entries of a row at least."""
+"""Of the matrix of many entries: columns before and after the diagonal, and least entries of a row."""
 
 ENTRIES = """
 extern "C" __global__ void entries(long long first, long long m, long long n, long long per_row, float* data,
@@ -57,12 +57,12 @@ def links_of(D: SpMatrix) -> str:
 
 
 def die_later(seconds: float) -> None:
-    """Kill this process after so many seconds, meanwhile."""
+    """Kill this process after some seconds, from another thread."""
     threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
 
 
 def killed(comm: Any) -> str:
-    """A rank dies while GPUs iterate, and nobody's time is up: the others say so within seconds."""
+    """Kill a rank while GPUs iterate, long before any time limit: the others must notice within seconds."""
     D = gpu_matrix(generate("poisson3d:40"), comm)
     b = _numbers(D.local_shape[0])
     solvers.cg(D, b, rtol=1e-6)
@@ -81,7 +81,7 @@ def killed(comm: Any) -> str:
 
 
 def killed_between_products(comm: Any) -> str:
-    """The same where the host waits by itself, in CuPy: what it gets is NaN, and the next call an error."""
+    """Kill a rank while the others' hosts wait in CuPy: they must get NaN, and then an error."""
     D = gpu_matrix(generate("poisson3d:20"), comm)
     x = _numbers(D.local_shape[1])
     want = (D @ x).get()
@@ -102,7 +102,7 @@ def killed_between_products(comm: Any) -> str:
 
 
 def killed_in_a_graph(comm: Any) -> str:
-    """The same where products are in a graph, which nobody asks anything: NaN, an error of the next call."""
+    """Kill a rank while graphs multiply, which raise nothing: they must give NaN, the next call an error."""
     import cupy
 
     D = gpu_matrix(generate("poisson3d:20"), comm)
@@ -135,7 +135,7 @@ def killed_in_a_graph(comm: Any) -> str:
 
 
 def late(comm: Any) -> str:
-    """A rank comes when the others have given up: nobody gets numbers that are none of its."""
+    """Let a rank come after the others have given up: no rank may get the numbers of another product."""
     D = gpu_matrix(generate("poisson3d:20"), comm, timeout=2)
     x = _numbers(D.local_shape[1])
     want = (D @ x).get()
@@ -156,7 +156,7 @@ def late(comm: Any) -> str:
 
 
 def mixed(comm: Any) -> str:
-    """Ranks multiply vectors of types that differ, each multiplied by all before: time is up for all."""
+    """Let ranks multiply vectors of different types, which all have used before: all must time out."""
     D = gpu_matrix(generate("poisson3d:20"), comm, timeout=2)
     x = _numbers(D.local_shape[1])
     want = {kind: (D @ x.astype(kind)).get() for kind in (np.float64, np.float32)}
@@ -175,7 +175,7 @@ def mixed(comm: Any) -> str:
 
 
 def one_visible(comm: Any) -> str:
-    """Each process sees one GPU alone, as batch systems have it."""
+    """Multiply and solve where each process sees one GPU alone, as in batch systems."""
     import cupy
 
     assert cupy.cuda.runtime.getDeviceCount() == 1
@@ -192,7 +192,7 @@ def one_visible(comm: Any) -> str:
 
 
 def long_runs(comm: Any) -> str:
-    """Ranks of more than ten million rows: every row against the stencil, sums against those of the rows."""
+    """Check every row and the dot products of a matrix with more than ten million rows a rank."""
     import cupy
 
     n = 12 + round((10_000_000 * comm.size) ** (1 / 3))
@@ -230,7 +230,7 @@ def long_runs(comm: Any) -> str:
 
 
 def many_entries(comm: Any) -> str:
-    """More than 2^32 entries a rank, in float32: sampled rows held to their bound."""
+    """Hold sampled rows to their bound for more than 2^32 entries a rank, in float32."""
     import cupy
 
     per_row, step = 27, 74
@@ -266,7 +266,7 @@ def many_entries(comm: Any) -> str:
     columns = begin[:, None] + step * np.arange(per_row) + (rows * 7 % step)[:, None]
     values = ((rows[:, None] * 31 + 17 * np.arange(per_row)) % 1021 - 510) / 512
     terms = values.astype(np.longdouble) * np.sin(columns.astype(float)).astype(np.float32)
-    size = abs(values) * (1 + 2**-20)  # |x| <= 1, and of the sine on the GPU no bit may be another
+    size = abs(values) * (1 + 2**-20)  # |x| <= 1, and the GPU's sine may differ in its last bits
     error = abs(y[cupy.asarray(rows - first)].get() - terms.sum(axis=1))
     bound = reference.gamma(per_row + 3, np.float32) * size.sum(axis=1)
     assert (error <= bound).all(), float((error / bound).max())
@@ -283,10 +283,10 @@ WAYS = {
 }  # fmt: skip
 
 BY_NCCL = "killed", "killed-between-products", "killed-in-a-graph", "late"
-"""Ways to be gone also where messages go by NCCL."""
+"""Ways that are also run with messages by NCCL."""
 
 APART = *BY_NCCL, "mixed"
-"""Ways at whose end ranks do not take leave of each other."""
+"""Ways that end without a last barrier of all ranks."""
 
 
 def _numbers(count: int) -> Any:
@@ -301,7 +301,7 @@ def _hold(D: SpMatrix, local: Any, x: Any, y: Any) -> None:
 
 
 def main(way: str, rank: int, size: int, port: int) -> int:
-    """Go one way on a rank; 0 if it went well."""
+    """Go one way on a rank. Return 0 if it went well."""
     from datetime import timedelta
 
     import torch.distributed as dist
@@ -314,7 +314,7 @@ def main(way: str, rank: int, size: int, port: int) -> int:
     group = dist.group.WORLD
     print(f"rank {rank}: {WAYS[way](find_communicator(group, timeout=FOR_LONG))}", flush=True)
     if way == "killed-in-a-graph":
-        return 0  # as a program would, whatever waits
+        return 0  # end as a program would, whatever still waits
     if way in APART:
         os._exit(0)
     dist.barrier()

@@ -1,14 +1,13 @@
-"""The program that distributed/test_ranks.py starts: `mpi`, `gloo RANK SIZE PORT`, and how one of them ends.
+"""The program that distributed/test_ranks.py starts: `mpi`, `gloo RANK SIZE PORT`, or a test of a rank's end.
 
-`gloo,nccl RANK SIZE PORT` does the same with a group of NCCL's too, which needs a GPU for each rank; what
-travels between GPUs then goes by NCCL. What the first of them compiled the second need not.
+`gloo,nccl RANK SIZE PORT` runs all cases again with an NCCL group, which needs a GPU for each rank and sends
+between GPUs by NCCL. The second run reuses the kernels that the first has compiled.
 
-With DASP_RANKS_DEVICE=cuda each rank has a GPU; DASP_RANKS_CASES names some cases alone, DASP_RANKS_TEAM=2/4
-has the second of every four, DASP_RANKS_SIZES some numbers of ranks, DASP_RANKS_SECONDS after how many a
-process says where it is, and ends.
+With DASP_RANKS_DEVICE=cuda each rank has a GPU. DASP_RANKS_CASES names the cases to run, DASP_RANKS_TEAM=2/4
+takes the second of every four, and DASP_RANKS_SIZES gives the numbers of ranks. After DASP_RANKS_SECONDS a
+process prints its stacks and ends.
 
-Prints a line for each case that failed on a rank, those that rank 0 is done with, and at the end how many
-went well.
+It prints a line for each case that failed on a rank or that rank 0 has ended, and at last how many failed.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ SIZES = tuple(map(int, os.environ.get("DASP_RANKS_SIZES", ",".join(map(str, SIZE
 
 
 def there(array: Any) -> Any:
-    """An array where products are made."""
+    """Return an array on the device that multiplies."""
     if DEVICE == "cpu":
         return array
     import cupy
@@ -55,7 +54,7 @@ def here(array: Any) -> Any:
 
 
 def transport_of(comm: Any) -> Any:
-    """The transport between GPUs; none on the CPU."""
+    """Return the transport between GPUs, or None on the CPU."""
     return None if DEVICE == "cpu" else find_transport(comm, find_rank_device(comm, DEVICE))
 
 
@@ -65,7 +64,7 @@ def agreed_bits(D: SpMatrix, x: Any) -> bool:
 
 
 def check_product(comm: Any, matrix: Any) -> None:
-    """Hold every row to its bound, and two runs to the same bits."""
+    """Hold every row to its bound, and repeated products to the same bits."""
     root = comm.size - 1
     D = SpMatrix.from_scipy(matrix if comm.rank == root else None, comm, root=root, device=DEVICE)
     x = np.random.default_rng(1).standard_normal(matrix.shape[1])
@@ -92,7 +91,7 @@ def check_product(comm: Any, matrix: Any) -> None:
 
 
 def check_graph(D: SpMatrix, x: Any, want: Any) -> None:
-    """Hold a product that is captured, with its messages inside, to give the same bits for other values."""
+    """Hold a captured product, with its messages inside, to the same bits, also for another x."""
     import cupy
 
     out, given = cupy.zeros(len(want)), x.copy()
@@ -112,7 +111,7 @@ def check_graph(D: SpMatrix, x: Any, want: Any) -> None:
 
 
 def check_solver(comm: Any) -> None:
-    """Hold the true residual of the whole, by another product, to what was asked for."""
+    """Hold the true residual of the whole system, by SciPy's product, to `rtol`."""
     A = generate("poisson2d:20")
     D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device=DEVICE)
     b = there(np.ones(D.local_shape[0]))
@@ -130,7 +129,7 @@ def check_solver(comm: Any) -> None:
 
 
 def check_type(comm: Any, dtype: str) -> None:
-    """Hold products of a type, also with other values and of the transpose, to bounds, and every method."""
+    """Hold products in a type to their bounds, also with other values and of transposes, and every method."""
     side = 12
     phases = sp.diags_array(np.exp(0.7j * np.arange(side**2)))
     rng = np.random.default_rng(9)
@@ -178,7 +177,7 @@ def check_type(comm: Any, dtype: str) -> None:
 
 
 def check_pieces(comm: Any) -> None:
-    """Hold what MPI's counts are too small for to arrive as it was sent."""
+    """Hold messages that are too large for MPI's counts to arrive as they were sent."""
     comm.mpi.Barrier()  # no rank may read in other pieces than another one sends
     whole, mpi.MOST_BYTES = mpi.MOST_BYTES, 40
     try:
@@ -189,7 +188,7 @@ def check_pieces(comm: Any) -> None:
 
 
 def check_many(comm: Any) -> None:
-    """Multiply by several matrices by turns, some of which end meanwhile and leave their place to others."""
+    """Multiply by several matrices in turn, while new ones replace old ones."""
     kept, rng = {}, np.random.default_rng(10)
     for turn in range(12):
         A = gallery.from_lengths(rng.integers(0, 12, 60), 60, seed=turn)
@@ -204,7 +203,7 @@ def check_many(comm: Any) -> None:
 
 
 def check_bytes(comm: Any) -> None:
-    """Hold what ranks keep of each other's memory to be no more after many matrices than after some."""
+    """Hold the transport's bytes to at most twice their first peak, after many matrices."""
     rng, kept = np.random.default_rng(11), []
     for turn in range(24):
         n = int(rng.integers(2, 60_000))
@@ -221,7 +220,7 @@ def check_bytes(comm: Any) -> None:
 
 
 def check_freed(comm: Any, raw: Any) -> None:
-    """Hold communicators that are freed to leave nothing behind but what the last one had."""
+    """Hold that freed communicators leave nothing behind but the last one's rest."""
     by_mpi = isinstance(comm, mpi.MpiCommunicator)
     if not by_mpi:
         import torch.distributed as dist
@@ -237,7 +236,7 @@ def check_freed(comm: Any, raw: Any) -> None:
         left.add(len(peers.LEFT))
         own.Free() if by_mpi else dist.destroy_process_group(own)
     assert max(left) <= 2, left
-    find_communicator(raw)  # the next that is asked for lets go of groups of torch
+    find_communicator(raw)  # the next call drops torch's destroyed groups
     by_nccl = getattr(transport_of(comm), "name", "") == "nccl"  # which needs no group of the host
     if D.neighbours and not by_nccl:
         told = "nothing was raised"
@@ -249,7 +248,7 @@ def check_freed(comm: Any, raw: Any) -> None:
 
 
 class GivesUp:
-    """Stands for the messages between GPUs, which a rank gives up."""
+    """A stand-in for the transport between GPUs, which a rank may give up."""
 
     count, gave_up = 0, False
 
@@ -262,7 +261,7 @@ class GivesUp:
 
 
 def check_meet_again(comm: Any) -> None:
-    """Hold ranks that give up in different calls, some long before others, to make all calls to the end."""
+    """Hold that ranks end all calls, though they give up in different ones, some long before others."""
     comm.transports["for this case"] = transport = GivesUp()
     raised = 0
     comm.gather(None)
@@ -282,7 +281,7 @@ def check_meet_again(comm: Any) -> None:
 
 
 def levels(A: Any, least: int) -> Any:
-    """A hierarchy by smoothed aggregation: a third of the rows on each level, consecutive ones together."""
+    """Return a hierarchy by smoothed aggregation that joins three consecutive rows on each level."""
     found = []
     while A.shape[0] > least:
         n = A.shape[0]
@@ -294,7 +293,7 @@ def levels(A: Any, least: int) -> Any:
 
 
 def check_multigrid(comm: Any) -> None:
-    """Hold a cycle over ranks to that of one, and conjugate gradients with it to the true residual."""
+    """Hold a cycle over ranks to the same cycle on one, and cg with it to the true residual."""
     from dasp.preconditioners import multigrid
 
     A = generate("poisson3d:14")
@@ -318,7 +317,7 @@ def check_multigrid(comm: Any) -> None:
 
 
 def check_goes_on(comm: Any) -> None:
-    """Hold what fails on one rank to end on all at once, and products to be right after it."""
+    """Hold that a failure on one rank ends the call on all at once, and that products are right after it."""
     A, odd = generate("poisson2d:20"), comm.rank == comm.size - 1
     D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device=DEVICE)
     part = slice(D.rows.first, D.rows.first + D.rows.count)
@@ -382,7 +381,7 @@ def check_goes_on(comm: Any) -> None:
 def check_all(comm: Any, raw: Any) -> int:
     """Run every case and return how many failed on this rank."""
     every: dict[str, Any] = {"all to all": gallery.from_lengths(np.full(40, 30), 40, seed=3)}
-    if DEVICE != "cpu":  # ranks that are threads multiply by others on CPUs
+    if DEVICE != "cpu":  # on CPUs, the tests of ranks in threads multiply by these
         every |= {
             "banded": generate("poisson2d:12"),
             "block diagonal": gallery.from_lengths(np.zeros(30, int), 30),
@@ -395,7 +394,7 @@ def check_all(comm: Any, raw: Any) -> int:
     if isinstance(comm, mpi.MpiCommunicator):
         cases["in pieces"] = lambda: check_pieces(comm)
     cases["solver"] = lambda: check_solver(comm)
-    if DEVICE != "cpu":  # where types have kernels of their own, and ranks memory that all write in
+    if DEVICE != "cpu":  # where each type has its own kernels, and ranks write into each other's memory
         for dtype in ("f4", "f8", "c8", "c16"):
             cases[f"type {dtype}"] = partial(check_type, comm, dtype)
         cases["multigrid"] = lambda: check_multigrid(comm)
@@ -403,7 +402,7 @@ def check_all(comm: Any, raw: Any) -> int:
         cases["bytes"] = lambda: check_bytes(comm)
     else:
         cases["meet again"] = lambda: check_meet_again(comm)
-        # Of three by torch, one may wait for another that has left the call until the group's time is up.
+        # With three ranks by torch, one may wait until the group times out for another that left the call.
         if comm.size == 2 or (comm.size > 2 and isinstance(comm, mpi.MpiCommunicator)):
             cases["goes on"] = lambda: check_goes_on(comm)
     cases["freed"] = lambda: check_freed(comm, raw)
@@ -428,7 +427,7 @@ def check_all(comm: Any, raw: Any) -> int:
 
 
 def run_mpi() -> int:
-    """Run all cases on communicators of several sizes, each of ranks of one job."""
+    """Run all cases on communicators of several sizes, made of the ranks of one job."""
     from mpi4py import MPI
 
     world, failed = MPI.COMM_WORLD, 0
@@ -460,7 +459,7 @@ def run_group(backends: list[str], rank: int, size: int, port: int) -> int:
             torch.cuda.set_device(rank % torch.cuda.device_count())
             os.environ[TRANSPORT_VARIABLE] = "nccl"
         for one in sizes:
-            # A group of NCCL alone has to be that of all processes.
+            # A group of NCCL alone must hold all processes.
             both = "cpu:gloo,cuda:nccl" if backend == "nccl" and one < size else backend
             group = dist.new_group(list(range(one)), backend=both)
             if rank < one:
@@ -473,7 +472,7 @@ def run_group(backends: list[str], rank: int, size: int, port: int) -> int:
 
 
 def endless(comm: Any, ends: Callable[[], None], rank: int) -> int:
-    """Multiply for ever, but for rank 1, which ends; return once the others notice."""
+    """Solve for ever until rank 1 ends; on the other ranks, return once they notice."""
     A = generate("poisson2d:12")
     D = SpMatrix.from_scipy(A if rank == 0 else None, comm, device=DEVICE, timeout=60)
     x = there(np.ones(D.local_shape[1]))
@@ -493,7 +492,7 @@ def endless(comm: Any, ends: Callable[[], None], rank: int) -> int:
 
 
 def main(words: list[str]) -> int:
-    """Do what the words say."""
+    """Run the cases that the command line names."""
     if "DASP_RANKS_SECONDS" in os.environ:
         faulthandler.dump_traceback_later(float(os.environ["DASP_RANKS_SECONDS"]), exit=True)
     if words[0] == "mpi":

@@ -1,4 +1,4 @@
-"""The slow product, the bound on its rival's error, and the comparison that nothing wrong passes."""
+"""The product in long double, the bound on another product's error, and a comparison that no error passes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dasp.runtime.dtypes import TABLE, real_type, sum_type
 
 
 def entries_of(matrix: Any) -> csr_array:
-    """The CSR form with every entry kept; SciPy sums duplicates when it converts COO."""
+    """Return a matrix in CSR with every entry kept; SciPy sums duplicates when it converts COO."""
     if matrix.format == "csr":
         return csr_array((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
     if matrix.format != "coo":
@@ -35,7 +35,7 @@ def _row_sums(matrix: csr_array, terms: Any) -> Any:
 def product(matrix: Any, x: Any, alpha: complex = 1.0, beta: complex = 0.0, y: Any = None) -> tuple[Any, Any]:
     """Return alpha A x + beta y in long double, and sum_j |alpha a_ij x_j| + |beta y_i|.
 
-    Of complex products the second is complex: what bounds the error of the real and of the imaginary part.
+    For complex products the second is complex: its parts bound the errors of the real and imaginary part.
     """
     matrix = entries_of(matrix)
     if "c" in matrix.data.dtype.kind + x.dtype.kind:
@@ -55,7 +55,7 @@ def _complex_product(matrix: csr_array, x: Any, alpha: complex, beta: complex, y
         wide = np.asarray(numbers).astype(np.clongdouble)
         return abs(wide.real) + 1j * abs(wide.imag)
 
-    def times(a: Any, b: Any) -> Any:  # of sizes: no part is taken away from another
+    def times(a: Any, b: Any) -> Any:  # the product of sizes: no part is subtracted
         return (a.real * b.real + a.imag * b.imag) + 1j * (a.real * b.imag + a.imag * b.real)
 
     a, gathered = matrix.data.astype(np.clongdouble), x.astype(np.clongdouble)[matrix.indices]
@@ -74,11 +74,11 @@ def gamma(n: Any, dtype: Any) -> Any:
 
 
 def bound_of(lengths: Any, size: Any, want: Any, dtype: Any, *, is_complex: bool = False) -> Any:
-    """The bound of the error of each row of a product in `dtype`, or of one of its parts.
+    """Return the bound of the error of each row of a product in `dtype`, or of one of its parts.
 
-    One rounding for each term, two of a complex number times a complex one; one (two) for alpha and for beta;
-    where products fall below the normal range each of them may also lose half the least subnormal. Half
-    precisions are summed in float32, and rounded once.
+    Each term is rounded once, and alpha and beta add one rounding each; for complex numbers these counts
+    double. A product below the normal range may also lose half the least subnormal. Half precisions are
+    summed in float32, and rounded once.
     """
     total = real_type(sum_type(np.dtype(dtype)))
     count = (2 if is_complex else 1) * (lengths + 2)
@@ -92,7 +92,7 @@ def bound_of(lengths: Any, size: Any, want: Any, dtype: Any, *, is_complex: bool
 def assert_close(
     got: Any, matrix: Any, x: Any, alpha: complex = 1.0, beta: complex = 0.0, y: Any = None
 ) -> None:
-    """Hold every row of alpha A x + beta y to its bound, and non-finite rows to what they must be."""
+    """Hold every row of alpha A x + beta y to its bound, and non-finite rows to the same infinity or NaN."""
     want, size = product(matrix, x, alpha, beta, y)
     assert got.shape == want.shape
     lengths = np.diff(entries_of(matrix).indptr)
@@ -120,7 +120,7 @@ def _assert_within(got: Any, want: Any, size: Any, lengths: Any, *, is_complex: 
 
 
 def assert_same_entries(got: Any, want: Any) -> None:
-    """Hold two matrices to have the same entries, bit for bit, up to the order inside a row."""
+    """Hold two matrices to the same entries, bit for bit, up to the order inside a row."""
     got, want = entries_of(got), entries_of(want)
     assert got.shape == want.shape
     np.testing.assert_array_equal(got.indptr, want.indptr)

@@ -1,4 +1,4 @@
-"""What compute-sanitizer needs to follow what runs on a GPU."""
+"""Prepare dasp and CuPy so that compute-sanitizer can follow their work on a GPU."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ HELP = (
 
 
 def prepare() -> None:
-    """Let no driver be new enough for while nodes, and have CUDA, not a pool, give CuPy each array."""
+    """Use no while nodes, as with an old driver, and let CUDA, not a pool, allocate each of CuPy's arrays."""
     vars(importlib.import_module("dasp.runtime.cuda.device"))["WHILE_NODES"] = math.inf
     importlib.import_module("cupy").cuda.set_allocator(None)

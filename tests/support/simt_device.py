@@ -14,7 +14,7 @@ from tests.simt import compile_kernels
 
 
 class EmulatedDevice:
-    """Launches kernels in the emulator; counts them."""
+    """A device that launches kernels in the emulator, and keeps their names."""
 
     def __init__(self, processors: int = 2) -> None:
         self.processors = processors
@@ -31,7 +31,7 @@ class EmulatedDevice:
         return array, array
 
     def wait(self) -> None:
-        """Every launch is done when it returns."""
+        """Return at once: every launch has ended when it returns."""
 
     def upload(self, target: np.ndarray, source: np.ndarray) -> None:
         target[...] = source
@@ -95,7 +95,7 @@ def emulate(monkeypatch: pytest.MonkeyPatch, device: EmulatedDevice | None = Non
 
 
 def hold_emulated(monkeypatch: Any, made: Callable[[], Sequence[Any]], r: Any, dtype: Any) -> None:
-    """Hold that preconditioners do to r, with their passes run by the emulator, what they do on the CPU."""
+    """Hold that preconditioners give the same M r in the emulator as on the CPU, but for rounding."""
     want = [M @ r for M in made()]
     device = emulate(monkeypatch)
     got = [M @ r for M in made()]

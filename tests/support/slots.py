@@ -1,4 +1,4 @@
-"""The reference for what is in the slots of slices: row, column and value of each, by NumPy alone."""
+"""The reference for the slots of a plan in SELL: the row, column and value of each, by NumPy alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Vector = np.ndarray[Any, Any]
 
 
 def expand(plan: Plan) -> tuple[Vector, Vector, Vector]:
-    """The caller's row, the column (`PAD` for a pad) and the value (anything for a pad) of every slot."""
+    """Return the caller's row, the column (`PAD` for a pad) and the value (any for a pad) of every slot."""
     pattern = plan.pattern
     steps = unpack_shape(pattern.headers[:, 3].astype(np.int64))[0]
     owner = np.repeat(np.arange(len(pattern.headers)), steps)
@@ -22,7 +22,7 @@ def expand(plan: Plan) -> tuple[Vector, Vector, Vector]:
 
 
 def decode(values: Values, slots: int, dtype: np.dtype[Any]) -> Vector:
-    """The value of every slot; anything for a pad."""
+    """Return the value of every slot; a pad's may be any."""
     if values.coding == Coding.EQUAL:
         return np.full(slots, values.table[0], dtype)
     if values.coding == Coding.DICTIONARY:
@@ -33,7 +33,7 @@ def decode(values: Values, slots: int, dtype: np.dtype[Any]) -> Vector:
 
 
 def _owners(pattern: Pattern, owner: Vector) -> Vector:
-    """The caller's row of the 32 slots of some steps, whose slices are given; `PAD` for nobody's."""
+    """Return the caller's row of the 32 slots of some steps, given their slices; `PAD` if there is none."""
     _, first, _, shape = pattern.headers[owner].T.astype(np.int64)
     if not pattern.segments:
         long_rows = first[:0]
@@ -49,7 +49,7 @@ def _owners(pattern: Pattern, owner: Vector) -> Vector:
 
 
 def _columns(pattern: Pattern, owner: Vector) -> Vector:
-    """The column of the 32 slots of some steps, whose slices are given; `PAD` for a pad."""
+    """Return the column of the 32 slots of some steps, given their slices; `PAD` for a pad."""
     first_step, _, first_block, shape = pattern.headers[owner].T.astype(np.int64)
     width = unpack_shape(shape)[3]
     inside = np.arange(len(owner)) - first_step

@@ -1,4 +1,4 @@
-"""Systems for tests of solvers, what holds of an answer, and what a pass over vectors leaves."""
+"""Systems for tests of solvers, checks of an answer, and the results of passes over vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dasp.solvers import bicgstab, cg, gmres, minres
 
 SQUARE: list[Callable[..., Any]] = [cg, bicgstab, minres, gmres]
 STORAGE = {cg: (5, 6), bicgstab: (7, 9), minres: (8, 10), gmres: (35, 36)}
-"""Vectors of length n that a method takes, without a preconditioner and with one."""
+"""Vectors of length n that a method stores, without a preconditioner and with one."""
 
 
 def poisson(side: int) -> sp.csr_array:
@@ -26,19 +26,19 @@ ALL_TYPES = [np.float32, np.float64, *TYPES]
 
 
 def hermitian(side: int, shift: float = 0.0) -> sp.csr_array:
-    """A Laplacian in a magnetic field (Peierls phases), definite for a shift of at least 0."""
+    """Return a Laplacian in a magnetic field (Peierls phases), definite for a shift of at least 0."""
     line = sp.diags_array(np.exp(0.3j * np.arange(1, side)) * -1.0, offsets=1, shape=(side, side))
     step = sp.kron(line, sp.eye_array(side)) + sp.kron(sp.eye_array(side), line)
     return sp.csr_array(step + step.conj().T + (4.0 + shift) * sp.eye_array(side**2))
 
 
 def helmholtz(side: int) -> sp.csr_array:
-    """A damped Helmholtz operator: symmetric, not Hermitian."""
+    """Return a damped Helmholtz operator: symmetric, not Hermitian."""
     return sp.csr_array(poisson(side) - (0.3 - 0.4j) * sp.eye_array(side**2))
 
 
 def model(kind: str, side: int, dtype: Any) -> sp.csr_array:
-    """A matrix of a grid, real or complex, that is definite, indefinite, or not symmetric (Hermitian)."""
+    """Return a matrix of a grid, real or complex: definite, indefinite, or not symmetric (Hermitian)."""
     if np.dtype(dtype).kind == "c":
         A = helmholtz(side) if kind == "general" else hermitian(side, -1.1 if kind == "indefinite" else 0.0)
         return A.astype(dtype)
@@ -77,7 +77,7 @@ KINDS = (
 
 
 def system(kind: str, n: int, seed: int, dtype: Any = float) -> tuple[np.ndarray, np.ndarray]:
-    """A small dense matrix of a kind and a right-hand side; that of kind "real" is real in any type."""
+    """Return a small dense matrix of a kind and a right-hand side; of kind "real" it is real in any type."""
     rng = np.random.default_rng(seed)
     B, basis = (numbers(n * n, seed + k, dtype).reshape(n, n) for k in range(2))
     B *= rng.random((n, n)) < 0.6
@@ -104,11 +104,11 @@ def system(kind: str, n: int, seed: int, dtype: Any = float) -> tuple[np.ndarray
 
 
 MOST_DENSE = 2000
-"""Rows up to which a solution is compared with a dense one: the singular values of 8,000 take minutes."""
+"""Most rows for which a solution is compared with a dense one: singular values of 8,000 take minutes."""
 
 
 def check(A: Any, x: Any, b: Any, stats: Any, rtol: float, atol: float = 0.0) -> None:
-    """What is called converged is; what is not has words and an integer other than 0."""
+    """Hold a converged answer to its residual and error, and any other to a reason and a nonzero `info`."""
     assert x.shape == b.shape
     assert stats.reason
     assert stats.converged == (stats.info == 0)
@@ -131,7 +131,7 @@ def check(A: Any, x: Any, b: Any, stats: Any, rtol: float, atol: float = 0.0) ->
 
 
 def hold_to_the_truth(A: np.ndarray, b: np.ndarray, x0: Any, M: Any, rtol: float, right: str) -> None:
-    """Every method ends in time, claims nothing wrong or hopeless, and leaves A and b as they were."""
+    """Hold that every method ends in time, claims nothing false, and leaves A and b as they were."""
     kept, size = (A.copy(), b.copy()), abs(b).max() if np.isfinite(b).all() and b.any() else 1.0
     for method in SQUARE:
         with warnings.catch_warnings():
@@ -157,7 +157,7 @@ def true_residual(A: Any, x: np.ndarray, b: np.ndarray) -> float:
 
 
 def residual_bound(A: Any, x: np.ndarray, b: np.ndarray) -> float:
-    """How far rounding may move a computed norm of b - A x, as norms of rows (Higham, section 3.1)."""
+    """Return how far rounding may move a computed norm of b - A x, by rows (Higham, section 3.1)."""
     size = abs(np.asarray(A.todense() if sp.issparse(A) else A)).astype(np.longdouble)
     u = np.finfo(np.result_type(x, b)).eps
     each = 2 * (2 if np.iscomplexobj(x) else 1)  # terms that a product of two numbers adds to a sum, twice
@@ -165,7 +165,7 @@ def residual_bound(A: Any, x: np.ndarray, b: np.ndarray) -> float:
 
 
 def long(array: np.ndarray) -> np.ndarray:
-    """In long double, real or complex."""
+    """Return an array in long double, real or complex."""
     return array.astype(np.clongdouble if np.iscomplexobj(array) else np.longdouble)
 
 
@@ -187,7 +187,7 @@ PASSES = [
 def updated(
     vectors: dict[str, np.ndarray], updates: Iterable[str], **factors: complex
 ) -> dict[str, np.ndarray]:
-    """What a pass leaves in vectors, in double precision."""
+    """Return the vectors that a pass leaves, in double precision."""
     found = dict(vectors)
     for update in updates:
         out, right = update.split(" = ")

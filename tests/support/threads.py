@@ -1,4 +1,4 @@
-"""Threads that multiply one matrix at once, for tests and attacks."""
+"""Multiply one matrix in several threads at once, for tests and attacks."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def products_in_threads(
     vectors : sequence of numpy.ndarray, shape (n,)
     rounds : int
     stream : callable
-        Makes the stream that a thread works on.
+        Makes the stream on which a thread works.
 
     Returns
     -------
     list of two numpy.ndarray, shape (m,)
-        The last product that went into `out`, and the last new one, of each; what a thread raised is raised.
-        On the CPU each pair has equal bits.
+        For each vector, the last product into `out` and the last new one, which have equal bits on the CPU.
+        An error of a thread is raised here.
     """
 
     def work(x: Vector) -> tuple[Vector, Vector]:
