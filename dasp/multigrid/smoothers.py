@@ -45,7 +45,7 @@ class CycleOptions:
 
     @property
     def steps(self) -> tuple[float, list[tuple[float, float]]]:
-        """The smoother's factors with D^-1 as scaled, as from `coefficients`."""
+        """The smoother's factors for scaled D^-1, in the form of `coefficients`."""
         if self.smoother == "jacobi":
             return OMEGA, []
         return coefficients(1.0 / RATIO, 1.0, self.degree)

@@ -122,7 +122,7 @@ class MatrixPolynomial(Polynomial):
         return _read(A)
 
     def _load(self, numbers: _Numbers) -> bool:
-        """Take a matrix: an SpMatrix itself if it fits, else its values. Return True if no plan changed."""
+        """Take a matrix: an SpMatrix itself if it fits, else its values. Return True if the plan stays."""
         last, self._numbers = self._numbers.planned, numbers
         if _fits(numbers.planned, self.dtype, self.device):
             same = self._part is None and numbers.planned is last

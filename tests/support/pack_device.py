@@ -25,7 +25,7 @@ class PackingDevice:
     launches : list of str
         Names of the kernels, in the order of their launches.
     sources : dict
-        How often each source was asked for with some constants.
+        The number of requests for each source with its constants.
     reads : int
         Copies to the host.
     bytes, peak : int

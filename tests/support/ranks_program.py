@@ -220,7 +220,7 @@ def check_bytes(comm: Any) -> None:
 
 
 def check_freed(comm: Any, raw: Any) -> None:
-    """Hold that freed communicators leave nothing behind but the last one's rest."""
+    """Hold that freed communicators leave nothing in `peers.LEFT` but the last one's entries."""
     by_mpi = isinstance(comm, mpi.MpiCommunicator)
     if not by_mpi:
         import torch.distributed as dist
@@ -477,7 +477,7 @@ def endless(comm: Any, ends: Callable[[], None], rank: int) -> int:
     D = SpMatrix.from_scipy(A if rank == 0 else None, comm, device=DEVICE, timeout=60)
     x = there(np.ones(D.local_shape[1]))
     solvers.cg(D, x, rtol=1e-8)
-    D.comm.timeout = 3.0  # now that nobody compiles
+    D.comm.timeout = 3.0  # now that no rank compiles any more
     began = time.monotonic()
     try:
         for turn in range(10**9):
