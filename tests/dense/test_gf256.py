@@ -23,6 +23,7 @@ AVAILABLE = [kernel.name for kernel in LADDER if kernel.available]
 # ---- the field ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_product_is_that_of_galois():
     np.testing.assert_array_equal(field.PRODUCT, products())
 

@@ -214,6 +214,7 @@ def test_an_archive_is_what_its_contents_say(tmp_path: Path, content: bytes, wor
     assert words in refusal(write(tmp_path / "a.npz", content))
 
 
+@pytest.mark.slow
 def test_nothing_is_unpacked_that_is_not_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dasp.runtime.sizes.machine_bytes", lambda: 10**8)
     zeros = npy(np.zeros(2 * 10**7))

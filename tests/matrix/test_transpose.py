@@ -210,6 +210,7 @@ def test_a_symmetric_matrix_is_its_own_transpose():
     assert Z.T is not Z
 
 
+@pytest.mark.slow
 @given(matrices(), st.sampled_from(FORMATS), st.randoms(use_true_random=False))
 def test_other_values_have_their_own_transpose(matrix, layout, random):
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))

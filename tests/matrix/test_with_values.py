@@ -40,6 +40,7 @@ def test_every_value_finds_its_entry(name, layout):
     assert_same_entries(C.to_scipy(), matrix)
 
 
+@pytest.mark.slow
 @given(matrices(), st.sampled_from(FORMATS), st.randoms(use_true_random=False))
 def test_any_order_of_coordinates_is_kept(matrix, layout, random):
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))

@@ -308,6 +308,7 @@ def test_kernels_of_complex_cycles_do_the_same(monkeypatch, dtype):
     hold_emulated(monkeypatch, made, r, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [gmres, bicgstab])
 def test_a_shifted_laplacian_helps_with_helmholtz(method):
     """The hierarchy is of another matrix, which is further from singular."""

@@ -143,6 +143,7 @@ def test_zeros_are_solved_and_no_iterations_refused(method):
         method(np.eye(3), np.ones(3), maxiter=0)
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(
     kind=st.sampled_from(["full", "low rank", "zero", "nan", "scaled"]),

@@ -36,6 +36,7 @@ from tests.support.systems import (
 # ---- systems of every kind --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
@@ -108,6 +109,7 @@ def diagonal_preconditioner(kind: str, A: np.ndarray, seed: int) -> np.ndarray |
     return np.diag(d) + (0.3 * np.triu(rng.standard_normal((n, n)), 1) if kind == "not symmetric" else 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_whatever_a_user_brings(data, seed):
