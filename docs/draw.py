@@ -184,7 +184,7 @@ def lanes() -> Figure:
 def columns() -> Figure:
     """What is stored of the columns of one step: a base, and 32 short distances."""
     matrix = dasp.models.generate("poisson2d:40")
-    plan, rows, found = packed(matrix, dasp.Policy())
+    plan, rows, found = packed(matrix, "sell")
     pattern = plan.pattern
     steps, _ = slice_fields(plan)
     index = len(steps) // 2
