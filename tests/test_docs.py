@@ -381,7 +381,9 @@ def draw() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["slices", "fragments", "pays", "speeds"])
+@pytest.mark.parametrize(
+    "name", ["slices", "lanes", "tiles", "fragments", "columns", "plan_bytes", "pays", "speeds"]
+)
 def test_the_pictures_of_the_site_are_drawn(draw: ModuleType, name: str) -> None:
     assert getattr(draw, name)().axes
 
