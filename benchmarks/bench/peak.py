@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from dasp.dense.gemm.goto import TileEmitter, emit_loop, host_tile
+from dasp.dense.gemm.goto import TileEmitter, host_tile
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.emitter import intrinsic, splat
+from dasp.runtime.cpu.emitter import emit_loop, intrinsic, splat
 
 # Multiply-adds per clock and multiprocessor: float32, float64 (tensor cores), float16 (tensor cores, dense).
 # NVIDIA's architecture white papers: A100 (2020), H100 (2022).

@@ -25,7 +25,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from dasp.runtime.cpu.compile import find_features, jit
-from dasp.runtime.cpu.emitter import FIRST_LEVEL, I32, prefetch_run, splat
+from dasp.runtime.cpu.emitter import FIRST_LEVEL, I32, emit_loop, prefetch_run, splat
 
 # ---- the micro-kernel -----------------------------------------------------------------------------------
 
@@ -114,35 +114,6 @@ class TileEmitter:
         """Prefetch the cache lines of some bytes, for reading or writing."""
         pointer = self.builder.inttoptr(address, ir.IntType(8).as_pointer())
         prefetch_run(self.builder, pointer, 0, bytes, FIRST_LEVEL, writes)
-
-
-def emit_loop(
-    builder: ir.IRBuilder,
-    start: ir.Value,
-    limit: ir.Value,
-    step: int,
-    initial: list[ir.Value],
-    emit_body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
-) -> list[ir.Value]:
-    """Emit a loop from `start` on while its index is below `limit`; return the carried values after it.
-
-    `emit_body` takes the index and the carried values of a turn, and returns those of the next one.
-    """
-    before = builder.block
-    head, body, after = (builder.append_basic_block(f"loop.{name}") for name in ("head", "body", "after"))
-    builder.branch(head)
-    builder.position_at_end(head)
-    index, *carried = phis = [builder.phi(value.type) for value in (start, *initial)]
-    for phi, value in zip(phis, (start, *initial), strict=True):
-        phi.add_incoming(value, before)
-    builder.cbranch(builder.icmp_signed("<", index, limit), body, after)
-    builder.position_at_end(body)
-    following = emit_body(index, carried)
-    for phi, value in zip(phis, (builder.add(index, index.type(step)), *following), strict=True):
-        phi.add_incoming(value, builder.block)
-    builder.branch(head)
-    builder.position_at_end(after)
-    return carried
 
 
 def _emit_product(

@@ -30,7 +30,6 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from dasp.dense.gemm.goto import emit_loop
 from dasp.dense.gf256.field import (
     EXP,
     LOG,
@@ -43,7 +42,7 @@ from dasp.dense.gf256.field import (
 )
 from dasp.runtime.arrays import address
 from dasp.runtime.cpu.compile import find_features, jit
-from dasp.runtime.cpu.emitter import I32, I64, splat
+from dasp.runtime.cpu.emitter import I32, I64, emit_loop, splat
 from dasp.runtime.cpu.threads import get_num_threads, run
 
 # ---- instructions, and the inner step that is made of one -------------------------------------------------

@@ -1,4 +1,4 @@
-"""LLVM instructions for code on a CPU: for vectors, half precision, complex numbers, and prefetches."""
+"""LLVM instructions for code on a CPU: vectors, half precision, complex numbers, loops, and prefetches."""
 
 from __future__ import annotations
 
@@ -66,6 +66,35 @@ def _from_float16(builder: ir.IRBuilder, stored: ir.Value) -> ir.Value:
     whole = builder.or_(builder.bitcast(scaled, words), builder.select(special, each(0x7F800000), each(0)))
     sign = builder.shl(builder.and_(bits, each(0x8000)), each(16))
     return builder.bitcast(builder.or_(whole, sign), floats)
+
+
+def emit_loop(
+    builder: ir.IRBuilder,
+    start: ir.Value,
+    limit: ir.Value,
+    step: int,
+    initial: list[ir.Value],
+    emit_body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
+) -> list[ir.Value]:
+    """Emit a loop from `start` on while its index is below `limit`; return the carried values after it.
+
+    `emit_body` takes the index and the carried values of a turn, and returns those of the next one.
+    """
+    before = builder.block
+    head, body, after = (builder.append_basic_block(f"loop.{name}") for name in ("head", "body", "after"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    index, *carried = phis = [builder.phi(value.type) for value in (start, *initial)]
+    for phi, value in zip(phis, (start, *initial), strict=True):
+        phi.add_incoming(value, before)
+    builder.cbranch(builder.icmp_signed("<", index, limit), body, after)
+    builder.position_at_end(body)
+    following = emit_body(index, carried)
+    for phi, value in zip(phis, (builder.add(index, index.type(step)), *following), strict=True):
+        phi.add_incoming(value, builder.block)
+    builder.branch(head)
+    builder.position_at_end(after)
+    return carried
 
 
 def multiply_add(

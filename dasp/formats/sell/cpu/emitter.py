@@ -36,6 +36,7 @@ from dasp.runtime.cpu.emitter import (
     SECOND_LEVEL,
     as_floats,
     bytes_of,
+    emit_loop,
     multiply_add,
     prefetch_run,
 )
@@ -117,24 +118,12 @@ class StepEmitter:
     def loop(
         self, start: ir.Value, end: ir.Value, sums: list[ir.Value], places: tuple[ir.Value, ...], masked: bool
     ) -> list[ir.Value]:
-        """Add steps `start` to `end`; sums are carried from one to the next in phi nodes."""
-        builder, before = self.builder, self.builder.block
-        head, body, after = (
-            builder.append_basic_block(f"steps.{name}") for name in ("head", "body", "after")
-        )
-        builder.branch(head)
-        builder.position_at_end(head)
-        k, *totals = carried = [builder.phi(value.type) for value in (start, *sums)]
-        for phi, value in zip(carried, (start, *sums), strict=True):
-            phi.add_incoming(value, before)
-        builder.cbranch(builder.icmp_signed("<", k, end), body, after)
-        builder.position_at_end(body)
-        ends = [self.plus(k, 1), *self.add_step(k, totals, places, masked)]
-        for phi, value in zip(carried, ends, strict=True):
-            phi.add_incoming(value, builder.block)
-        builder.branch(head)
-        builder.position_at_end(after)
-        return totals
+        """Add steps `start` to `end` to the sums."""
+
+        def emit_step(k: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+            return self.add_step(k, totals, places, masked)
+
+        return emit_loop(self.builder, start, end, 1, sums, emit_step)
 
     def add_step(
         self, k: ir.Value, sums: list[ir.Value], places: tuple[ir.Value, ...], masked: bool
