@@ -259,15 +259,8 @@ def entries_of(dense: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArra
         return indptr, columns, plain.view(bits).reshape(-1)[places].view(kind)
 
 
-def linear_operator(matrix: Any) -> Any:
-    """Return a CuPy LinearOperator that multiplies by `matrix`."""
+def find_operator_type() -> Any:
+    """Return CuPy's LinearOperator."""
     from cupyx.scipy.sparse.linalg import LinearOperator
 
-    return LinearOperator(
-        matrix.shape,
-        matrix.matvec,
-        rmatvec=matrix.rmatvec,
-        matmat=matrix.matvec,
-        rmatmat=matrix.rmatvec,
-        dtype=matrix.dtype,
-    )
+    return LinearOperator

@@ -77,8 +77,8 @@ class Device(Protocol):
     def entries_of(self, dense: Array) -> tuple[Array, Array, Array]:
         """Return the CSR arrays of a dense matrix of CuPy; GPUs alone have this."""
 
-    def linear_operator(self, matrix: Any) -> Any:
-        """Return a LinearOperator that multiplies by `matrix`: SciPy's, or CuPy's for a GPU."""
+    def find_operator_type(self) -> Any:
+        """Return the class of linear operators: SciPy's LinearOperator, or CuPy's for a GPU."""
 
 
 @cache

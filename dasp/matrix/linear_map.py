@@ -111,4 +111,12 @@ class LinearMap(ABC):
 
     def as_linear_operator(self) -> Any:
         """Return a LinearOperator for iterative solvers: SciPy's on the CPU, CuPy's on a GPU."""
-        return devices.find(self.device).linear_operator(self)
+        operator = devices.find(self.device).find_operator_type()
+        return operator(
+            self.shape,
+            self.matvec,
+            rmatvec=self.rmatvec,
+            matmat=self.matvec,
+            rmatmat=self.rmatvec,
+            dtype=self.dtype,
+        )
