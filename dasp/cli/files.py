@@ -15,6 +15,7 @@ from dasp.cli.options import (
     add_format_option,
     add_matrix_option,
     add_parser,
+    check_file,
     load_and_plan,
     positive,
 )
@@ -32,17 +33,18 @@ def add_plan(subparsers: Subparsers) -> None:
     more = "; `dasp.SpMatrix(dasp.load_plan(FILE))` multiplies by it without planning again"
     parser = add_parser(subparsers, "plan", more)
     add_matrix_option(parser)
-    parser.add_argument("file", metavar="FILE", type=Path, help="the plan to write, replaced only when whole")
+    parser.add_argument("file", metavar="FILE", help="the plan to write, replaced only when whole")
     add_device_option(parser)
     add_format_option(parser)
     parser.set_defaults(run=_plan)
 
 
 def _plan(arguments: argparse.Namespace) -> int:
+    check_file("FILE", arguments.file, matrix=arguments.matrix)
     _, planned, seconds = load_and_plan(arguments)
     planned.save(arguments.file)
     print(planned)
-    print(f"planned in {seconds:.3g} s; {arguments.file}: {arguments.file.stat().st_size:,} bytes")
+    print(f"planned in {seconds:.3g} s; {arguments.file}: {os.path.getsize(arguments.file):,} bytes")
     return 0
 
 
@@ -83,7 +85,10 @@ def _fetch(arguments: argparse.Namespace) -> int:
     folder = arguments.folder or Path(os.environ.get("DASP_MATRICES") or "")
     if folder == Path():
         raise FetchError("DASP_MATRICES is not set; it must name the folder for matrices; or give --folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FetchError(f"{folder} cannot be made: {error.strerror}; name a folder to write in") from error
     return max(_fetch_one(matrix, folder, arguments.url) for matrix in chosen)
 
 

@@ -212,6 +212,7 @@ def write_page(
         The format that the user asked for.
     """
     from dasp import formats
+    from dasp.io.files import replacing
 
     text = _PAGE.substitute(
         name=escape(name),
@@ -220,7 +221,8 @@ def write_page(
         plan=planned._repr_html_(),
         times=escape(_measure(name, matrix, planned, format)),
     )
-    path.write_text(text, encoding="utf-8")
+    with replacing(path) as file:
+        file.write(text.encode())
 
 
 def _measure(name: str, matrix: csr_array, planned: SpMatrix, format: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,7 +97,7 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
 
 
-def check_file(option: str, path: str, endings: Sequence[str]) -> None:
+def check_file(option: str, path: str, endings: Sequence[str] = (), matrix: str = "") -> None:
     """Check that a file can be written, before the work whose result it will hold.
 
     Parameters
@@ -105,21 +106,28 @@ def check_file(option: str, path: str, endings: Sequence[str]) -> None:
         The option that named it.
     path : str
     endings : sequence of str
-        Those that its name may have.
+        Those that its name may have; any by default.
+    matrix : str
+        The name of the matrix, which must not be the same file.
 
     Raises
     ------
     ValueError
-        If the name has another ending or is that of a folder, or its own folder does not exist.
+        If the name has another ending or is that of a folder or of the matrix, or if its folder does not
+        exist or cannot be written.
     """
     target = Path(path)
-    if target.suffix.lower() not in endings:
+    if endings and target.suffix.lower() not in endings:
         *most, last = endings
         raise ValueError(f"{option} is {path!r}; its name must end in {', '.join(most)} or {last}")
     if target.is_dir():
         raise ValueError(f"{option} is {path!r}, which is a folder; it must be a file")
     if not target.parent.is_dir():
         raise ValueError(f"{option} is {path!r}; the folder {target.parent} must exist; make it first")
+    if not os.access(target.parent, os.W_OK):
+        raise ValueError(f"{option} is {path!r}; the folder {target.parent} must be writable; name another")
+    if matrix and target.exists() and Path(matrix).exists() and target.samefile(matrix):
+        raise ValueError(f"{option} is {path!r}, the file of the matrix; another name is needed")
 
 
 def load_and_plan(arguments: argparse.Namespace) -> tuple[csr_array, SpMatrix, float]:

@@ -179,5 +179,8 @@ def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> 
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure in the format of the file's suffix; a PDF without date, so that equals stay equal."""
-    figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
+    """Write a figure in the format of the file's suffix; replace an existing file as a whole."""
+    from dasp.io.files import replacing
+
+    with replacing(path) as file:
+        figure.savefig(file, format=path.suffix[1:])

@@ -46,7 +46,6 @@ from dasp.cli.systems import (
     solve_by_others,
     tolerance,
     true_residual,
-    write_vector,
 )
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.launch import find_world, leave
@@ -149,9 +148,7 @@ def _run_alone(arguments: argparse.Namespace) -> int:
             if " with " in title:
                 outcomes.append(_solve_plainly(matrix, planned, b, method, **options))
             outcomes += solve_by_others(matrix, b, method, rtol, arguments.maxiter, planned.device)
-    if arguments.out:
-        write_vector(arguments.out, x)
-    return report(arguments, planned, 1, planning, rtol, outcomes, stats)
+    return report(arguments, planned, 1, planning, rtol, outcomes, stats, x)
 
 
 def on_terminal() -> bool:
@@ -251,9 +248,7 @@ def _solve_on_ranks(arguments: argparse.Namespace, comm: Communicator) -> int:
     whole = collect(comm, to_host(x), D.rows) if arguments.out else None
     if not speaks:
         return int(not ours.converged)
-    if whole is not None:
-        write_vector(arguments.out, whole)
-    return report(arguments, D, comm.size, planning, rtol, [ours], stats)
+    return report(arguments, D, comm.size, planning, rtol, [ours], stats, whole)
 
 
 def _check_for_ranks(arguments: argparse.Namespace) -> None:

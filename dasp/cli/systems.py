@@ -48,10 +48,7 @@ def check(arguments: argparse.Namespace) -> None:
             "or pass another --method"
         )
     if arguments.out is not None:
-        check_file("--out", arguments.out, (".npy", ".mtx"))
-        out, matrix = Path(arguments.out), Path(arguments.matrix)
-        if out.exists() and matrix.exists() and out.samefile(matrix):
-            raise ValueError(f"--out is {out}, the file of the matrix; another name is needed")
+        check_file("--out", arguments.out, (".npy", ".mtx"), matrix=arguments.matrix)
     if arguments.plot is not None:
         check_file("--plot", arguments.plot, (".png", ".pdf", ".svg"))
         importlib.import_module("matplotlib")  # raises before any work if it is missing
@@ -301,26 +298,46 @@ def report(
     rtol: float,
     outcomes: list[Outcome],
     stats: Stats,
+    x: NDArray[Any] | None,
 ) -> int:
-    """Draw and print what the options ask for; return the exit status of the first outcome, which is dasp's.
+    """Print the result, then write x and draw the residuals; return dasp's exit status.
 
     Parameters
     ----------
     planning : float
         Seconds of planning.
+    outcomes : list of Outcome
+        The first one is dasp's.
     stats : Stats
         Statistics of dasp's solve.
+    x : array or None
+        Its solution, needed for `--out` alone.
     """
     ours = outcomes[0]
     title = ours.solver.removeprefix("dasp ")
-    if arguments.plot:
-        draw_residuals(Path(arguments.plot), title, stats, rtol)
-    if not arguments.json:
+    if arguments.json:
+        print(_as_json(arguments, A, ranks, planning, rtol, outcomes, stats))
+    else:
         print(f"{title}: {stats.choice.partition(': ')[2]}")
         _print_outcomes(outcomes, planning)
         if not ours.converged:
             print(f"not converged: {stats.reason}")
-        return int(not ours.converged)
+    if x is not None and arguments.out:
+        write_vector(arguments.out, x)
+    if arguments.plot:
+        draw_residuals(Path(arguments.plot), title, stats, rtol)
+    return int(not ours.converged)
+
+
+def _as_json(
+    arguments: argparse.Namespace,
+    A: SpMatrix | distributed.SpMatrix,
+    ranks: int,
+    planning: float,
+    rtol: float,
+    outcomes: list[Outcome],
+    stats: Stats,
+) -> str:
     found = {
         "matrix": arguments.matrix,
         "rows": A.shape[0],
@@ -346,8 +363,7 @@ def report(
             for one in outcomes
         ],
     }
-    print(json.dumps(found, indent=2))
-    return int(not ours.converged)
+    return json.dumps(found, indent=2)
 
 
 def _print_outcomes(outcomes: list[Outcome], planning: float) -> None:

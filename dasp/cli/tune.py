@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dasp import models
-from dasp.cli.options import Subparsers, add_device_option, add_json_option, add_parser, duration
+from dasp.cli.options import Subparsers, add_device_option, add_parser, check_file, duration
 from dasp.cli.report import Table
 from dasp.cli.timing import Candidate, replays, time_host
 from dasp.dense.gemm.rungs_cuda import user_table
@@ -74,6 +73,8 @@ def _tune_gemm(arguments: argparse.Namespace) -> int:
     from dasp.cli import tune_gemm
 
     gpus.use(find_device("cuda"))
+    if arguments.out is not None:
+        check_file("--out", str(arguments.out))
     path = arguments.out or user_table()
 
     def say(text: str) -> None:
@@ -99,13 +100,14 @@ def _add_machine(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the file to write (default: the user's, DASP_COST_MODEL)"
     )
-    add_json_option(parser)
     parser.set_defaults(run=_tune_machine)
 
 
 def _tune_machine(arguments: argparse.Namespace) -> int:
     """Search the numbers of this machine, write them to a file and print them."""
     device = find_device(arguments.device)
+    if arguments.out is not None:
+        check_file("--out", str(arguments.out))
     path = arguments.out or cost.find_file()
     if device == "cpu":
         name, model = name_processor(), CostModel.for_cpu()
@@ -115,11 +117,8 @@ def _tune_machine(arguments: argparse.Namespace) -> int:
         name, model, planner = gpu.name, CostModel.for_gpu(gpu), gpu_planner(device)
     measured = measure(model, [models.generate(name) for name in COLLECTION[model.kind]], planner)
     cost.write_own_numbers(path, name, measured)
-    if arguments.json:
-        print(json.dumps(measured, indent=1, allow_nan=False))
-    else:
-        print(table(model, measured))
-        print(f"numbers of {name}: {path}")
+    print(table(model, measured))
+    print(f"numbers of {name}: {path}")
     return 0
 
 

@@ -172,7 +172,9 @@ def _read_line(path: Path, stream: IO[bytes], number: int) -> str:
     raw = stream.readline(_LONGEST_LINE)
     if not raw and number > 1:
         raise MatrixFileError(f"{path} ends before its size line; it was cut short; download it again")
-    if len(raw) == _LONGEST_LINE or number > _MOST_REMARKS or b"\0" in raw:
+    is_other = number == 1 and not raw.startswith(b"%%")  # perhaps binary: its header is refused
+    too_much = len(raw) == _LONGEST_LINE or number > _MOST_REMARKS or b"\0" in raw
+    if too_much and not is_other:
         raise MatrixFileError(
             f"{path} holds zero bytes in line {number}, or more than {_LONGEST_LINE:,} bytes, or more than "
             f"{_MOST_REMARKS:,} lines of remarks; {_REMEDY}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, save_npz
 
 import dasp
 from dasp.cli import main as cli
@@ -23,6 +23,22 @@ def test_a_plan_is_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     planned = dasp.SpMatrix(dasp.load_plan(tmp_path / "a.plan"), "cpu")
     x = np.arange(144.0)
     np.testing.assert_array_equal(planned @ x, dasp.SpMatrix.from_scipy(planned.to_scipy(), device="cpu") @ x)
+
+
+def test_a_plan_does_not_replace_its_matrix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    matrix = tmp_path / "a.npz"
+    save_npz(matrix, generate("poisson2d:3"))
+    kept = matrix.read_bytes()
+    assert "the file of the matrix" in error(capsys, "plan", str(matrix), str(matrix), "--device", "cpu")
+    assert matrix.read_bytes() == kept
+
+
+def test_a_folder_that_cannot_be_written_is_named_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("dasp.cli.options.os.access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(ValueError, match=f"--out is '.*'; the folder {tmp_path} must be writable"):
+        options.check_file("--out", str(tmp_path / "x"))
 
 
 def test_usual_calls_are_compiled(

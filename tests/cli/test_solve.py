@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import re
 import sys
@@ -277,6 +278,20 @@ def test_a_preconditioner_is_compiled_before_it_is_timed(
     assert rows == [144, 144]
     status, _, stderr = run(capsys, "solve", "rmat:7", "--precond", "jacobi", *CPU)
     assert (status, "have no usable diagonal entry" in stderr) == (2, True)
+
+
+def test_the_report_is_printed_if_a_file_cannot_be_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("dasp.io.files.os.replace", refuse)
+    for option, name in (("--out", "x.npy"), ("--plot", "x.png")):
+        status, out, err = run(capsys, "solve", "poisson2d:9", *CPU, option, str(tmp_path / name))
+        assert (status, "true residual" in out) == (2, True)
+        assert f"{name} cannot be written: No space left on device; name a file" in err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_matrix_without_rows_cannot_be_solved(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

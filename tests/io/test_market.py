@@ -346,6 +346,7 @@ def test_sound_oddities_of_symmetric_storage_are_read(tmp_path: Path) -> None:
         ("zeros.mtx", HEADER + "3 3 2\n1 1 1\n" + 8 * "\0", ["line 4"]),
         ("zeros4.mtx", HEADER[:-1] + " a\0\n3 3 1\n1 1 1.5\n", ["zero bytes in line 1"]),
         ("zeros3.mtx", HEADER + "% a\0\n3 3 1\n1 1 1.5\n", ["zero bytes in line 2"]),
+        ("array.npy", b"\x93NUMPY\1\0v\0", ["starts with '\\x93NUMPY", "give a file of that format"]),
         ("zeros.mtx.gz", gzip.compress((HEADER + "3 3 1\n1 1 1.5\0\n").encode()), ["line 3"]),
         ("promise.mtx", HEADER + "9 9 999999999999999\n1 1 1\n", ["half of this machine's memory"]),
         ("rows.mtx", HEADER + "99999999999999 1 1\n1 1 1\n", ["half of this machine's memory"]),

@@ -226,7 +226,7 @@ def test_mistakes_are_one_line(
     unused = "http://127.0.0.1:9/MM"  # the discard port: nobody listens
     assert "cannot be fetched" in failed(capsys, "one", "--folder", tmp_path, "--url", unused)
     (tmp_path / "file").write_text("")
-    failed(capsys, "one", "--folder", tmp_path / "file")
+    assert "file cannot be made" in failed(capsys, "one", "--folder", tmp_path / "file")
     failed(capsys, "one", "--folder", tmp_path, "--url", "nonsense")
 
 
