@@ -19,7 +19,8 @@ from dasp._version import __version__ as __version__
 from dasp.runtime.process import load as _load
 
 if TYPE_CHECKING:
-    from dasp import dense, distributed, models, preconditioners, solvers
+    from dasp import dense, distributed, io, models, preconditioners, solvers
+    from dasp import interop as interop
     from dasp.cli.machine import show_config
     from dasp.formats.plan import Plan
     from dasp.interop import torch as torch
@@ -52,6 +53,7 @@ __all__ = [
     "dense",
     "distributed",
     "get_num_threads",
+    "io",
     "load_matrix",
     "load_plan",
     "models",
@@ -65,7 +67,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("dense", "distributed", "models", "preconditioners", "solvers"):
+    if name in ("dense", "distributed", "interop", "io", "models", "preconditioners", "solvers"):
         return _load(f"dasp.{name}")
     if name == "torch":
         return _load("dasp.interop.torch")

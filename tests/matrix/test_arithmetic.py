@@ -6,6 +6,8 @@ import copy
 import itertools
 import operator
 import pickle
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -483,3 +485,8 @@ def test_a_program_with_types_runs() -> None:
 def test_names_that_python_offers_are_the_public_ones() -> None:
     assert set(dir(dasp)) == {*dasp.__all__, "__version__"}
     assert all(hasattr(dasp, name) for name in dir(dasp))
+
+
+def test_rooms_that_the_reference_names_need_no_import_of_their_own() -> None:
+    code = "import dasp; dasp.io.MatrixFileError; dasp.interop; assert not hasattr(dasp.interop, 'jax')"
+    subprocess.run([sys.executable, "-c", code], check=True)
