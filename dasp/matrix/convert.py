@@ -223,13 +223,14 @@ def _take_compressed(
 
 
 def _convert_by_scipy(matrix: sparray | spmatrix, arrays: tuple[Vector, ...]) -> Compressed:
-    """Build a matrix of the same class from checked arrays, and let SciPy convert it.
+    """Build an array of SciPy from checked arrays, and let SciPy convert it.
 
     SciPy lacks half precisions, so it moves them as integers of the same bits.
     """
     data, *others = arrays
     bits = np.dtype(np.uint16) if data.dtype.itemsize == 2 else data.dtype
-    csr = type(matrix)((data.view(bits), *others), shape=matrix.shape).tocsr()
+    array = getattr(scipy.sparse, f"{matrix.format}_array")
+    csr = array((data.view(bits), *others), shape=matrix.shape).tocsr()
     return Compressed(csr.indptr, csr.indices, csr.data.view(data.dtype))
 
 

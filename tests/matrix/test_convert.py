@@ -178,6 +178,16 @@ def test_diagonals_outside_the_matrix_hold_nothing() -> None:
         np.testing.assert_array_equal(to_csr((4, 4), convert.take_sparse(matrix)), want)
 
 
+@pytest.mark.parametrize("kind", [sp.csc_array, sp.bsr_array, sp.dia_array, sp.csc_matrix])
+def test_a_subclass_with_a_constructor_of_its_own_is_converted(kind: Any) -> None:
+    class Named(kind):  # type: ignore[misc]
+        def __init__(self, name: str) -> None:
+            super().__init__(kind(np.eye(4)))
+            self.name = name
+
+    np.testing.assert_array_equal(to_csr((4, 4), convert.take_sparse(Named("mass"))), np.eye(4))
+
+
 def test_a_matrix_has_two_dimensions_and_a_known_format() -> None:
     with pytest.raises(ValueError, match="2 dimensions"):
         convert.take_sparse(sp.coo_array([1.0, 2.0]))
