@@ -16,7 +16,7 @@ from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import find_device
 from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
-from dasp.runtime.arrays import is_array, operand, to_host
+from dasp.runtime.arrays import is_array, operand, overlap, to_host
 from dasp.runtime.process import ProcessLock
 from dasp.runtime.types import Array
 from dasp.solvers.arguments import space_for
@@ -200,6 +200,8 @@ class Preconditioner:
         if out is not None and out.dtype.kind in ("biufV" if kind.kind == "c" else "biu"):
             what = "is complex" if kind.kind == "c" else "has fractions"
             raise TypeError(f"out has dtype {out.dtype}; M r {what}, so {kind} is needed")
+        if out is not None and out.shape not in ((self.shape[0],), (self.shape[0], 1)):
+            raise ValueError(f"out has shape {out.shape}; {r.shape} is needed, as r has")
         with self._lock.get():
             if out is not None and (program := self._in_place(r, out)):
                 key = _places(r, out)
@@ -287,6 +289,8 @@ class Preconditioner:
             out = R.astype(self._result_type(R), copy=True)
         elif getattr(out, "shape", None) != R.shape:
             raise ValueError(f"out is {_check.kind_of(out)} of another shape than R, {R.shape}")
+        elif isinstance(out, np.ndarray) and overlap(out, R):
+            raise ValueError("out overlaps R; pass another array")
         multiply_by_column(lambda r, z: self.matvec(r, out=z), R, out)
         return out
 
@@ -337,7 +341,7 @@ def host_matrix(A: Any) -> csr_array:
     if not (issparse(A) or isinstance(A, np.ndarray)):
         raise TypeError(f"A is {_check.kind_of(A)}; a matrix whose entries can be read is needed")
     A = csr_array(A)
-    if A.shape[0] != A.shape[1]:
+    if A.ndim != 2 or A.shape[0] != A.shape[1]:
         raise ValueError(f"A has shape {A.shape}; a square matrix is needed")
     return canonical(A)
 

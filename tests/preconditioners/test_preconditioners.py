@@ -458,6 +458,22 @@ def test_vectors_that_are_no_plain_numbers_are_refused():
         M.matvec(r, out=[0.0] * 9)
 
 
+def test_results_are_written_into_arrays_like_the_residual():
+    M, r = jacobi(poisson(3)), np.ones(9)
+    for shape in ((3,), (3, 3), (1, 9)):
+        with pytest.raises(ValueError, match="out has shape"):
+            M.matvec(r, out=np.zeros(shape))
+    R = np.ones((9, 4))
+    with pytest.raises(ValueError, match="out overlaps R"):
+        M.matmat(R[:, :3], out=R[:, 1:])
+
+
+def test_a_matrix_of_one_dimension_is_refused():
+    for make in (jacobi, chebyshev, ilu0, ic0, block_jacobi):
+        with pytest.raises(ValueError, match="square"):
+            make(sp.coo_array(np.ones(4)))
+
+
 def swept(A: sp.csr_array, sweeps: int) -> np.ndarray:
     """What sweeps must do, from the factors that exact solves use."""
     exact = ilu0(A)
