@@ -394,24 +394,23 @@ def draw_headline(path: Path, *, narrow: bool) -> None:
 
 
 def draw(folder: Path) -> None:
-    """Draw every figure, as PNG for a screen and as PDF for a paper."""
-    for ending in ("png", "pdf"):
-        for name in COLLECTIONS:
-            figures.draw_collection(sparse_rows(name), folder / f"{name}.{ending}")
-        draw_headline(folder / f"headline.{ending}", narrow=False)
-        draw_headline(folder / f"headline_narrow.{ending}", narrow=True)
-        for name in ("gemm", "gemm_cpu"):
-            rows = results.latest(results.read(RESULTS / f"{name}.csv"))
-            figures.draw_ladder(gemm_report.ladders(rows), folder / f"{name}.{ending}")
-        for name in ("gf256", "gf256_cpu"):
-            rows = results.latest(results.read(RESULTS / f"{name}.csv"))
-            figures.draw_bars(gf256.shapes(rows), folder / f"{name}.{ending}")
-        for name in SCALING:
-            rows = results.latest(results.read(RESULTS / f"{name}.csv"))
-            draw_scaling(rows, folder / f"{name}.{ending}")
-        for name in solver_tables.SYSTEMS:
-            rows = results.latest(results.read(RESULTS / f"{name}.csv"))
-            figures.draw_systems(rows, folder / f"{name}.{ending}")
+    """Draw every figure as PNG."""
+
+    def rows_of(name: str) -> list[Row]:
+        return results.latest(results.read(RESULTS / f"{name}.csv"))
+
+    for name in COLLECTIONS:
+        figures.draw_collection(sparse_rows(name), folder / f"{name}.png")
+    draw_headline(folder / "headline.png", narrow=False)
+    draw_headline(folder / "headline_narrow.png", narrow=True)
+    for name in ("gemm", "gemm_cpu"):
+        figures.draw_ladder(gemm_report.ladders(rows_of(name)), folder / f"{name}.png")
+    for name in ("gf256", "gf256_cpu"):
+        figures.draw_bars(gf256.shapes(rows_of(name)), folder / f"{name}.png")
+    for name in SCALING:
+        draw_scaling(rows_of(name), folder / f"{name}.png")
+    for name in solver_tables.SYSTEMS:
+        figures.draw_systems(rows_of(name), folder / f"{name}.png")
 
 
 def replace_between(path: Path, name: str, text: str) -> None:

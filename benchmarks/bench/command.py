@@ -23,7 +23,7 @@ SUMMARIES = {
     "columns": "verify and time products by several columns against cuSPARSE's SpMM or SciPy",
     "gemm": "verify and time every kernel of dense products against cuBLAS or NumPy's BLAS",
     "gf256": "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
-    "solvers": "solve systems by every method, against SciPy, CuPy, JAX and PyAMG, planning counted",
+    "solvers": "solve systems by every method, against SciPy, CuPy and PyAMG, planning counted",
     "scaling": "multiply and solve over ranks: weak and strong scaling",
 }
 """What each benchmark does."""

@@ -1,4 +1,4 @@
-"""Linear systems: dasp's solvers against those of SciPy or CuPy, JAX and PyAMG, to the same true residual.
+"""Linear systems: dasp's solvers against those of SciPy or CuPy, and PyAMG, to the same true residual.
 
 A row is one solver on one system A x = b with b of ones. Every solution is verified: the true residual, by
 SciPy's product with the original matrix, must be as small as was asked for, but for the rounding of its own
@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, csr_matrix, eye_array
 
-from benchmarks.bench import solver_baselines as others
 from benchmarks.bench.device import BenchDevice
 from benchmarks.bench.report import Report
 from benchmarks.bench.rows import Row
@@ -41,6 +40,9 @@ UNIT = 2.0**-53
 SHIFT = 0.1 - 0.1j
 CYCLES = {"chebyshev float32": ("chebyshev", np.float32), "jacobi float64": ("jacobi", np.float64)}
 """The cycles that are timed: smoother and type."""
+
+SMOOTHER = ("jacobi", {"omega": 4.0 / 3.0, "iterations": 1})
+"""PyAMG's, that of our `jacobi`."""
 
 Timed = tuple[float, Any]
 """Seconds, and what came out."""
@@ -102,7 +104,6 @@ class Solvers:
     def _solvers(self) -> list[str]:
         """Return the names of the solvers, by method, the library's first."""
         library = "SciPy" if self.device.kind == "cpu" else "CuPy"
-        jax = others.jax_methods() if self._compared else ()
         names = []
         for method in self._methods:
             if method == MULTIGRID:
@@ -110,7 +111,6 @@ class Solvers:
                 names += [f"PyAMG cg {MULTIGRID}"] * self._compared
                 continue
             names += [f"{library} {method}"] * self._compared
-            names += [f"JAX {method}"] * (method in jax)
             names += [f"dasp {method}"]
         return names
 
@@ -213,15 +213,19 @@ class _System:
         figures = self._figures(solve, iterations)
         return {**figures, "total_ms": figures["solve_ms"] + 1e3 * self._upload_seconds}
 
-    def by_jax(self, method: str) -> dict[str, Any]:
-        """Return the figures of JAX's method, compiled before."""
-        solve = others.by_jax(self.device.kind, method, self.csr, self.rtol, self.maxiter)
-        return self._figures(solve, float("nan"))
-
     def by_pyamg(self, method: str, more: str) -> dict[str, Any]:
-        """Return the figures of PyAMG's own solve, on the host."""
+        """Return the figures of conjugate gradients with PyAMG's own cycle, on the host."""
+        import pyamg
+
         seconds, ml = self.hierarchy()
-        solve, residuals = others.by_pyamg(ml, self.ones, self.rtol, self.maxiter)
+        pyamg.relaxation.smoothing.change_smoothers(ml, SMOOTHER, SMOOTHER)
+        residuals: list[float] = []
+        options = {"tol": self.rtol, "maxiter": self.maxiter, "accel": "cg", "residuals": residuals}
+
+        def solve() -> Any:
+            residuals.clear()
+            return ml.solve(self.ones, **options)
+
         first, x = self._timed(solve)
         samples, self.samples = self.samples, 0 if first > 2 else 1
         figures = self._figures(solve, len(residuals) - 1, first=first, x=x)
@@ -246,7 +250,6 @@ class _System:
     ) -> dict[str, Any]:
         """Verify and time later solves, and the first one where that is no other."""
         spent, x = self._timed(solve) if x is None else (float(first or 0), x)
-        # What JAX leaves is on the host when it is asked for.
         residual, passed = self.verify(to_host(x))
         time.sleep(SETTLED)
         best = min([spent, *(self._timed(solve)[0] for _ in range(self.samples if passed else 0))])
