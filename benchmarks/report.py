@@ -175,18 +175,6 @@ def _baseline(against: str, called: str, names: list[str]) -> tuple[str, str, Ra
     return against, called, ratio, lambda row: pays_against_all(row, names)
 
 
-def dense_text(rows: Sequence[Row]) -> str:
-    """Return the tables of a dense ladder."""
-    found = gemm_report.report(rows)
-    return Report(found.summary, found.notes).markdown()
-
-
-def columns_text(rows: Sequence[Row]) -> str:
-    """Return the means of products by several columns, a line for each type and order, and the losses."""
-    found = columns.report(rows)
-    return Report(found.summary, found.notes).markdown()
-
-
 def transpose_text(rows: Sequence[Row]) -> str:
     """Sum up the products with the transpose in a sentence."""
     rows = sorted(rows, key=lambda row: number(row, "speedup_best"))
@@ -263,11 +251,6 @@ def dtypes_text(rows: Sequence[Row]) -> str:
     return Table.of("", told, sorted(found), words=["least"]).markdown()
 
 
-def planning_text(rows: Sequence[Row]) -> str:
-    """Return the tables of plans that are made on a GPU."""
-    return Report([], sparse_report.planning_report(rows).notes).markdown()
-
-
 def values_text(rows: Sequence[Row]) -> str:
     """Return the cost of new values in products, by the way that values are stored."""
 
@@ -341,12 +324,12 @@ def gains_text(name: str) -> str:
 
 WRITERS: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
     "cg": ("solvers", solver_tables.cg_text),
-    "columns": ("columns", columns_text),
+    "columns": ("columns", lambda rows: columns.report(rows).markdown()),
     "dtypes": ("dtypes", dtypes_text),
-    "gemm": ("gemm", dense_text),
+    "gemm": ("gemm", lambda rows: gemm_report.report(rows).markdown()),
     "helmholtz": ("helmholtz", solver_tables.helmholtz_text),
     "multigrid": ("solvers", solver_tables.multigrid_text),
-    "planning": ("planning", planning_text),
+    "planning": ("planning", sparse_report.planning_text),
     "scaling": ("scaling", scaling_text),
     "solvers": ("solvers", solver_tables.solvers_text),
     "squares": ("squares", squares_text),

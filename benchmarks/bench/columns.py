@@ -7,6 +7,7 @@ CPU SciPy's `A @ X` stands beside ours, both with a new result.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import itertools
 from collections.abc import Iterator, Sequence
@@ -53,44 +54,16 @@ COUNTS = (4, 8, 16, 32)
 
 
 class Columns:
-    """The subject of `python -m benchmarks.bench columns`: a row for each type, order and number of columns.
+    """Products by several columns, a row for each type, order and number of them.
 
-    Parameters
-    ----------
-    specs : sequence of str
-        Files, names or models, as `dasp.load_matrix` takes them.
-    device : BenchDevice
-    dtypes : sequence of str
-        Names in `dasp.runtime.dtypes.TABLE`.
-    counts : sequence of int
-        How many columns X has.
-    orders : str
-        "C", "F" or both: the order of X and, on a GPU, of Y.
-    format : str
-        The plan's format.
-    seed : int
-        Seed of generated matrices.
-    samples : int, optional
-        Timed samples of each product.
+    `args` are the options of `python -m benchmarks.bench columns`.
     """
 
-    def __init__(
-        self,
-        specs: Sequence[str],
-        device: BenchDevice,
-        *,
-        dtypes: Sequence[str] = ("float64", "float32"),
-        counts: Sequence[int] = COUNTS,
-        orders: str = "CF",
-        format: str = "auto",
-        seed: int = 0,
-        samples: int | None = None,
-    ) -> None:
-        if unknown := [name for name in dtypes if name not in TABLE]:
+    def __init__(self, args: argparse.Namespace, device: BenchDevice) -> None:
+        if unknown := [name for name in args.dtype if name not in TABLE]:
             raise ValueError(f"--dtype names {', '.join(unknown)}; some of {', '.join(TABLE)} are needed")
-        self.device, self.cases = device, list(specs)
-        self._dtypes, self._counts, self._orders = dtypes, counts, orders
-        self._plan, self._seed, self._samples = planner(device.kind, format), seed, samples
+        self.device, self.cases, self._args = device, args.matrix, args
+        self._plan = planner(device.kind, args.format)
 
     def _named(self, case: str, dtype: str, k: int, order: str) -> Row:
         named = {"matrix": short_name(case), "dtype": dtype, "device": self.device.kind}
@@ -98,17 +71,17 @@ class Columns:
 
     def wanted(self, case: str) -> list[Row]:
         """Return a row for each type, number of columns and order."""
-        return [
-            self._named(case, *each) for each in itertools.product(self._dtypes, self._counts, self._orders)
-        ]
+        args = self._args
+        return [self._named(case, *each) for each in itertools.product(args.dtype, args.columns, args.orders)]
 
     def measure(self, case: str) -> Iterator[Row]:
         """Plan the matrix in each type, then verify and time all products."""
-        for dtype in self._dtypes:
-            csr = as_float(load_case(case, self._seed), named(dtype), self._seed)
-            products = Products(csr, self._plan(csr), self.device, max(self._counts))
-            for k, order in itertools.product(self._counts, self._orders):
-                yield self._named(case, dtype, k, order) | products.measure(k, order, self._samples)
+        args = self._args
+        for dtype in args.dtype:
+            csr = as_float(load_case(case, args.seed), named(dtype), args.seed)
+            products = Products(csr, self._plan(csr), self.device, max(args.columns))
+            for k, order in itertools.product(args.columns, args.orders):
+                yield self._named(case, dtype, k, order) | products.measure(k, order, args.repeat)
 
     def report(self, rows: Sequence[Row]) -> Report:
         """Return the means, the losses by name, and every product."""

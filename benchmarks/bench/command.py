@@ -8,41 +8,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dasp.cli.bench import DEFAULT_MATRICES, add_measuring_options
+from dasp.cli.bench import add_measuring_options
 from dasp.cli.options import add_device_option, add_format_option, duration, positive
 
 if TYPE_CHECKING:
     from benchmarks.bench.device import BenchDevice
     from benchmarks.bench.session import Subject
 
-DEFAULT_SYSTEMS = ("poisson2d:200", "poisson3d:40", "fem3:16")
-"""What is solved when no system is named: half a minute on two cores."""
-
-SUMMARIES = {
-    "sparse": "plan, verify and time matrices against every baseline",
-    "columns": "verify and time products by several columns against cuSPARSE's SpMM or SciPy",
-    "gemm": "verify and time every kernel of dense products against cuBLAS or NumPy's BLAS",
-    "gf256": "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
-    "solvers": "solve systems by every method, against SciPy, CuPy and PyAMG, planning counted",
-    "scaling": "multiply and solve over ranks: weak and strong scaling",
-}
-"""What each benchmark does."""
-
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m benchmarks.bench`."""
     parser = argparse.ArgumentParser(prog="benchmarks.bench", description=__doc__)
     commands = parser.add_subparsers(metavar="BENCHMARK", required=True)
-    adders = {
-        "sparse": _add_sparse,
-        "columns": _add_columns,
-        "gemm": _add_gemm,
-        "gf256": _add_gf256,
-        "solvers": _add_solvers,
-        "scaling": _add_scaling,
-    }
-    for name, add in adders.items():
-        add(commands.add_parser(name, help=SUMMARIES[name]))
+    for name, (add, summary) in BENCHMARKS.items():
+        add(commands.add_parser(name, help=summary))
     return parser
 
 
@@ -177,7 +156,7 @@ def _add_solvers(parser: argparse.ArgumentParser) -> None:
         "matrix",
         nargs="*",
         metavar="MATRIX",
-        help=f"symmetric positive definite (default: {' '.join(DEFAULT_SYSTEMS)})",
+        help="symmetric positive definite (poisson2d:200 poisson3d:40 fem3:16)",
     )
     _add_device_options(parser, threads=None)
     parser.add_argument(
@@ -219,6 +198,36 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run_scaling)
 
 
+def _run_sparse(args: argparse.Namespace) -> int:
+    from benchmarks.bench.sparse import Sparse
+
+    return measure_and_report(args, Sparse)
+
+
+def _run_columns(args: argparse.Namespace) -> int:
+    from benchmarks.bench.columns import Columns
+
+    return measure_and_report(args, Columns)
+
+
+def _run_gemm(args: argparse.Namespace) -> int:
+    from benchmarks.bench.gemm import Gemm
+
+    return measure_and_report(args, Gemm)
+
+
+def _run_gf256(args: argparse.Namespace) -> int:
+    from benchmarks.bench.gf256 import Gf256
+
+    return measure_and_report(args, Gf256)
+
+
+def _run_solvers(args: argparse.Namespace) -> int:
+    from benchmarks.bench.solvers import Solvers
+
+    return measure_and_report(args, Solvers)
+
+
 def _run_scaling(args: argparse.Namespace) -> int:
     """Run the benchmark over ranks; rank 0 prints."""
     from benchmarks.bench import scaling
@@ -226,107 +235,33 @@ def _run_scaling(args: argparse.Namespace) -> int:
     return scaling.main(args.ranks, args.weak, args.strong, args.device, args.csv)
 
 
-def _run_sparse(args: argparse.Namespace) -> int:
-    from benchmarks.bench.sparse import Sparse, collection
-
-    specs = [*args.matrix, *(collection(args.collection) if args.collection else ())]
-    return measure_and_report(
-        args,
-        lambda device: Sparse(
-            specs or DEFAULT_MATRICES,
-            device,
-            policy=args.format,
-            dtype=args.dtype,
-            seed=args.seed,
-            samples=args.repeat,
-            baselines=args.baselines,
-            transpose=args.transpose,
-        ),
-    )
-
-
-def _run_columns(args: argparse.Namespace) -> int:
-    from benchmarks.bench.columns import Columns
-
-    return measure_and_report(
-        args,
-        lambda device: Columns(
-            args.matrix,
-            device,
-            dtypes=args.dtype,
-            counts=args.columns,
-            orders=args.orders,
-            format=args.format,
-            seed=args.seed,
-            samples=args.repeat,
-        ),
-    )
-
-
-def _run_gemm(args: argparse.Namespace) -> int:
-    from benchmarks.bench.gemm import Gemm
-
-    return measure_and_report(
-        args,
-        lambda device: Gemm(
-            device, dtypes=args.dtype, sizes=args.sizes, only=args.kernels, seconds=args.seconds
-        ),
-    )
-
-
-def _run_gf256(args: argparse.Namespace) -> int:
-    from benchmarks.bench.gf256 import Gf256
-
-    return measure_and_report(
-        args,
-        lambda device: Gf256(
-            device,
-            data=args.data,
-            parity=args.parity,
-            columns=args.columns,
-            only=args.kernels,
-            samples=args.repeat,
-        ),
-    )
-
-
-def _run_solvers(args: argparse.Namespace) -> int:
-    from benchmarks.bench.solvers import METHODS, Solvers
-
-    methods = args.methods or (("bicgstab", "gmres") if args.helmholtz else METHODS)
-    unknown = [name for name in methods if name not in METHODS]
-    if unknown:
-        raise ValueError(f"--methods names {', '.join(unknown)}; some of {', '.join(METHODS)} are needed")
-    if not 0 < args.rtol < 1:
-        raise ValueError(f"--rtol is {args.rtol}; it must be above 0 and below 1")
-    specs = args.matrix or DEFAULT_SYSTEMS
-    return measure_and_report(
-        args,
-        lambda device: Solvers(
-            specs,
-            device,
-            methods=methods,
-            helmholtz=args.helmholtz,
-            compared=not args.alone,
-            rtol=args.rtol,
-            maxiter=args.maxiter,
-            seed=args.seed,
-            samples=args.repeat,
-        ),
-    )
-
-
-def measure_and_report(args: argparse.Namespace, subject_on: Callable[[BenchDevice], Subject]) -> int:
-    """Measure a subject as the options say, and print its report; 1 if a product was wrong."""
+def measure_and_report(
+    args: argparse.Namespace, kind: Callable[[argparse.Namespace, BenchDevice], Subject]
+) -> int:
+    """Measure a subject of a kind as the options say, and print its report; 1 if a product was wrong."""
     from benchmarks.bench import machine, results, session
     from benchmarks.bench.device import open_device
 
     if args.csv:
         results.check(args.csv)
     device = open_device(args.device, threads=args.threads, seconds=args.seconds)
-    subject = subject_on(device)
+    subject = kind(args, device)
     print(f"{machine.provenance(device.columns())}; copy {device.bandwidth / 1e9:.0f} GB/s", file=sys.stderr)
     rows = session.run(subject, args.csv, resume=args.resume)
     print(subject.report(rows).text())
     judged = subject.judged(rows) if hasattr(subject, "judged") else rows
     return 0 if all(map(results.right, judged)) else 1
+
+
+BENCHMARKS = {
+    "sparse": (_add_sparse, "plan, verify and time matrices against every baseline"),
+    "columns": (
+        _add_columns,
+        "verify and time products by several columns against cuSPARSE's SpMM or SciPy",
+    ),
+    "gemm": (_add_gemm, "verify and time every kernel of dense products against cuBLAS or NumPy's BLAS"),
+    "gf256": (_add_gf256, "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth"),
+    "solvers": (_add_solvers, "solve systems by every method, against SciPy, CuPy and PyAMG"),
+    "scaling": (_add_scaling, "multiply and solve over ranks: weak and strong scaling"),
+}
+"""The benchmarks: the function that adds the options of each, and a summary."""

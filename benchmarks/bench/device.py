@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
@@ -54,10 +53,6 @@ class HostDevice(devices.TimedHost):
     def resident(self, csr: Any) -> None:
         """Nothing: the host's matrix is where it is."""
 
-    def peak_bytes(self, work: Callable[[], object]) -> float:
-        """Return NaN: what a process holds at its peak is not known. The work is not done."""
-        return math.nan
-
     def all_baselines(self, csr: Any, x: Any, names: Collection[str], *, transpose: bool = False) -> Makers:
         """SciPy, numba and MKL."""
         from benchmarks.bench.baselines_cpu import build
@@ -107,29 +102,6 @@ class CudaDevice(devices.TimedGpu):
         from cupyx.scipy.sparse import csr_matrix
 
         return csr_matrix(csr) if csr.dtype.itemsize > 2 else None
-
-    def peak_bytes(self, work: Callable[[], object]) -> float:
-        """Do some work; return the most bytes that CuPy's pool gave out for it at a time."""
-        import cupy
-
-        class Counter(cupy.cuda.memory_hook.MemoryHook):  # type: ignore[misc]
-            """The bytes that are held, and the most that were."""
-
-            name = "benchmarks.bench"
-            held = most = 0
-
-            def malloc_postprocess(self, **given: Any) -> None:
-                self.held += given["mem_size"]
-                self.most = max(self.most, self.held)
-
-            def free_postprocess(self, **given: Any) -> None:
-                self.held -= given["mem_size"]
-
-        with Counter() as counter:
-            result = work()
-            self.synchronize()
-            del result
-        return float(counter.most)
 
     def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
         """Time CUDA graphs hot, single products cold."""

@@ -5,6 +5,7 @@ Each product is C = A B of square matrices of random numbers. A row is one kerne
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
 import math
@@ -24,7 +25,6 @@ from dasp.dense.gemm.ladder import HALF, error_bound, error_factor
 from dasp.dense.gemm.product import gemm
 from dasp.runtime.cuda.stream import on_stream
 
-SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 SAMPLES = 7
 COOLDOWN_SECONDS = 0.15
@@ -35,57 +35,38 @@ CHECKED = 32
 
 
 class Gemm:
-    """The subject of `python -m benchmarks.bench gemm`: a row for each kernel of each dtype and size.
+    """Dense products, a row for each kernel of each dtype and size, the vendor's library first.
 
-    Parameters
-    ----------
-    device : BenchDevice
-    dtypes, sizes : sequences
-        Names of dtypes, and sizes of square matrices.
-    only : sequence of str, optional
-        Which rungs; every one and "auto" by default. The vendor's library comes first in any case.
-    seconds : float
-        Time for the samples of each kernel.
+    `args` are the options of `python -m benchmarks.bench gemm`.
 
     Raises
     ------
     ValueError
-        If a dtype, a size or a kernel cannot be measured on this device.
+        If a dtype or a kernel cannot be measured on this device.
     RuntimeError
         If threadpoolctl, which gives every library the same threads, is not installed.
     """
 
-    def __init__(
-        self,
-        device: BenchDevice,
-        *,
-        dtypes: Sequence[str] = ("float32", "float64"),
-        sizes: Sequence[int] = SIZES,
-        only: Sequence[str] | None = None,
-        seconds: float = 0.3,
-    ) -> None:
-        """Check what is asked for."""
+    def __init__(self, args: argparse.Namespace, device: BenchDevice) -> None:
         on: Literal["cpu", "cuda"] = "cuda" if device.kind == "cuda" else "cpu"
         if on == "cpu" and importlib.util.find_spec("threadpoolctl") is None:
             raise RuntimeError(
                 "threadpoolctl is not installed; it gives NumPy's BLAS the threads that dasp has; "
                 "pip install threadpoolctl"
             )
-        if min(sizes) < 1:
-            raise ValueError(f"--sizes is {','.join(map(str, sizes))}; whole numbers from 1 are needed")
         possible = [name for name in DTYPES if on == "cuda" or name not in HALF]
-        if unknown := [name for name in dtypes if name not in possible]:
+        if unknown := [name for name in args.dtype if name not in possible]:
             raise ValueError(f"--dtype names {', '.join(unknown)}; some of {', '.join(possible)} are needed")
         self._ladder = kernels(on)
         known = [kernel.name for kernel in self._ladder]
-        if unknown := [name for name in only or () if name not in (*known, "auto", VENDOR)]:
+        if unknown := [name for name in args.kernels or () if name not in (*known, "auto", VENDOR)]:
             raise ValueError(
                 f"--kernels names {', '.join(unknown)}; some of auto, {', '.join(known)} are needed"
             )
         self.device = device
-        self.cases = [f"{dtype}:{size}" for dtype in dtypes for size in sizes]
-        self._names = [*known, "auto"] if only is None else [name for name in only if name != VENDOR]
-        self._seconds = seconds
+        self.cases = [f"{dtype}:{size}" for dtype in args.dtype for size in args.sizes]
+        self._names = [name for name in args.kernels or (*known, "auto") if name != VENDOR]
+        self._seconds = args.seconds
         self._peaks: dict[str, float] = {}
 
     def _rungs(self, dtype: str) -> list[str]:

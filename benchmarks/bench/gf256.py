@@ -6,6 +6,7 @@ Speeds count bytes of data, as encoders are compared; a product moves (data + pa
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import ctypes.util
 import math
@@ -63,19 +64,9 @@ def _pointer(array: Bytes) -> ctypes.c_void_p:
 
 
 class Gf256:
-    """The subject of `python -m benchmarks.bench gf256`: one shape, a row for each kernel.
+    """Products over GF(2^8): one shape, a row for each kernel.
 
-    Parameters
-    ----------
-    device : BenchDevice
-    data, parity : int
-        Shards of data and of parity.
-    columns : int, optional
-        Bytes of a shard; 4 Mi on a CPU and 64 Mi on a GPU by default.
-    only : sequence of str, optional
-        Which kernels; every one that this machine can run by default.
-    samples : int, optional
-        Timed samples of each kernel.
+    `args` are the options of `python -m benchmarks.bench gf256`.
 
     Raises
     ------
@@ -83,30 +74,21 @@ class Gf256:
         If there are more shards than the field has elements, or a kernel is unknown.
     """
 
-    def __init__(
-        self,
-        device: BenchDevice,
-        *,
-        data: int = 10,
-        parity: int = 4,
-        columns: int | None = None,
-        only: Sequence[str] | None = None,
-        samples: int | None = None,
-    ) -> None:
-        """Check what is asked for."""
-        if data + parity > 256:
-            raise ValueError(f"--data and --parity make {data + parity} shards; at most 256 are possible")
+    def __init__(self, args: argparse.Namespace, device: BenchDevice) -> None:
+        self._data, self._parity, self._samples = args.data, args.parity, args.repeat
+        shards = args.data + args.parity
+        if shards > 256:
+            raise ValueError(f"--data and --parity make {shards} shards; at most 256 are possible")
         on: Literal["cpu", "cuda"] = "cuda" if device.kind == "cuda" else "cpu"
         self._ladder = gf256.kernels(on)
         known = [kernel.name for kernel in self._ladder]
-        if unknown := [name for name in only or () if name not in known]:
+        if unknown := [name for name in args.kernels or () if name not in known]:
             raise ValueError(f"--kernels names {', '.join(unknown)}; some of {', '.join(known)} are needed")
         able = [kernel.name for kernel in self._ladder if kernel.available]
         self.device = device
-        self._names = list(only) if only is not None else able
-        self._data, self._parity, self._samples = data, parity, samples
-        self._columns = columns or COLUMNS[device.kind]
-        self.cases = [f"gf256:{parity}x{data}x{self._columns}"]
+        self._names = list(args.kernels or able)
+        self._columns = args.columns or COLUMNS[device.kind]
+        self.cases = [f"gf256:{args.parity}x{args.data}x{self._columns}"]
         self._isal = _load_isal() if on == "cpu" else None
 
     def wanted(self, case: str) -> list[Row]:

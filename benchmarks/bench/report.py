@@ -23,7 +23,7 @@ class Report:
     notes : list of str
         A sentence each: what the figures mean, losses by name, what did not run.
     details : list of Table
-        Every row.
+        Every row, for a terminal alone.
     """
 
     summary: list[Table]
@@ -37,14 +37,8 @@ class Report:
         return "\n\n".join([*tables, "\n".join(notes)]).rstrip()
 
     def markdown(self) -> str:
-        """For a document: the summary, the notes, and the rows folded away."""
-        parts = []
-        for table in self.summary:
-            parts += [f"**{table.title}**", table.markdown()] if table.title else [table.markdown()]
-        parts += self.notes
-        for table in self.details:
-            parts.append(f"<details><summary>{table.title}</summary>\n\n{table.markdown()}\n\n</details>")
-        return "\n\n".join(parts)
+        """For a document: the summary and the notes."""
+        return "\n\n".join([*(table.markdown() for table in self.summary), *self.notes])
 
 
 def provenance(rows: Sequence[Row], source: Path) -> str:

@@ -8,10 +8,12 @@ later ones; and all from a SciPy matrix to x on the host.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,9 @@ from dasp.cli.systems import SHARED, by_library, one_blas_thread
 from dasp.runtime.arrays import to_host
 
 METHODS = (*SHARED, MULTIGRID)
+DEFAULT_SYSTEMS = ("poisson2d:200", "poisson3d:40", "fem3:16")
+"""Half a minute on two cores."""
+
 SAMPLES = 3
 FIRSTS = 2
 """Timed first solves, each with a workspace of its own, of which the best counts, as of later ones."""
@@ -49,49 +54,28 @@ Timed = tuple[float, Any]
 
 
 class Solvers:
-    """The subject of `python -m benchmarks.bench solvers`: a row for each solver of each system.
+    """Linear systems, a row for each solver of each.
 
-    Parameters
-    ----------
-    specs : sequence of str
-        Symmetric positive definite systems: files, names or models.
-    device : BenchDevice
-    methods : sequence of str
-        Some of METHODS; `multigrid` is conjugate gradients with cycles of a PyAMG hierarchy, and is left out
-        where PyAMG is not installed.
-    helmholtz : bool
-        Solve A less (1 - i) / 10 in complex128: a Helmholtz equation with damping, where A is a Laplacian.
-    compared : bool
-        Whether other libraries solve the same systems.
-    rtol : float
-        What the residual may be, over the norm of b.
-    maxiter : int
-        Iterations at most.
-    seed : int
-        Seed of the generated matrices.
-    samples : int, optional
-        Timed solves of each solver, of which the best counts; 3 by default.
+    `args` are the options of `python -m benchmarks.bench solvers`.
+    `multigrid` is conjugate gradients with cycles of a PyAMG hierarchy, and is left out where PyAMG is not
+    installed. `--helmholtz` takes (1 - i) / 10 from A: a Helmholtz equation with damping, where A is a
+    Laplacian.
+
+    Raises
+    ------
+    ValueError
+        If there is no such method, or the tolerance is out of range.
     """
 
-    def __init__(
-        self,
-        specs: Sequence[str],
-        device: BenchDevice,
-        *,
-        methods: Sequence[str] = METHODS,
-        helmholtz: bool = False,
-        compared: bool = True,
-        rtol: float = 1e-8,
-        maxiter: int = 3_000,
-        seed: int = 0,
-        samples: int | None = None,
-    ) -> None:
-        """Hold what is to be measured."""
-        self.device, self.cases = device, list(specs)
-        self._methods = [name for name in methods if name != MULTIGRID or _has_pyamg()]
-        self._shift = SHIFT if helmholtz else 0.0
-        self._compared, self._rtol, self._maxiter, self._seed = compared, rtol, maxiter, seed
-        self._samples = samples or SAMPLES
+    def __init__(self, args: argparse.Namespace, device: BenchDevice) -> None:
+        methods = args.methods or (("bicgstab", "gmres") if args.helmholtz else METHODS)
+        if unknown := [name for name in methods if name not in METHODS]:
+            raise ValueError(f"--methods names {', '.join(unknown)}; some of {', '.join(METHODS)} are needed")
+        if not 0 < args.rtol < 1:
+            raise ValueError(f"--rtol is {args.rtol}; it must be above 0 and below 1")
+        self.device, self.cases, self._args = device, args.matrix or list(DEFAULT_SYSTEMS), args
+        self._methods = [name for name in methods if name != MULTIGRID or find_spec("pyamg")]
+        self._shift = SHIFT if args.helmholtz else 0.0
         self._said: set[str] = set()
 
     def wanted(self, case: str) -> list[Row]:
@@ -108,20 +92,22 @@ class Solvers:
         for method in self._methods:
             if method == MULTIGRID:
                 names += [f"dasp cg {MULTIGRID} {cycle}" for cycle in CYCLES]
-                names += [f"PyAMG cg {MULTIGRID}"] * self._compared
+                names += [f"PyAMG cg {MULTIGRID}"] * (not self._args.alone)
                 continue
-            names += [f"{library} {method}"] * self._compared
+            names += [f"{library} {method}"] * (not self._args.alone)
             names += [f"dasp {method}"]
         return names
 
     def measure(self, case: str) -> Iterator[Row]:
         """Plan once, then solve, verify and time with every solver."""
-        csr = as_float(load(case, self._seed))
+        args = self._args
+        csr = as_float(load(case, args.seed))
         if csr.shape[0] != csr.shape[1]:
             raise ValueError(f"{case} is {csr.shape[0]} x {csr.shape[1]}; a system needs a square matrix")
         if self._shift:
             csr = csr_array(csr - self._shift * eye_array(csr.shape[0]))
-        system = _System(csr, self.device, self._rtol, self._maxiter, self._samples, short_name(case))
+        samples = args.repeat or SAMPLES
+        system = _System(csr, self.device, args.rtol, args.maxiter, samples, short_name(case))
         for row in self.wanted(case):
             library, method, *rest = row["kernel"].split(" ", 2)
             limit, said = one_blas_thread()
@@ -130,7 +116,7 @@ class Solvers:
             if said not in self._said:
                 self._said.add(said)
                 print(said, file=sys.stderr)
-            figures |= {"rows": csr.shape[0], "entries": int(csr.nnz), "rtol": self._rtol}
+            figures |= {"rows": csr.shape[0], "entries": int(csr.nnz), "rtol": args.rtol}
             yield {**row, **{name: as_text(value) for name, value in figures.items()}}
 
     def judged(self, rows: Sequence[Row]) -> list[Row]:
@@ -282,11 +268,3 @@ class _System:
 
 def _first(timed: Timed) -> float:
     return timed[0]
-
-
-def _has_pyamg() -> bool:
-    try:
-        import pyamg  # noqa: F401
-    except ImportError:
-        return False
-    return True

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from benchmarks.bench import sparse_report
 from benchmarks.bench.device import BenchDevice
 from benchmarks.bench.report import Report
 from benchmarks.bench.rows import Row
-from dasp.cli.bench import planner
+from dasp.cli.bench import DEFAULT_MATRICES, planner
 from dasp.cli.measure import (
     OURS,
     PLAN_SECONDS,
@@ -32,97 +33,6 @@ from dasp.matrix.matrix import SpMatrix
 
 ENDINGS = (".mtx.gz", ".mtx", ".npz")
 """Of the files of matrices."""
-
-
-@dataclass(frozen=True)
-class Planning:
-    """What it takes to plan a matrix once.
-
-    Attributes
-    ----------
-    host_ms : float
-        Milliseconds from a matrix on the host, the copy of the plan to a GPU included.
-    device_ms : float
-        Milliseconds from a matrix that lies on the GPU; NaN on the host.
-    upload_ms : float
-        Milliseconds that the copy of the plain CSR matrix to the GPU takes, which every other library of the
-        GPU needs; NaN on the host.
-    peak_bytes : float
-        Most memory of the GPU that is taken while planning, the plan included; NaN on the host.
-    bytes : int
-        Bytes of the plan.
-    """
-
-    host_ms: float
-    device_ms: float
-    upload_ms: float
-    peak_bytes: float
-    bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class MatrixResult(Comparison):
-    """What was found about one matrix on one machine."""
-
-    matrix: str
-    dtype: str
-    rows: int
-    cols: int
-    entries: int
-    row_min: int
-    row_mean: float
-    row_max: int
-    device: str
-    policy: str
-    in_cache: bool
-    moved_bytes: int
-    roofline_us: float
-    planning: Planning
-    bytes_ratio: float
-
-    def row(self) -> dict[str, str]:
-        """Return the result as a row of the CSV file: every value as text."""
-        ours = self.us(OURS)
-        best = self.best_baseline
-        figures: dict[str, object] = {
-            **{name: getattr(self, name) for name in _AS_THEY_ARE},
-            "verified": self.verified.passed,
-            "worst_error_over_bound": self.verified.worst,
-            "rows_failed": self.verified.rows_failed,
-            "plan_ms": self.planning.host_ms,
-            "plan_device_ms": self.planning.device_ms,
-            "upload_ms": self.planning.upload_ms,
-            "plan_peak_bytes": self.planning.peak_bytes,
-            "plan_products": 1e3 * self.planning.host_ms / ours,
-            "plan_bytes": self.planning.bytes,
-            "bytes_ratio": self.bytes_ratio,
-            "moved_bytes": self.moved_bytes,
-            "roofline_us": self.roofline_us,
-            "statistic": "median" if self.device == "cpu" else "best",
-            "time_us": ours,
-            "time_over_roofline": ours / self.roofline_us,
-            "gflops": 2e-3 * self.entries / ours,
-            "gbytes_per_s": 1e-3 * self.moved_bytes / ours,
-            "best_baseline": best,
-            "best_baseline_us": self.us(best),
-            "speedup_best": self.us(best) / ours,
-            "method": self.timings[OURS].method if OURS in self.timings else "",
-            "missing": "; ".join(f"{name}: {reason}" for name, reason in self.missing.items()),
-        }
-        for name, timing in self.timings.items():
-            figures[f"{name}_us"] = timing.median_us
-            figures[f"{name}_best_us"] = timing.best_us
-            figures[f"{name}_spread"] = timing.spread
-            figures[f"{name}_cold_us"] = getattr(timing, "cold_us", float("nan"))
-            figures[f"{name}_setup_ms"] = self.setup_ms.get(name, float("nan"))
-        return {key: as_text(value) for key, value in figures.items()}
-
-
-_AS_THEY_ARE = (
-    *("matrix", "dtype", "device", "policy", "rows", "cols", "entries"),
-    *("row_min", "row_mean", "row_max", "in_cache"),
-)
-"""Columns of the CSV file that are fields of a result."""
 
 
 def as_text(value: object) -> str:
@@ -146,27 +56,24 @@ def measure(
     device: BenchDevice,
     *,
     plan: Callable[[Any], SpMatrix] | None = None,
-    policy: str = "auto",
     dtype: Any = np.float64,
     seed: int = 0,
     samples: int | None = None,
     baselines: Collection[str] | None = None,
     transpose: bool = False,
-) -> MatrixResult:
-    """Plan, verify and time one matrix.
+) -> tuple[Comparison, Row]:
+    """Plan, verify and time one matrix; return the timings, and the row of the CSV file.
 
     Parameters
     ----------
     name : str
-        Goes into the result.
+        Goes into the row.
     csr : scipy.sparse matrix or array
         Shape (m, n), any real dtype; its own values are used.
     device : BenchDevice
         Where to run.
     plan : callable, optional
         Makes the operator of a CSR matrix; SpMatrix by default.
-    policy : str
-        The policy's name, for the result.
     dtype : dtype
         A type of `dasp.runtime.dtypes.TABLE`; see `as_float`.
     seed : int
@@ -178,17 +85,11 @@ def measure(
     transpose : bool
         Measure the product with the transpose: ours by `A.T`, made of a planned A, which alone counts as
         planning; the baselines by their own operation on A. All figures are of the transpose.
-
-    Returns
-    -------
-    MatrixResult
-        With timings only if our product is right in every row. A baseline that is wrong is listed as missing.
     """
     csr = as_float(csr, dtype, seed)
     plan = plan or planner(device.kind)
     given, csr = csr, as_float(csr.T, dtype) if transpose else csr
-    measure_plan = measure_transposing if transpose else measure_planning
-    operator, planning = measure_plan(plan, given, device)
+    operator, planning = (time_transposing if transpose else time_planning)(plan, given, device)
     names = device.baseline_names if baselines is None else baselines
     found = compare(
         operator,
@@ -199,51 +100,74 @@ def measure(
         samples=samples,
     )
     rows, cols = csr.shape
-    lengths = np.diff(csr.indptr)
-    moved = product_bytes(rows, cols, csr.nnz, csr.dtype.itemsize)
-    return MatrixResult(
-        matrix=name,
-        dtype=np.dtype(dtype).name,
-        rows=rows,
-        cols=cols,
-        entries=int(csr.nnz),
-        row_min=int(lengths.min(initial=csr.nnz if rows else 0)),
-        row_mean=float(csr.nnz / max(rows, 1)),
-        row_max=int(lengths.max(initial=0)),
-        device=device.kind,
-        policy=policy,
-        in_cache=moved <= device.cache_bytes,
-        moved_bytes=moved,
-        roofline_us=roofline_us(moved, device.bandwidth),
-        planning=planning,
-        bytes_ratio=operator.nbytes / csr_bytes(rows, csr.nnz, csr.dtype.itemsize),
-        **vars(found),
-    )
+    lengths, itemsize = np.diff(csr.indptr), csr.dtype.itemsize
+    moved = product_bytes(rows, cols, csr.nnz, itemsize)
+    roofline = roofline_us(moved, device.bandwidth)
+    ours, best = found.us(OURS), found.best_baseline
+    figures: dict[str, object] = {
+        "matrix": name,
+        "dtype": np.dtype(dtype).name,
+        "device": device.kind,
+        "rows": rows,
+        "cols": cols,
+        "entries": int(csr.nnz),
+        "row_min": int(lengths.min(initial=csr.nnz if rows else 0)),
+        "row_mean": float(csr.nnz / max(rows, 1)),
+        "row_max": int(lengths.max(initial=0)),
+        "in_cache": moved <= device.cache_bytes,
+        "verified": found.verified.passed,
+        "worst_error_over_bound": found.verified.worst,
+        "rows_failed": found.verified.rows_failed,
+        **planning,
+        "plan_products": 1e3 * planning["plan_ms"] / ours,
+        "plan_bytes": int(operator.nbytes),
+        "bytes_ratio": operator.nbytes / csr_bytes(rows, csr.nnz, itemsize),
+        "moved_bytes": moved,
+        "roofline_us": roofline,
+        "statistic": "median" if device.kind == "cpu" else "best",
+        "time_us": ours,
+        "time_over_roofline": ours / roofline,
+        "gflops": 2e-3 * csr.nnz / ours,
+        "gbytes_per_s": 1e-3 * moved / ours,
+        "best_baseline": best,
+        "best_baseline_us": found.us(best),
+        "speedup_best": found.us(best) / ours,
+        "method": found.timings[OURS].method if OURS in found.timings else "",
+        "missing": "; ".join(f"{name}: {reason}" for name, reason in found.missing.items()),
+    }
+    for each, timing in found.timings.items():
+        figures[f"{each}_us"] = timing.median_us
+        figures[f"{each}_best_us"] = timing.best_us
+        figures[f"{each}_spread"] = timing.spread
+        figures[f"{each}_cold_us"] = getattr(timing, "cold_us", math.nan)
+        figures[f"{each}_setup_ms"] = found.setup_ms.get(each, math.nan)
+    return found, {key: as_text(value) for key, value in figures.items()}
 
 
-def measure_planning(
+def time_planning(
     plan: Callable[[Any], SpMatrix], csr: Any, device: BenchDevice
-) -> tuple[SpMatrix, Planning]:
-    """Return the planned matrix, and the cost of planning it from the host and from the device."""
+) -> tuple[SpMatrix, dict[str, float]]:
+    """Return the planned matrix, and milliseconds by the name of their column; NaN where there are none.
+
+    `plan_ms` counts from a matrix on the host, `plan_device_ms` from one that lies on the GPU. `upload_ms` is
+    the copy of the plain CSR matrix to the GPU, which every other library of the GPU needs.
+    """
     resident, upload_ms = best_ms(lambda: device.resident(csr), device)
-    device_ms = float("nan")
+    device_ms = math.nan
     if resident is None:
-        upload_ms = float("nan")
+        upload_ms = math.nan
     else:
         with suppress(NotImplementedError):
             _, device_ms = best_ms(lambda: plan(resident), device)
-    peak = device.peak_bytes(lambda: plan(csr))
     operator, host_ms = best_ms(lambda: plan(csr), device)
-    return operator, Planning(host_ms, device_ms, upload_ms, peak, int(operator.nbytes))
+    return operator, {"plan_ms": host_ms, "plan_device_ms": device_ms, "upload_ms": upload_ms}
 
 
-def measure_transposing(
+def time_transposing(
     plan: Callable[[Any], SpMatrix], csr: Any, device: BenchDevice
-) -> tuple[SpMatrix, Planning]:
-    """Return the transpose of the planned matrix, and the cost of making it where that lies."""
-    first: Any = plan(csr)
-    peak = device.peak_bytes(lambda: first.T)
-    best, begun = float("inf"), time.perf_counter()
+) -> tuple[SpMatrix, dict[str, float]]:
+    """Return the transpose of the planned matrix, and the milliseconds of making it where that lies."""
+    best, begun = math.inf, time.perf_counter()
     for nth in range(PLAN_TRIES):
         if nth > 1 and time.perf_counter() - begun > PLAN_SECONDS:
             break
@@ -251,7 +175,7 @@ def measure_transposing(
         device.synchronize()
         operator, spent = best_ms(partial(getattr, planned, "T"), device, tries=1)
         best = min(best, spent)
-    return operator, Planning(best, best, float("nan"), peak, int(operator.nbytes))
+    return operator, {"plan_ms": best, "plan_device_ms": best, "upload_ms": math.nan}
 
 
 def warm_up(
@@ -302,25 +226,9 @@ def collection(scale: str) -> list[str]:
 
 
 class Sparse:
-    """Sparse products: a row a matrix.
+    """Sparse products, a row a matrix; `args` are the options of `python -m benchmarks.bench sparse`.
 
-    Parameters
-    ----------
-    specs : sequence of str
-        Files, names or models, as `dasp.load_matrix` takes them; `^2` behind one means its square.
-    device : BenchDevice
-    policy : str
-        The format of a policy whose other choices are the default ones.
-    dtype : str
-        A name in `dasp.runtime.dtypes.TABLE`.
-    seed : int
-        Seed of the generated matrices and of x.
-    samples : int, optional
-        Timed samples of each candidate.
-    baselines : collection of str, optional
-        Which baselines; all by default.
-    transpose : bool
-        Measure products with the transpose, named with `.T` behind.
+    A matrix is a file, a name or a model, as `dasp.load_matrix` takes them; `^2` behind one means its square.
 
     Raises
     ------
@@ -328,54 +236,43 @@ class Sparse:
         If the policy or a baseline is unknown.
     """
 
-    def __init__(
-        self,
-        specs: Sequence[str],
-        device: BenchDevice,
-        *,
-        policy: str = "auto",
-        dtype: str = "float64",
-        seed: int = 0,
-        samples: int | None = None,
-        baselines: Collection[str] | None = None,
-        transpose: bool = False,
-    ) -> None:
+    def __init__(self, args: argparse.Namespace, device: BenchDevice) -> None:
         known = device.baseline_names
-        if unknown := [name for name in baselines or () if name not in known]:
+        if unknown := [name for name in args.baselines or () if name not in known]:
             raise ValueError(f"--baselines names {', '.join(unknown)}; some of {', '.join(known)} are needed")
-        self.device, self.cases = device, list(specs)
-        self._policy, self._dtype, self._seed, self._samples = policy, dtype, seed, samples
-        self._baselines, self._transpose = baselines, transpose
-        self._plan = planner(device.kind, policy)
+        self.device, self._args = device, args
+        self.cases = [*args.matrix, *(collection(args.collection) if args.collection else ())]
+        self.cases = self.cases or list(DEFAULT_MATRICES)
+        self._plan = planner(device.kind, args.format)
         self._warm = False
 
     def wanted(self, case: str) -> list[Row]:
         """Return the one row of a matrix."""
-        named = {"matrix": self._name(case), "dtype": self._dtype}
-        return [{**named, "device": self.device.kind, "policy": self._policy}]
+        named = {"matrix": self._name(case), "dtype": self._args.dtype}
+        return [{**named, "device": self.device.kind, "policy": self._args.format}]
 
     def _name(self, case: str) -> str:
-        return short_name(case) + (".T" if self._transpose else "")
+        return short_name(case) + (".T" if self._args.transpose else "")
 
     def measure(self, case: str) -> Iterator[Row]:
         """Load, plan, verify and time one matrix."""
-        csr, dtype = load(case, self._seed), np.dtype(self._dtype)
+        args = self._args
+        csr, dtype = load(case, args.seed), np.dtype(args.dtype)
         if not self._warm:
-            warm_up(self._plan, self.device, dtype, transpose=self._transpose)
+            warm_up(self._plan, self.device, dtype, transpose=args.transpose)
             self._warm = True
-        result = measure(
+        _, row = measure(
             self._name(case),
             csr,
             self.device,
             plan=self._plan,
-            policy=self._policy,
             dtype=dtype,
-            seed=self._seed,
-            samples=self._samples,
-            baselines=self._baselines,
-            transpose=self._transpose,
+            seed=args.seed,
+            samples=args.repeat,
+            baselines=args.baselines,
+            transpose=args.transpose,
         )
-        yield {**result.row(), "seed": str(self._seed)}
+        yield {**row, "policy": args.format, "seed": str(args.seed)}
 
     def report(self, rows: Sequence[Row]) -> Report:
         """Products, planning and what they sum up to."""

@@ -182,7 +182,6 @@ def planning_table(rows: Sequence[Row], title: str) -> Table:
     cusparse = [name for name in names if name.startswith("cusparse")]
     if on_gpu:
         columns.insert(3, ("from the GPU", lambda row: _figure(row, "plan_device_ms")))
-        columns.append(("peak/CSR", lambda row: significant(_peak_ratio(row))))
     for name in names:
         if name not in cusparse:
             columns.append((f"pays: {name}", lambda row, name=name: products(pays(row, name))))  # type: ignore[misc]
@@ -197,17 +196,10 @@ def planning_table(rows: Sequence[Row], title: str) -> Table:
     return Table.of(f"planning, {title}", columns, rows)
 
 
-def planning_report(rows: Sequence[Row]) -> Report:
-    """Return the cost of plans made on a GPU, and the products after which they have paid."""
-    known = [row for row in timed(rows) if not math.isnan(number(row, "plan_device_ms"))]
-    details = [planning_table(part, title) for title, part in groups(known)]
-    return Report([], [f"Planned from a CSR on the GPU: {_pays_there(known)}."], details)
-
-
-def _pays_there(rows: Sequence[Row]) -> str:
-    """After how many products plans pay, from a CSR on the GPU, in words."""
+def planning_text(rows: Sequence[Row]) -> str:
+    """Say after how many products plans pay that are made of a CSR matrix on the GPU."""
     said = []
-    for title, part in groups(rows):
+    for title, part in groups([row for row in timed(rows) if number(row, "plan_device_ms") > 0]):
         counts = []
         for row in part:
             names = [name for name in baselines(row) if name.startswith("cusparse")]
@@ -216,16 +208,14 @@ def _pays_there(rows: Sequence[Row]) -> str:
         never = "" if len(paid) == len(counts) else f", {len(counts) - len(paid)} never"
         mean = f"{products(geometric_mean(paid))} products {title}"
         said.append(f"{mean} (geometric mean of {len(paid)} matrices{never})")
-    return "plans pay, against every setting of cuSPARSE with its set-up, after " + ", ".join(said)
+    return (
+        "Planned from a CSR on the GPU: plans pay, against every setting of cuSPARSE with its set-up, after "
+        f"{', '.join(said)}."
+    )
 
 
 def _figure(row: Row, name: str) -> str:
     return significant(number(row, name))
-
-
-def _peak_ratio(row: Row) -> float:
-    csr_bytes = number(row, "plan_bytes") / number(row, "bytes_ratio")
-    return number(row, "plan_peak_bytes") / csr_bytes
 
 
 def summary_table(rows: Sequence[Row]) -> Table:

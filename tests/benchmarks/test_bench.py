@@ -204,10 +204,9 @@ def test_host_baselines_are_right(shape, dtype):
 
 
 def test_a_right_matrix_is_timed_beside_its_baselines(host):
-    found = measure("example", matrix(), host, plan=RowLoop, samples=3)
+    found, row = measure("example", matrix(), host, plan=RowLoop, samples=3)
     assert found.verified.passed
     assert {"dasp", "dasp_new", "scipy", "numba_csr"} <= set(found.timings)
-    row = found.row()
     assert row["verified"] == "yes"
     assert row["in_cache"] == "yes"
     assert (row["rows"], row["cols"], row["row_min"], row["row_max"]) == ("60", "50", "0", "50")
@@ -221,16 +220,15 @@ def test_a_right_matrix_is_timed_beside_its_baselines(host):
 
 @pytest.mark.slow
 def test_the_product_with_the_transpose_is_timed_beside_its_baselines(host):
-    found = measure("example.T", matrix(), host, samples=3, transpose=True)
+    found, row = measure("example.T", matrix(), host, samples=3, transpose=True)
     assert found.verified.passed
     assert {"dasp", "dasp_new", "scipy"} <= set(found.timings)
-    row = found.row()
     assert (row["rows"], row["cols"], row["entries"]) == ("50", "60", str(matrix().nnz))
     assert float(row["plan_ms"]) > 0
     assert "no product with the transpose" in row["missing"]
     csr = matrix()
     csr.data[7] *= 2  # a transpose of other values is wrong
-    wrong = measure(
+    wrong, _ = measure(
         "wrong", matrix(), host, plan=lambda _: dasp.SpMatrix(csr, "cpu"), samples=3, transpose=True
     )
     assert not wrong.verified.passed
@@ -239,10 +237,9 @@ def test_the_product_with_the_transpose_is_timed_beside_its_baselines(host):
 
 @pytest.mark.parametrize("operator", [Skewed, Forgetful, Spoiled, Elsewhere, Misshapen])
 def test_a_wrong_product_is_caught_and_not_timed(operator, host):
-    found = measure("wrong", matrix(), host, plan=operator, samples=3)
+    found, row = measure("wrong", matrix(), host, plan=operator, samples=3)
     assert not found.verified.passed
     assert found.timings == {}
-    row = found.row()
     assert row["verified"] == "no"
     assert row["time_us"] == ""
     assert not results.right(row)
@@ -255,7 +252,7 @@ def test_a_wrong_baseline_is_left_out(host, monkeypatch):
         return baselines_cpu.build(csr, x, names=["numba_csr"]) | {"scipy": lambda: wrong}
 
     monkeypatch.setattr(host, "all_baselines", cheat)
-    found = measure("cheated", matrix(), host, plan=RowLoop, samples=3)
+    found, _ = measure("cheated", matrix(), host, plan=RowLoop, samples=3)
     assert "scipy" not in found.timings
     assert found.best_baseline == "numba_csr"
     assert found.missing["scipy"].startswith("wrong in ")
@@ -263,12 +260,12 @@ def test_a_wrong_baseline_is_left_out(host, monkeypatch):
 
 def test_patterns_are_promoted_and_float32_is_bounded_by_its_own_unit(host):
     pattern = scipy.sparse.csr_array((np.ones(4, np.int8), ([0, 0, 1, 2], [0, 1, 1, 2])), shape=(3, 3))
-    found = measure("pattern", pattern, host, plan=RowLoop, samples=3, baselines=["scipy"])
+    found, _ = measure("pattern", pattern, host, plan=RowLoop, samples=3, baselines=["scipy"])
     assert found.verified.passed
     assert set(found.timings) == {"dasp", "dasp_new", "scipy"}
-    narrow = measure("narrow", matrix(), host, plan=RowLoop, dtype=np.float32, samples=3)
+    narrow, row = measure("narrow", matrix(), host, plan=RowLoop, dtype=np.float32, samples=3)
     assert narrow.verified.passed
-    assert narrow.dtype == "float32"
+    assert row["dtype"] == "float32"
 
 
 def test_the_collection_is_measured_and_reported(tmp_path, monkeypatch, capsys):
