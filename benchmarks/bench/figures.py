@@ -34,12 +34,8 @@ from dasp.cli.report import (
 from dasp.runtime.sizes import ceil_div
 
 MARKERS = ("o", "s", "^", "v", "D", "P", "X", "<", ">", "h")
-OURS = {"color": BLUE, "marker": "o"}
 NAMES = {"dasp": "dasp", "scipy": "SciPy", "mkl": "MKL", "numba_csr": "numba loop", "cusparse": "cuSPARSE"}
 """How libraries are written in pictures."""
-
-LINE = 8.5
-"""Height of a label in points: two that are nearer would touch."""
 
 
 def plain_ticks(axis: Any) -> None:
@@ -52,66 +48,6 @@ def plain_ticks(axis: Any) -> None:
     axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value < 1e4 else f"{value:,.0f}"))
     axis.set_minor_formatter(NullFormatter())
-
-
-def spread(places: Sequence[float], gap: float, bottom: float, top: float) -> list[float]:
-    """Rising places, moved as little as need be: `gap` apart, and between `bottom` and `top` if they fit.
-
-    Least squares, by pooling neighbours that are too near (isotonic regression).
-
-    Examples
-    --------
-    >>> spread([3.0, 4.0, 9.0], gap=2.0, bottom=0.0, top=10.0)
-    [2.5, 4.5, 9.0]
-    >>> spread([0.0, 1.0], gap=2.0, bottom=0.0, top=10.0), spread([8.0, 9.0, 9.5], 2.0, 0.0, 10.0)
-    ([0.0, 2.0], [6.0, 8.0, 10.0])
-    """
-    pools: list[list[float]] = []
-    for i, place in enumerate(places):
-        pools.append([place - i * gap])
-        while len(pools) > 1 and sum(pools[-2]) / len(pools[-2]) > sum(pools[-1]) / len(pools[-1]):
-            last = pools.pop()
-            pools[-1] += last
-    levels = [sum(pool) / len(pool) for pool in pools for _ in pool]
-    ceiling = top - (len(places) - 1) * gap
-    return [min(max(level, bottom), ceiling) + i * gap for i, level in enumerate(levels)]
-
-
-def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write names beside the ends of curves, moved apart where they would touch.
-
-    Parameters
-    ----------
-    axes : matplotlib.axes.Axes
-        With its limits and scales set.
-    ends : sequence of (x, y, name, colour)
-        In data coordinates.
-    """
-    axes.figure.draw_without_rendering()
-    scale = 72 / axes.figure.dpi
-    ordered = sorted(ends, key=lambda end: end[1])
-    places = [float(axes.transData.transform((x, y))[1]) * scale for x, y, _, _ in ordered]
-    bottom, top = (float(axes.transAxes.transform((0, end))[1]) * scale for end in (0, 1))
-    moved_places = spread(places, LINE, bottom + LINE / 2, top)
-    for (x, y, name, colour), place, moved in zip(ordered, places, moved_places, strict=True):
-        axes.annotate(
-            name,
-            (x, y),
-            xytext=(12, moved - place),
-            textcoords="offset points",
-            va="center",
-            fontsize=7,
-            color=colour,
-            annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": colour,
-                "linewidth": 0.4,
-                "relpos": (0, 0.5),
-                "shrinkA": 1,
-                "shrinkB": 2,
-            },
-        )
 
 
 # --- sparse products --------------------------------------------------------------------------------------
@@ -168,28 +104,18 @@ def profile(axes: Any, rows: Sequence[Row], title: str = "Performance profile") 
     end = max(finite[int(0.98 * (len(finite) - 1))], 2.0)
     axes.set(xscale="log", xlim=(0.985, end), ylim=(0, 1.02), title=title)
     looks = islice(cycle([(ORANGE, "s"), (RED, "^"), (GREEN, "D")]), len(names))
-    levels = {name: 0.85 - 0.62 * i / max(len(names) - 1, 1) for i, name in enumerate(_by_median(ratios))}
     for name, (colour, marker) in zip(names, looks, strict=True):
-        look = OURS if name == "dasp" else {"color": colour, "marker": marker}
-        reached = [(i + 1) / len(rows) for i in range(len(rows))]
-        axes.plot([1.0, *ratios[name]], [0.0, *reached], drawstyle="steps-post", markevery=0.15, **look)
+        look: dict[str, Any] = {"color": colour, "marker": marker}
+        if name == "dasp":
+            look = {"color": BLUE, "marker": "o"}
+        shares = [i / len(rows) for i in range(len(rows) + 1)]
+        look["label"] = NAMES.get(name, name)
+        axes.plot([1.0, *ratios[name]], shares, drawstyle="steps-post", markevery=0.15, **look)
         axes.plot([ratios[name][-1], max(end, ratios[name][-1])], [1, 1], color=look["color"])
-        beside = ratios[name][min(int(levels[name] * len(rows)), len(rows) - 1)]
-        axes.annotate(
-            NAMES.get(name, name),
-            (beside, levels[name]),
-            xytext=(7, -5),
-            textcoords="offset points",
-            va="center",
-            color=look["color"],
-        )
     axes.set_xlabel("time / the fastest library's time")
     axes.set_ylabel("share of the matrices within it")
+    axes.legend(frameon=False)
     plain_ticks(axes.xaxis)
-
-
-def _by_median(ratios: dict[str, list[float]]) -> list[str]:
-    return sorted(ratios, key=lambda name: ratios[name][len(ratios[name]) // 2])
 
 
 def against_roofline(axes: Any, rows: Sequence[Row]) -> None:
@@ -301,7 +227,7 @@ def draw_ladder(ladders: Sequence[tuple[str, str, list[Row]]], path: Path) -> No
     """Draw % of the vendor's library against size: a panel per machine and dtype, a curve per kernel."""
     columns = min(len(ladders), 2)
     lines = ceil_div(len(ladders), columns)
-    figure, panels = new_figure(3.6 * columns, 3.0 * lines, columns, lines)
+    figure, panels = new_figure(4.4 * columns, 3.0 * lines, columns, lines)
     for axes, (machine, dtype, rows) in zip(panels, ladders, strict=False):
         _ladder(axes, f"{dtype}, {machine}", rows)
     for axes in panels[len(ladders) :]:
@@ -313,23 +239,20 @@ def _ladder(axes: Any, title: str, rows: Sequence[Row]) -> None:
     names, sizes, found = cells(rows)
     axes.set(xscale="log", title=title, xlabel="size of the square matrices", ylabel="% of vendor's GFLOP/s")
     looks = islice(cycle((colour, marker) for marker in MARKERS for colour in COLOURS), len(names))
-    ends = []
     for name, (colour, marker) in zip(names, looks, strict=True):
-        look: dict[str, Any] = {"color": colour, "marker": marker}
-        if name == VENDOR:
-            look = {"color": BLACK, "marker": "", "linewidth": 1.8}
         known = [size for size in sizes if (name, size) in found and results.right(found[name, size])]
-        shares = [100 * number(found[name, size], "of_vendor") for size in known]
-        axes.plot(known, shares, **look)
-        if known:
-            speed = number(found[name, known[-1]], "gflops")
-            told = f"{name} ({speed:,.0f} GFLOP/s)" if name == VENDOR else name
-            ends.append((known[-1], shares[-1], told, look["color"]))
+        look: dict[str, Any] = {"color": colour, "marker": marker, "label": name}
+        if name == VENDOR and known:
+            speed = f"{number(found[name, known[-1]], 'gflops'):,.0f} GFLOP/s"
+            look = {"color": BLACK, "linewidth": 1.8, "label": f"{name} ({speed})"}
+        axes.plot(known, [100 * number(found[name, size], "of_vendor") for size in known], **look)
     shown = [size for size in sizes if size.bit_count() == 1] or sizes
     axes.set_xticks(shown, [str(size) for size in shown])
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
-    label_ends(axes, ends)
+    drawn = [line for line in axes.lines if len(line.get_ydata())]
+    drawn.sort(key=lambda line: -line.get_ydata()[-1])
+    axes.legend(handles=drawn, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
 
 
 @styled
