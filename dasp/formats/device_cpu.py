@@ -111,9 +111,14 @@ def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike | None = None) -> Vec
 
 
 def sparse(shape: tuple[int, int], indptr: Vector, indices: Vector, data: Vector) -> Any:
-    """Return a CSR matrix of SciPy."""
+    """Return a CSR matrix of SciPy.
+
+    indptr takes the type of indices if that is wide enough, else SciPy converts the indices to its type.
+    """
     from scipy.sparse import csr_array
 
+    if data.size <= np.iinfo(indices.dtype).max:
+        indptr = indptr.astype(indices.dtype, copy=False)
     return csr_array((data, indices, indptr), shape=shape)
 
 

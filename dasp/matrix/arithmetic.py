@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse
 
 from dasp import formats
+from dasp.formats import devices
 from dasp.matrix import planning
 from dasp.matrix.planned import PlannedMatrix
 from dasp.matrix.shifted import Shifted
@@ -51,12 +52,12 @@ class ArithmeticMatrix(PlannedMatrix):
         scipy.sparse.csr_array, shape (m, n)
             The caller's entries, bit for bit, duplicates and explicit zeros too; their order inside a row
             may differ. Types are those of the plan, except that half precisions, which SciPy lacks, become
-            float32.
+            float32. Indices are int32 if that holds the columns and the number of entries.
         """
         plan = self._backend.to_host(self.plan)
         indptr, indices, data = planning.unpack(plan, "cpu")
         data = data.astype(_dtypes.sum_type(self.dtype), copy=False)
-        return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)
+        return devices.find("cpu").sparse(self.shape, indptr, indices, data)
 
     def tocsr(self) -> Any:
         """Return the matrix as CSR on its device: `scipy.sparse.csr_array` or CuPy's `csr_matrix`.

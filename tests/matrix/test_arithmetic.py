@@ -67,6 +67,16 @@ def test_other_forms_have_the_same_entries_on_the_same_device(device, layout):
         np.testing.assert_array_equal(here(A.sum(axis)), matrix.toarray().sum(axis))
 
 
+@pytest.mark.parametrize("layout", ["sell", "dasp"])
+def test_indices_go_out_as_narrow_as_scipy_makes_them(layout):
+    for matrix in (whole().tocsr(), sp.csr_array((0, 5)), sp.csr_array((5, 0))):
+        A = planned(matrix, format=layout)
+        for got in (A.to_scipy(), A.tocsr(), A.T.to_scipy()):
+            assert got.indices.dtype == got.indptr.dtype == np.int32
+    wide = sp.coo_array(([1.0], ([0], [2**40])), shape=(2, 2**41))
+    assert planned(wide).to_scipy().indices.dtype == np.int64
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("layout", ["sell", "dasp"])
 def test_scalars_and_scalings(device, layout):

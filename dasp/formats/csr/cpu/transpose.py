@@ -22,7 +22,8 @@ def transpose(csr: Csr) -> tuple[Csr, Vector] | None:
     if m == n and _is_symmetric(indptr, indices, words, indptr[:-1].copy()):
         return None
     numbers = np.arange(count, dtype=narrowest(count))
-    columns = csr_array((numbers, indices, indptr), shape=(m, n)).tocsc()
+    starts = indptr.astype(numbers.dtype, copy=False)  # SciPy converts all to the widest type
+    columns = csr_array((numbers, indices, starts), shape=(m, n)).tocsc()
     order, rows = columns.data, columns.indices.astype(indices.dtype, copy=False)
     return Csr((n, m), columns.indptr.astype(np.int64), rows, data[order]), order
 
