@@ -157,10 +157,11 @@ def diagonal(plan: Plan, k: int) -> Vector | None:
     if found is None:
         return None
     numbers = np.zeros(count, total)
-    held = found >= 0
-    codes = values.codes[found[held]] if len(values.codes) else values.codes
+    held = slice(None) if found.min(initial=0) >= 0 else found >= 0  # a mask takes longer than all
+    slots = found[held]
+    codes = values.codes[slots] if len(values.codes) else values.codes
     with np.errstate(invalid="ignore"):
-        numbers[held] += decode(values, codes, int(held.sum()), plan.dtype)  # as SciPy does: none is -0
+        numbers[held] += decode(values, codes, len(slots), plan.dtype)  # as SciPy does: none is -0
     return numbers
 
 
