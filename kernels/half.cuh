@@ -7,10 +7,6 @@
 
 using Half = unsigned short;
 
-#ifndef DASP_BFLOAT16
-#define DASP_BFLOAT16 0
-#endif
-
 __device__ __forceinline__ float float16_to_float(Half bits)
 {
 #ifdef DASP_SIMT
@@ -52,15 +48,4 @@ __device__ __forceinline__ Half float_to_bfloat16(float value)
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
 #endif
-}
-
-// Conversions of the type that DASP_BFLOAT16 chooses, for kernels of dense matrices.
-__device__ __forceinline__ float to_float(Half bits)
-{
-    return DASP_BFLOAT16 ? bfloat16_to_float(bits) : float16_to_float(bits);
-}
-
-__device__ __forceinline__ Half to_half(float value)
-{
-    return DASP_BFLOAT16 ? float_to_bfloat16(value) : float_to_float16(value);
 }

@@ -394,11 +394,9 @@ SOURCES: dict[str, list[Defines]] = {
     "loop.cu": [{}],
     "spmv/settle.cu": [{}],
     "dense/gf256_byte_permute.cu": [{}],
-    "dense/gf256_general_tiles.cu": [{}],
-    "dense/gf256_naive.cu": [{}],
+    "dense/gf256_bytes.cu": [{}],
     "dense/gf256_packed.cu": [{"DASP_BYTES": n} for n in ("4", "8", "16")],
     "dense/gf256_schedule.cu": [schedule(2, 4, 3), schedule(4, 10, 10)],
-    "dense/gf256_square_tiles.cu": [{}],
 }
 for _name, _defines in chain(gemm(), csr(), pack()):
     if _defines not in SOURCES.setdefault(_name, []):

@@ -3,7 +3,7 @@
 // Launch: 256 threads a block, a thread for each 16-byte piece of a row of D. sums_of_parts is [parts][m][n],
 // rows padded to 16 bytes; the pads were not written. Parts are added in order: equal inputs give equal bits.
 // Memory: `parts` reads, which stay in the second-level cache, and one write per result.
-#include "dense/vectors.cuh"
+#include "dense/gemm.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
 dasp_gemm_reduce(int m, int n, int parts, Real alpha, const Real* sums_of_parts, Real beta, const Real* c,

@@ -1,16 +1,17 @@
 // Rung 16, float64. Tensor cores: m8n8k4 (DASP_MMA_K = 0), or m16n8k4, k8, k16 (sm_90).
 //
 // Launch: 32 threads for each DASP_WM x DASP_WN of the block's DASP_BM x DASP_BN results, blocks in groups
-// (tensor_tiles.cuh), SHARED_ELEMENTS doubles of dynamic shared memory; `parts` blocks in y share k as in rung 15.
+// (GroupedCorner), dynamic shared memory for DASP_STAGES tiles of each operand; `parts` blocks in y share k as in
+// rung 15.
 // Memory: as rung 14 in global and half of it in shared memory, since a fragment's element serves 8 or 16 results;
 // one instruction does the work of 256 to 2,048 multiply-adds. The next fragments, those of the next tile
 // too, are read before the present ones are multiplied, so that the tensor cores do not wait for shared
 // memory. Strides of 4 (mod 16) doubles keep the eight-byte reads of a fragment, 4 along k and 4 along m or n
 // in each half of a warp, in different banks.
-#include "mma.cuh"
 #define DASP_REAL double
-#include "dense/tensor_tiles.cuh"
-#include "dense/vectors.cuh"
+#include "dense/async_tiles.cuh"
+#include "dense/gemm.cuh"
+#include "mma.cuh"
 
 constexpr int BM = DASP_BM, BN = DASP_BN, BK = DASP_BK, WM = DASP_WM, WN = DASP_WN, STAGES = DASP_STAGES;
 constexpr int MMA_M = DASP_MMA_K ? 16 : 8, MMA_K = DASP_MMA_K ? DASP_MMA_K : 4;
@@ -125,7 +126,7 @@ dasp_gemm(int m, int n, int k, double alpha, const double* a, long long lda, con
     extern __shared__ __align__(16) double shared[];
     double* tiles_a = shared;
     double* tiles_b = shared + STAGES * TileA::ELEMENTS;
-    const TensorCorner<BM, BN, DASP_GROUP> corner(m, n);
+    const GroupedCorner<BM, BN, DASP_GROUP> corner(m, n);
     const int begin = blockIdx.y * depth, end = min(k, begin + depth);
     TileA from_a(a, lda, corner.row, m, begin);
     TileB from_b(b, ldb, corner.column, n, begin);

@@ -1,16 +1,13 @@
 // Rung 17, float16 and bfloat16 (DASP_BFLOAT16). Tensor cores with float32 sums: mma.m16n8k16 fed by ldmatrix.
 //
 // Launch: 32 threads for each DASP_WM x DASP_WN of the block's DASP_BM x DASP_BN results, blocks in groups
-// (tensor_tiles.cuh), SHARED_ELEMENTS halves of dynamic shared memory.
+// (GroupedCorner), dynamic shared memory for DASP_STAGES tiles of each operand.
 // Memory: as rung 16 at a quarter of the bytes; one ldmatrix fetches what sixteen two-byte loads would. Rows are padded by
 // 16 bytes, so the eight rows of a square start in different banks. Fragments are read ahead as in rung 16. Results are
 // rounded once, after the update.
-#include "dense/tensor_tiles.cuh"
+#include "dense/async_tiles.cuh"
+#include "dense/gemm.cuh"
 #include "half.cuh"
-
-#ifndef DASP_ALIGNED
-#define DASP_ALIGNED 0
-#endif
 
 constexpr int BM = DASP_BM, BN = DASP_BN, BK = DASP_BK, WM = DASP_WM, WN = DASP_WN, STAGES = DASP_STAGES;
 constexpr int THREADS = BM / WM * (BN / WN) * 32;
@@ -20,6 +17,17 @@ static_assert(WM % 16 == 0 && WN % 16 == 0 && BK % 16 == 0, "fragments are loade
 
 using TileA = TensorTile<Half, BM, BK, 8, DASP_ALONG_A, THREADS, DASP_ALIGNED>;
 using TileB = TensorTile<Half, BN, BK, 8, DASP_ALONG_B, THREADS, DASP_ALIGNED>;
+
+// Conversions of the type that DASP_BFLOAT16 chooses.
+__device__ __forceinline__ float to_float(Half bits)
+{
+    return DASP_BFLOAT16 ? bfloat16_to_float(bits) : float16_to_float(bits);
+}
+
+__device__ __forceinline__ Half to_half(float value)
+{
+    return DASP_BFLOAT16 ? float_to_bfloat16(value) : float_to_float16(value);
+}
 
 // C += A B, A 16 x 16 (row) and B 16 x 8 (column) of float16 or bfloat16, C 16 x 8 of float32; sm_80 (PTX ISA,
 // "Matrix Fragments for mma.m16n8k16"). Lane l: g = l/4, t = l%4.
@@ -141,7 +149,7 @@ dasp_gemm(int m, int n, int k, float alpha, const Half* a, long long lda, const 
     extern __shared__ __align__(16) Half shared[];
     Half* tiles_a = shared;
     Half* tiles_b = shared + STAGES * TileA::ELEMENTS;
-    const TensorCorner<BM, BN, DASP_GROUP> corner(m, n);
+    const GroupedCorner<BM, BN, DASP_GROUP> corner(m, n);
     TileA from_a(a, lda, corner.row, m, 0);
     TileB from_b(b, ldb, corner.column, n, 0);
     AsyncCopies copies;

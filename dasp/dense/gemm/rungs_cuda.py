@@ -157,18 +157,20 @@ def _as_stored(pad: int) -> Callable[[TileSizes, int, bool, bool], int]:
 
 @dataclass(frozen=True)
 class Tiles:
-    """A way to cut C into tiles, and the constants of its source.
+    """A way to cut C into tiles, and the source that does so, with its constants.
 
     Attributes
     ----------
+    file : what follows `gemm_` in the name of the source
     threads : threads of a block
-    constants : compile-time constants of the source
+    constants : compile-time constants of the source; RUNG where it has several rungs
     shared : bytes of shared memory that a launch asks for, by an element's size and whether A and B lie along
         k; None where the source declares its own
     by_pieces : True if fast copies need rows of whole 16-byte pieces
     block : the shape of a block of threads, if it is not a line
     """
 
+    file: str
     threads: Callable[[TileSizes], int]
     constants: tuple[str, ...]
     shared: Callable[[TileSizes, int, bool, bool], int] | None = None
@@ -182,16 +184,18 @@ class Tiles:
 
 
 BLOCK, THREAD, WARP = ("BM", "BN", "BK"), ("TM", "TN"), ("WM", "WN")
-PIECES = ("REAL", *BLOCK, *THREAD, "ALIGNED")
+RESULTS = ("RUNG", "REAL", *BLOCK, *THREAD)
 STAGED = ("ALIGNED", *WARP, "STAGES", "GROUP", "ALONG_A", "ALONG_B")
-LINE_BLOCK = Tiles(lambda s: 1024, ("REAL",))
+LINE_BLOCK = Tiles("single", lambda s: 1024, ("RUNG", "REAL"))
 SQUARE_BLOCK = replace(LINE_BLOCK, block=(32, 32))
-REGISTERED = Tiles(_threads_of_results, ("REAL", *BLOCK, *THREAD, "MIN_BLOCKS"))
-VECTORS = Tiles(_threads_of_results, PIECES)
-WARPS = Tiles(_threads_of_warps, (*PIECES, *WARP))
-PIPELINE = Tiles(_threads_of_warps, ("REAL", *BLOCK, *THREAD, *STAGED), _padded_columns)
-TENSORS = Tiles(_threads_of_warps, (*BLOCK, *STAGED, "MMA_K"), _as_stored(4))
-HALF_TENSORS = Tiles(_threads_of_warps, (*BLOCK, *STAGED, "BFLOAT16"), _as_stored(8), by_pieces=False)
+REGISTERED = Tiles("registers", _threads_of_results, (*RESULTS, "MIN_BLOCKS"))
+VECTORS = Tiles("registers", _threads_of_results, (*RESULTS, "ALIGNED"))
+WARPS = Tiles("warps", _threads_of_warps, (*RESULTS, "ALIGNED", *WARP))
+PIPELINE = Tiles("warps", _threads_of_warps, (*RESULTS, *STAGED), _padded_columns)
+TENSORS = Tiles("tensor_f64", _threads_of_warps, (*BLOCK, *STAGED, "MMA_K"), _as_stored(4))
+HALF_TENSORS = Tiles(
+    "tensor_half", _threads_of_warps, (*BLOCK, *STAGED, "BFLOAT16"), _as_stored(8), by_pieces=False
+)
 
 
 # ---- the rows --------------------------------------------------------------------------------------------
@@ -206,7 +210,6 @@ class Rung:
     name, summary : as `dasp.dense.gemm.ladder.GemmKernel`
     tiles : how C is cut
     usual : tile sizes where no table has better ones, the smallest first: for each of `dtypes`, in order
-    file : what follows `gemm_` in the name of its source, if that is not the rung's name
     dtypes : names of the dtypes that it multiplies
     in_parts : True if several blocks may share a tile's dot products
     deepest : the deepest `mma_k` that pays on sm_90
@@ -216,7 +219,6 @@ class Rung:
     summary: str
     tiles: Tiles
     usual: tuple[tuple[TileSizes, ...], ...] = ((TileSizes(32, 32),),) * 2
-    file: str = ""
     dtypes: tuple[str, ...] = REAL
     in_parts: bool = False
     deepest: int = 0
@@ -224,7 +226,7 @@ class Rung:
     @property
     def source(self) -> str:
         """The .cu file, below `kernels/`."""
-        return f"dense/gemm_{self.file or self.name}.cu"
+        return f"dense/gemm_{self.tiles.file}.cu"
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -292,20 +294,17 @@ RUNGS: tuple[Rung, ...] = (
     Rung("conflict_free",
          "B's tile by columns with a pad, lanes in rectangles: 16-byte reads, no bank conflict.", LINE_BLOCK),
     Rung("column_4", "Four results in a column per thread: each element of B serves four.", REGISTERED,
-         _give_one(TileSizes(32, 64, 8, 4, 1, min_blocks=4), TileSizes(32, 64, 8, 4, 1, min_blocks=3)),
-         file="column"),
+         _give_one(TileSizes(32, 64, 8, 4, 1, min_blocks=4), TileSizes(32, 64, 8, 4, 1, min_blocks=3))),
     Rung("column_8", "Eight results in a column per thread: half the reads of B again.", REGISTERED,
-         _give_one(TileSizes(64, 64, 8, 8, 1, min_blocks=4), TileSizes(64, 64, 8, 8, 1, min_blocks=3)),
-         file="column"),
+         _give_one(TileSizes(64, 64, 8, 8, 1, min_blocks=4), TileSizes(64, 64, 8, 8, 1, min_blocks=3))),
     Rung("square_4", "4 x 4 results per thread: k/2 shared loads per result.", REGISTERED,
-         _give_one(TileSizes(64, 64, 32, 4, 4, min_blocks=3), TileSizes(64, 64, 16, 4, 4, min_blocks=3)),
-         file="square"),
+         _give_one(TileSizes(64, 64, 32, 4, 4, min_blocks=3), TileSizes(64, 64, 16, 4, 4, min_blocks=3))),
     Rung("square_8", "8 x 8 results per thread: k/4 shared loads per result.", REGISTERED,
-         _give_one(TileSizes(64, 64, 16), TileSizes(64, 128, 8)), file="square"),
+         _give_one(TileSizes(64, 64, 16), TileSizes(64, 128, 8))),
     Rung("vector", "16-byte loads, A turned over on its way into shared memory.", VECTORS,
          _give_one(TileSizes(128, 128, 16), TileSizes(128, 64, 8, tm=8, tn=4))),
     Rung("tuned", "The same with tile sizes found by search on this GPU.", VECTORS,
-         (TUNED_SINGLE, TUNED_DOUBLE), file="vector"),
+         (TUNED_SINGLE, TUNED_DOUBLE)),
     Rung("warp", "A rectangle of results per warp: fewer shared reads, none in conflict.", WARPS,
          _give_one(TileSizes(128, 128, 16), TileSizes(128, 64, 8, wm=32, wn=64))),
     Rung("double", "The next tiles travel through registers while the present ones are multiplied.", WARPS,
@@ -314,8 +313,8 @@ RUNGS: tuple[Rung, ...] = (
          _give_one(TileSizes(128, 128, 8, tm=8, tn=16, wm=64, wn=64, stages=4), *SPLIT_DOUBLE)),
     Rung("split", "Several blocks share the dot products where C is too small for the GPU.", PIPELINE,
          (SPLIT_SINGLE, SPLIT_DOUBLE), in_parts=True),
-    Rung("tensor", "float64 tensor cores.", TENSORS, (TENSOR_DOUBLE,), file="tensor_f64",
-         dtypes=("float64",), in_parts=True, deepest=4),
+    Rung("tensor", "float64 tensor cores.", TENSORS, (TENSOR_DOUBLE,), dtypes=("float64",),
+         in_parts=True, deepest=4),
     Rung("tensor_half", "float16 and bfloat16 tensor cores with float32 sums.", HALF_TENSORS,
          (TENSOR_HALF, TENSOR_HALF), dtypes=HALF),
 )
@@ -428,7 +427,7 @@ def _defines(
 ) -> tuple[tuple[str, str], ...]:
     """Return the compile-time constants of a rung's source."""
     known = {name.upper(): value for name, value in vars(setting).items()}
-    known |= {"REAL": _c_type(dtype), "BFLOAT16": dtype == "bfloat16"}
+    known |= {"RUNG": RUNGS.index(rung) + 1, "REAL": _c_type(dtype), "BFLOAT16": dtype == "bfloat16"}
     known |= {"ALONG_A": layout.along_a, "ALONG_B": layout.along_b}
     known["ALIGNED"] = layout.aligned and (not rung.tiles.by_pieces or layout.whole(dtype))
     return _format_defines({name: known[name] for name in rung.tiles.constants})

@@ -70,16 +70,15 @@ class CudaKernel(Kernel):
 def _launch_naive(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
     numbers = (np.int32(s.k), np.int64(s.n), np.int64(s.b_stride), np.int64(s.out_stride))
     arguments = ("a", "b", "out", *numbers)
-    yield KernelCall(
-        "dense/gf256_naive.cu", (), "dasp_gf256_naive", (ceil_div(s.n, 256), s.m), (256, 1), arguments
-    )
+    grid = (ceil_div(s.n, 256), s.m)
+    yield KernelCall("dense/gf256_bytes.cu", (), "dasp_gf256_naive", grid, (256, 1), arguments)
 
 
 def _launch_square_tiles(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
     numbers = (np.int32(s.m), np.int32(s.k), np.int64(s.n), np.int64(s.b_stride), np.int64(s.out_stride))
     arguments = ("a", "b", "out", "logs", "powers", *numbers)
     grid = (min(ceil_div(s.n, 16), FEW_BLOCKS * s.processors), ceil_div(s.m, 16))
-    yield KernelCall("dense/gf256_square_tiles.cu", (), "dasp_gf256_square_tiles", grid, (16, 16), arguments)
+    yield KernelCall("dense/gf256_bytes.cu", (), "dasp_gf256_square_tiles", grid, (16, 16), arguments)
 
 
 def _arrange_arguments(s: Sizes, columns: int) -> tuple[Any, ...]:
@@ -94,7 +93,7 @@ def _launch_general_tiles(s: Sizes, _: Bytes | None) -> Iterator[KernelCall]:
     arguments = (*_arrange_arguments(s, s.n), np.int32(rows), np.int32(depth))
     grid = (min(ceil_div(s.n, 256), FEW_BLOCKS * s.processors), groups)
     name = "dasp_gf256_general_tiles"
-    yield KernelCall("dense/gf256_general_tiles.cu", (), name, grid, (256, 1), arguments, 256 * rows * depth)
+    yield KernelCall("dense/gf256_bytes.cu", (), name, grid, (256, 1), arguments, 256 * rows * depth)
 
 
 def _launch_packed(word_bytes: int) -> Callable[[Sizes, Bytes | None], Iterator[KernelCall]]:

@@ -1,10 +1,85 @@
-// Tiles of the tensor-core rungs: stored in shared memory in their operand's own memory order, so that all copies are
-// 16 bytes long and nothing is transposed on the way; fragments are read from either order.
+// Asynchronous copies from global to shared memory, which pass no register (cp.async, sm_80; PTX ISA, "Data
+// Movement and Conversion Instructions: Asynchronous copy").
+//
+// `copy<BYTES>` starts one copy of 4, 8 or 16 bytes, of which the first `inside` bytes (0 too) are read and the rest
+// are zeros; `commit` closes a group; `wait<N>` returns when at most the last N groups of this thread are
+// under way. Data that other threads copied is visible after a barrier that follows their wait.
+//
+// In the emulator a copy sets all bits of its target when it starts, and writes the data at the wait, so that
+// a kernel that reads too early, or starts a copy into a tile that is still read, fails there.
+#pragma once
+
+class AsyncCopies {
+public:
+    template <int BYTES> __device__ __forceinline__ void copy(void* shared, const void* global, int inside)
+    {
+        static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async moves 4, 8 or 16 bytes");
+#ifdef DASP_SIMT
+        memset(shared, 0xff, BYTES);
+        if (count == MOST)
+            simt::fail_here("trap", "more asynchronous copies under way than the emulator holds");
+        pending[count++] = {shared, global, BYTES, inside, group};
+#else
+        const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+        if (BYTES == 16)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(global), "r"(inside)
+                         : "memory");
+        else
+            asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(global), "n"(BYTES),
+                         "r"(inside)
+                         : "memory");
+#endif
+    }
+
+    __device__ __forceinline__ void commit()
+    {
+#ifdef DASP_SIMT
+        ++group;
+#else
+        asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+    }
+
+    template <int GROUPS> __device__ __forceinline__ void wait()
+    {
+#ifdef DASP_SIMT
+        int kept = 0;
+        for (int i = 0; i < count; ++i) {
+            const Copy copy = pending[i];
+            if (copy.group + GROUPS >= group) {
+                pending[kept++] = copy;
+                continue;
+            }
+            memset(copy.shared, 0, copy.bytes);
+            if (copy.inside)
+                memcpy(copy.shared, copy.global, copy.inside);
+        }
+        count = kept;
+#else
+        asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+#endif
+    }
+
+#ifdef DASP_SIMT
+private:
+    struct Copy {
+        void* shared;
+        const void* global;
+        int bytes, inside, group;
+    };
+    static constexpr int MOST = 512;
+    Copy pending[MOST];
+    int count = 0, group = 0;
+#endif
+};
+
+// ---- tiles of the tensor-core rungs ------------------------------------------------------------------
+
+// They are stored in shared memory in their operand's own memory order, so that all copies are 16 bytes long and
+// nothing is transposed on the way; fragments are read from either order.
 //
 // An operand's tile covers OUTER indices of m (or n) and BK of k. ALONG (neighbours along k lie side by side): stored
 // [OUTER][BK + pad]; otherwise [BK][OUTER + pad].
-#pragma once
-#include "dense/async_copy.cuh"
 
 // This thread's share of one operand's tiles. T is the element, ALIGNED whether 16 bytes may be copied at once.
 template <class T, int OUTER, int BK, int PAD, bool ALONG, int THREADS, bool ALIGNED> struct TensorTile {
@@ -68,19 +143,5 @@ template <class T, int OUTER, int BK, int PAD, bool ALONG, int THREADS, bool ALI
     __device__ __forceinline__ static int at(int outer, int p)
     {
         return ALONG ? outer * STRIDE + p : p * STRIDE + outer;
-    }
-};
-
-// The corner of a block. Blocks are numbered in groups of GROUP rows of blocks, column by column, so that
-// more of A and B is found in the second-level cache.
-template <int BM, int BN, int GROUP> struct TensorCorner {
-    int row, column;
-    __device__ TensorCorner(int m, int n)
-    {
-        const int down = (m - 1) / BM + 1, across = (n - 1) / BN + 1;
-        const int group = int(blockIdx.x) / (GROUP * across), inside = int(blockIdx.x) % (GROUP * across);
-        const int height = min(down - group * GROUP, GROUP);
-        row = (group * GROUP + inside % height) * BM;
-        column = inside / height * BN;
     }
 };
