@@ -139,7 +139,13 @@ def headline_text() -> str:
     return f"{table.markdown()}\n\n{note}"
 
 
-Ratio = Callable[[Row], float]
+BASELINES = (
+    ("SciPy", "`A @ x`", "scipy"),
+    ("MKL, optimised handle", "into a given y", "mkl"),
+    ("best of cuSPARSE", "CUDA graph, into a given y", "cusparse"),
+    ("CuPy", "`A @ x`", "cupy"),
+)
+"""In words, how each is called, and the beginning of the names of its settings."""
 
 
 def compared_products() -> list[Compared]:
@@ -147,32 +153,16 @@ def compared_products() -> list[Compared]:
     found = []
     for rows in (timed(sparse_rows(name)) for name in COLLECTIONS):
         known = dict.fromkeys(name for row in rows for name in baselines(row))
-        cusparse = [name for name in known if "cusparse" in name]
-        against: list[tuple[str, str, Ratio, Ratio]] = []
-        if "scipy" in known:
-            against.append(_baseline("SciPy", "`A @ x`", ["scipy"]))
-        if "mkl" in known:
-            against.append(_baseline("MKL, optimised handle", "into a given y", ["mkl"]))
-        if cusparse:
-            against.append(_baseline("best of cuSPARSE", "CUDA graph, into a given y", cusparse))
-        if "cupy" in known:
-            against.append(_baseline("CuPy", "`A @ x`", ["cupy"]))
         plan = median(number(row, "plan_ms") for row in rows)
-        for name, called, ratio, pays in against:
-            ratios = [ratio(row) for row in rows]
-            found.append(
-                Compared(
-                    solver_tables.machine_of(rows[0]), name, called, ratios, plan, median(map(pays, rows))
-                )
-            )
+        for against, called, start in BASELINES:
+            names = [name for name in known if name.startswith(start)]
+            if names:
+                speedups = [[speedup(row, name) for name in names] for row in rows]
+                ratios = [min(each for each in row if not math.isnan(each)) for row in speedups]
+                pays = median(pays_against_all(row, names) for row in rows)
+                on = solver_tables.machine_of(rows[0])
+                found.append(Compared(on, against, called, ratios, plan, pays))
     return found
-
-
-def _baseline(against: str, called: str, names: list[str]) -> tuple[str, str, Ratio, Ratio]:
-    def ratio(row: Row) -> float:
-        return min(value for value in (speedup(row, name) for name in names) if not math.isnan(value))
-
-    return against, called, ratio, lambda row: pays_against_all(row, names)
 
 
 def transpose_text(rows: Sequence[Row]) -> str:

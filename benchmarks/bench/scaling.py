@@ -158,10 +158,6 @@ class Clock:
                 best = min(best, cupy.cuda.get_elapsed_time(begin, end))
         return self._slowest(1e3 * best / times)
 
-    def called(self, run: Callable[[], None], times: int = TIMES) -> float:
-        """Return microseconds a run where the host makes each call."""
-        return self._slowest(self._host(run, times))
-
     def _host(self, run: Callable[[], None], times: int) -> float:
         best = math.inf
         for _ in range(REPEATS):
@@ -247,7 +243,6 @@ class Scaling:
                 **known,
                 bytes=8 * count,
                 us=self.clock.best(add),
-                called_us=self.clock.called(add),
             )
         if self.comm.size == 1:
             return
@@ -266,7 +261,6 @@ class Scaling:
                 **known,
                 bytes=size,
                 us=self.clock.best(run),
-                called_us=self.clock.called(run),
             )
 
     def _processors(self) -> int:
@@ -308,7 +302,6 @@ class Scaling:
         halo = self.clock.best(lambda: D.halo_values(x))
         self.keep(
             "product", system, **shared, us=whole, interior_us=inside, halo_us=halo, plan_s=plan,
-            called_us=self.clock.called(lambda: D.matvec(x, out=out)),
         )  # fmt: skip
         forms: dict[str, tuple[Any, bool]] = {FORMS[0]: (D, False)}
         if self.device != "cpu":
@@ -447,7 +440,6 @@ def report(rows: Sequence[Row]) -> Report:
         ("by", lambda row: row.get("links", "")),
         ("ranks", lambda row: row["ranks"]),
         ("us", lambda row: significant(number(row, "us"))),
-        ("called us", lambda row: significant(number(row, "called_us"))),
     ]
     systems = [row for row in rows if row.get("study")]
     others = [row for row in rows if not row.get("study")]

@@ -2,8 +2,8 @@
 
 A row is one solver on one system A x = b with b of ones. Every solution is verified: the true residual, by
 SciPy's product with the original matrix, must be as small as was asked for, but for the rounding of its own
-evaluation. Timed apart are planning; the first solve with a matrix, whose loop is captured then on a GPU;
-later ones; and all from a SciPy matrix to x on the host.
+evaluation. Timed apart are planning, the set-up of multigrid, solves after the first, and all from a SciPy
+matrix to x on the host.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property
 from importlib.util import find_spec
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,8 @@ DEFAULT_SYSTEMS = ("poisson2d:200", "poisson3d:40", "fem3:16")
 """Half a minute on two cores."""
 
 SAMPLES = 3
-FIRSTS = 2
-"""Timed first solves, each with a workspace of its own, of which the best counts, as of later ones."""
+LONG = 2.0
+"""Seconds of a solve that is timed once."""
 
 SETTLED = 0.1
 """Seconds after which a BLAS's threads, which verifying has used, have stopped to spin for more work: so long
@@ -48,9 +49,6 @@ CYCLES = {"chebyshev float32": ("chebyshev", np.float32), "jacobi float64": ("ja
 
 SMOOTHER = ("jacobi", {"omega": 4.0 / 3.0, "iterations": 1})
 """PyAMG's, that of our `jacobi`."""
-
-Timed = tuple[float, Any]
-"""Seconds, and what came out."""
 
 
 class Solvers:
@@ -139,11 +137,7 @@ class _System:
         self.b = device.vector(self.ones)
         self._plan = planner(device.kind)
         self._plan(eye_array(64, format="csr"))  # what a process compiles first
-        tries = [self._timed(lambda: self._plan(csr)) for _ in range(2)]
-        self.plan_seconds, self.planned = min(tries, key=_first)
-        self._resident: Any = None
-        self._upload_seconds = 0.0
-        self._hierarchy: Timed | None = None
+        self.plan_seconds, self.planned = self._best_of_two(lambda: self._plan(csr))
         # Three unknowns a node: what moves all nodes alike is what the coarse levels must hold.
         self._near_null = np.tile(np.eye(3), (csr.shape[0] // 3, 1)) if name.startswith("fem3") else None
 
@@ -157,28 +151,24 @@ class _System:
         options = {"rtol": self.rtol, "maxiter": self.maxiter}
         if more:
             smoother, dtype = CYCLES[more.removeprefix(f"{MULTIGRID} ")]
-            seconds, ml = self.hierarchy()
+            seconds, ml = self._hierarchy
             setup, M = self._timed(
                 lambda: preconditioners.multigrid(ml, smoother=smoother, device=self.device.kind, dtype=dtype)
             )
             figures = {"hierarchy_ms": 1e3 * seconds, "setup_ms": 1e3 * setup}
 
-        def solve(workspace: Any) -> Any:
+        def solve() -> Any:
             return solver(self.planned, self.b, M=M, workspace=workspace, **options)
 
         def whole() -> Any:
             return solver(self._plan(self.csr), self.ones, **options)[0]
 
-        solve(solvers.Workspace())  # compiles
-        tries = []
-        for _ in range(FIRSTS):
-            workspace = solvers.Workspace()
-            seconds, (_, stats) = self._timed(partial(solve, workspace))
-            tries.append(seconds)
-        figures |= self._figures(lambda: solve(workspace)[0], stats.iterations, first=min(tries))
+        workspace = solvers.Workspace()
+        _, stats = solve()  # compiles
+        figures |= self._figures(lambda: solve()[0], lambda: stats.iterations)
         figures["plan_ms"] = 1e3 * self.plan_seconds
         if not more:
-            figures["total_ms"] = 1e3 * min(self._timed(whole)[0] for _ in range(2))
+            figures["total_ms"] = 1e3 * self._best_of_two(whole)[0]
         return figures
 
     # ---- others ----
@@ -186,24 +176,21 @@ class _System:
     def by_scipy(self, method: str) -> dict[str, Any]:
         """Return the figures of SciPy's method."""
         solve, iterations = by_library("cpu", method, self.csr, self.ones, self.rtol, self.maxiter)
-        figures = self._figures(solve, iterations)
+        figures = self._figures(solve, lambda: iterations)
         return {**figures, "total_ms": figures["solve_ms"]}
 
     def by_cupy(self, method: str) -> dict[str, Any]:
         """Return the figures of CuPy's method."""
-        if self._resident is None:
-            tries = [self._timed(lambda: self.device.resident(self.csr)) for _ in range(2)]
-            self._upload_seconds, self._resident = min(tries, key=_first)
-        given = self.rtol, self.maxiter
-        solve, iterations = by_library("cuda", method, self._resident, self.b, *given)
-        figures = self._figures(solve, iterations)
-        return {**figures, "total_ms": figures["solve_ms"] + 1e3 * self._upload_seconds}
+        upload_seconds, resident = self._resident
+        solve, iterations = by_library("cuda", method, resident, self.b, self.rtol, self.maxiter)
+        figures = self._figures(solve, lambda: iterations)
+        return {**figures, "total_ms": figures["solve_ms"] + 1e3 * upload_seconds}
 
     def by_pyamg(self, method: str, more: str) -> dict[str, Any]:
         """Return the figures of conjugate gradients with PyAMG's own cycle, on the host."""
         import pyamg
 
-        seconds, ml = self.hierarchy()
+        seconds, ml = self._hierarchy
         pyamg.relaxation.smoothing.change_smoothers(ml, SMOOTHER, SMOOTHER)
         residuals: list[float] = []
         options = {"tol": self.rtol, "maxiter": self.maxiter, "accel": "cg", "residuals": residuals}
@@ -212,40 +199,37 @@ class _System:
             residuals.clear()
             return ml.solve(self.ones, **options)
 
-        first, x = self._timed(solve)
-        samples, self.samples = self.samples, 0 if first > 2 else 1
-        figures = self._figures(solve, len(residuals) - 1, first=first, x=x)
-        self.samples = samples
+        figures = self._figures(solve, lambda: len(residuals) - 1)
         return {**figures, "hierarchy_ms": 1e3 * seconds}
 
-    def hierarchy(self) -> Timed:
-        """Return PyAMG's hierarchy, and the seconds that it took."""
-        if self._hierarchy is None:
-            self._hierarchy = self._timed(self._make_hierarchy)
-        return self._hierarchy
+    @cached_property
+    def _resident(self) -> tuple[float, Any]:
+        """The seconds that an upload takes, and the matrix of CuPy."""
+        return self._best_of_two(lambda: self.device.resident(self.csr))
 
-    def _make_hierarchy(self) -> Any:
+    @cached_property
+    def _hierarchy(self) -> tuple[float, Any]:
+        """The seconds that PyAMG's hierarchy takes, and the hierarchy."""
         import pyamg
 
-        return pyamg.smoothed_aggregation_solver(csr_matrix(self.csr), B=self._near_null)
+        matrix = csr_matrix(self.csr)
+        return self._timed(lambda: pyamg.smoothed_aggregation_solver(matrix, B=self._near_null))
 
     # ---- how ----
 
-    def _figures(
-        self, solve: Callable[[], Any], iterations: float, *, first: float | None = None, x: Any = None
-    ) -> dict[str, Any]:
-        """Verify and time later solves, and the first one where that is no other."""
-        spent, x = self._timed(solve) if x is None else (float(first or 0), x)
+    def _figures(self, solve: Callable[[], Any], count: Callable[[], float]) -> dict[str, Any]:
+        """Verify a solve and time it again; `count` returns the iterations of the last one."""
+        spent, x = self._timed(solve)
         residual, passed = self.verify(to_host(x))
         time.sleep(SETTLED)
-        best = min([spent, *(self._timed(solve)[0] for _ in range(self.samples if passed else 0))])
+        samples = self.samples if passed and spent < LONG else 0
+        best, iterations = min([spent, *(self._timed(solve)[0] for _ in range(samples))]), count()
         return {
             "iterations": iterations,
             "residual": residual,
             "verified": passed,
             "solve_ms": 1e3 * best if passed else float("nan"),
             "us_per_iteration": 1e6 * best / max(1.0, iterations),
-            "first_ms": float("nan") if first is None else 1e3 * first,
         }
 
     def verify(self, x: NDArray[Any]) -> tuple[float, bool]:
@@ -258,13 +242,13 @@ class _System:
             rounded = (longest + 2) * UNIT * np.linalg.norm(abs(csr) @ abs(x) + b) / np.linalg.norm(b)
         return float(residual), bool(residual <= self.rtol + 2 * rounded)
 
-    def _timed(self, function: Callable[[], Any]) -> Timed:
+    def _best_of_two(self, function: Callable[[], Any]) -> tuple[float, Any]:
+        return min((self._timed(function) for _ in range(2)), key=itemgetter(0))
+
+    def _timed(self, function: Callable[[], Any]) -> tuple[float, Any]:
+        """Return the seconds that a function took, and its result."""
         self.device.synchronize()
         started = time.perf_counter()
         found = function()
         self.device.synchronize()
         return time.perf_counter() - started, found
-
-
-def _first(timed: Timed) -> float:
-    return timed[0]

@@ -72,7 +72,6 @@ def report(rows: Sequence[Row]) -> Report:
         ("iterations", lambda row: whole(number(row, "iterations"))),
         ("us each", lambda row: significant(number(row, "us_per_iteration"))),
         ("solve ms", lambda row: significant(number(row, "solve_ms")) if results.right(row) else "missed"),
-        ("first ms", lambda row: significant(number(row, "first_ms"))),
         ("plan ms", lambda row: significant(number(row, "plan_ms"))),
         ("all ms", lambda row: significant(number(row, "total_ms"))),
         ("set-up ms", lambda row: significant(number(row, "setup_ms"))),

@@ -45,7 +45,6 @@ def test_every_solver_is_verified_and_timed(tmp_path: Path) -> None:
             assert 1 <= int(row["iterations"]) <= 144
             each = 1e3 * float(row["solve_ms"]) / int(row["iterations"])
             assert float(row["us_per_iteration"]) == pytest.approx(each, rel=2e-5)  # six digits are written
-            assert float(row["first_ms"]) > 0
         whole = row["kernel"].startswith(("SciPy", "dasp")) and "multigrid" not in row["kernel"]
         assert (row["total_ms"] != "") == whole
 
