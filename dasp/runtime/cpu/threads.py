@@ -17,13 +17,13 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from numbers import Integral
 from pathlib import Path
 from threading import Lock, Thread
 from types import ModuleType
 from typing import TypeVar
 
 from dasp._version import __version__
+from dasp.runtime import check
 from dasp.runtime.process import Deferred
 
 resource: ModuleType | None
@@ -90,12 +90,7 @@ def set_num_threads(threads: int | None) -> None:
     >>> dasp.set_num_threads(None)
     """
     global _threads
-    if threads is not None:
-        if isinstance(threads, bool) or not isinstance(threads, Integral):
-            raise TypeError(f"threads is {threads!r}; it must be an int or None")
-        if threads < 1:
-            raise ValueError(f"threads is {threads}; it must be at least 1")
-    _threads = None if threads is None else int(threads)
+    _threads = None if threads is None else check.count("threads", threads, ", or None for the default")
     _default.cache_clear()
 
 
@@ -220,45 +215,36 @@ def run(tasks: Sequence[Callable[[], None]], threads: int | None = None) -> None
             task()
         return
     with Deferred():
-        Offer(tasks, together - 1).finish()
-
-
-class Offer:
-    """Tasks that some helpers do in order, if they can, while the caller does something else.
-
-    Helpers take the latest offer first, because its results are needed first.
-    """
-
-    def __init__(self, tasks: Sequence[Callable[[], None]], helpers: int) -> None:
-        self._shares = [_Share(task) for task in tasks]
-        with Deferred():
-            _offered.extendleft(reversed(self._shares))
-            _wake_helpers(helpers)
-
-    def finish(self) -> None:
-        """Do the tasks that no helper has begun, and wait for the others.
-
-        Then the first exception of a task is raised, or that of a signal's handler.
-        """
+        shares = offer(tasks, together - 1)
         begun = []
-        with Deferred():
-            for share in reversed(self._shares):  # while helpers begin at the front
-                try:
-                    _offered.remove(share)
-                except ValueError:  # a helper has begun it
-                    begun.append(share)
-                else:
-                    share.work()
-            for share in begun:
-                with share.ended:
-                    pass
-        for share in self._shares:
+        for share in reversed(shares):  # while helpers begin at the front
+            try:
+                _offered.remove(share)
+            except ValueError:  # a helper has begun it
+                begun.append(share)
+            else:
+                share.work()
+        for share in begun:
+            with share.ended:
+                pass
+        for share in shares:
             if share.failure is not None:
                 raise share.failure
 
 
+def offer(tasks: Sequence[Callable[[], None]], helpers: int) -> list[_Share]:
+    """Let some helpers do tasks in order, if they can, while the caller does something else.
+
+    Helpers take the latest offer first, because its results are needed first.
+    """
+    shares = [_Share(task) for task in tasks]
+    _offered.extendleft(reversed(shares))
+    _wake_helpers(helpers)
+    return shares
+
+
 class _Share:
-    """A task of an offer."""
+    """An offered task; `ended` is locked until somebody has done it."""
 
     __slots__ = ("ended", "failure", "task")
 
