@@ -25,7 +25,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from dasp.runtime.cpu.compile import find_features, jit
-from dasp.runtime.cpu.emitter import FIRST_LEVEL, I32, emit_loop, prefetch_run, splat
+from dasp.runtime.cpu.emitter import FIRST_LEVEL, emit_loop, prefetch_run, splat
+from dasp.runtime.cpu.operands import transpose_block
 
 # ---- the micro-kernel -----------------------------------------------------------------------------------
 
@@ -220,29 +221,11 @@ def transpose(context, source, source_stride, target, target_stride, like):
         source, source_stride, target, target_stride, _ = arguments
         emitter = TileEmitter(builder, like, SQUARE)
         rows = [emitter.load(emitter.row(source, source_stride, i)) for i in range(SQUARE)]
-        for i, row in enumerate(_transpose_rows(builder, rows)):
+        for i, row in enumerate(transpose_block(builder, rows, SQUARE, 1)):
             emitter.store(row, emitter.row(target, target_stride, i))
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, types.intp, types.intp, like), generate
-
-
-def _transpose_rows(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
-    """Turn eight rows into eight columns by three rounds of exchanges, of blocks of 4, of 2 and of 1."""
-    span = SQUARE // 2
-    while span:
-        rows = list(rows)
-        for i in range(SQUARE):
-            if i & span:
-                continue
-            low, high = rows[i], rows[i + span]
-            keep = [j if not j & span else SQUARE + j - span for j in range(SQUARE)]
-            swap = [j + span if not j & span else SQUARE + j for j in range(SQUARE)]
-            for place, mask in ((i, keep), (i + span, swap)):
-                constant = ir.Constant(ir.VectorType(I32, SQUARE), mask)
-                rows[place] = builder.shuffle_vector(low, high, constant)
-        span //= 2
-    return rows
 
 
 @intrinsic(prefer_literal=True)

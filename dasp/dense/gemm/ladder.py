@@ -9,12 +9,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from dasp.runtime.dtypes import TABLE
 from dasp.runtime.types import Array
 
 HALF = ("float16", "bfloat16")
 REAL = ("float32", "float64")
-UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""Unit roundoff of each dtype: the largest relative error of one rounding to nearest."""
 
 
 class DenseProduct(NamedTuple):
@@ -109,7 +108,7 @@ def error_factor(dtype: str, k: int) -> float:
     Half precisions are summed in float32; the rounding of the result is not included. gamma(n) is
     n u / (1 - n u) (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.1).
     """
-    terms = (k + 3) * UNIT["float32" if dtype in HALF else dtype]
+    terms = (k + 3) * TABLE["float32" if dtype in HALF else dtype].unit_roundoff
     return terms / (1 - terms)
 
 
@@ -119,4 +118,4 @@ def error_bound(dtype: str, k: int, want: Array, scale: Array) -> Array:
     `scale` is |alpha| |A| |B| + |beta| |C|. The bound includes the error of the float64 product itself.
     """
     bound = (error_factor(dtype, k) + error_factor("float64", k)) * scale
-    return bound + UNIT[dtype] * (abs(want) + bound) if dtype in HALF else bound
+    return bound + TABLE[dtype].unit_roundoff * (abs(want) + bound) if dtype in HALF else bound
