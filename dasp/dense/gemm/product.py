@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +16,7 @@ from dasp.runtime.process import load
 from dasp.runtime.types import Array, DTypeLike
 
 Device = Literal["cpu", "cuda"]
-LARGEST_SINGLE, LARGEST_DOUBLE = (float(np.finfo(dtype).max) for dtype in (np.float32, np.float64))
+LARGEST_SINGLE = float(np.finfo(np.float32).max)
 
 
 def gemm(
@@ -201,15 +199,10 @@ def _find_place(**arrays: Array | None) -> str:
 
 def _read_scalar(name: str, value: Any, dtype: np.dtype[Any]) -> float:
     """Return a scalar as a float that the type of the sums holds."""
-    if type(value) is not float and not isinstance(value, Real):
-        raise TypeError(f"{name} is {_check.kind_of(value)}; it must be a real number")
-    most = LARGEST_SINGLE if dtype.itemsize < 8 else LARGEST_DOUBLE
-    number = None
-    with suppress(OverflowError):  # of an int
-        number = float(value)
-    if number is None or most < abs(number) < math.inf:
-        raise ValueError(f"{name} is beyond {most:.2g}; a number that the sums of {dtype} hold is needed")
-    return number
+    number: Any = _check.scale(name, value, dtype)
+    if dtype.itemsize < 8 and LARGEST_SINGLE < abs(number) < math.inf:
+        raise ValueError(f"{name} is {number:.2g}; the sums of {dtype} hold at most {LARGEST_SINGLE:.2g}")
+    return number  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(maxsize=4096)
