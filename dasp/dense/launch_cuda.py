@@ -14,8 +14,7 @@ import numpy as np
 
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.driver import allow_shared
-from dasp.runtime.cuda.launch import address
-from dasp.runtime.types import Array, KernelFunction
+from dasp.runtime.types import KernelFunction
 
 STATIC_LIMIT = 48 * 1024
 """Bytes of shared memory that a block has without asking for it."""
@@ -58,23 +57,6 @@ def using(*arrays: Any) -> AbstractContextManager[int]:
 def _enter_device(number: int) -> Iterator[int]:
     with load_cupy().cuda.Device(number):
         yield number
-
-
-def overlap(x: Array, y: Array) -> bool:
-    """Return True if the bounds of two arrays overlap. It asks the GPU nothing, so a capture may go on."""
-    low_x, high_x = _find_extent(x.shape, x.strides, x.itemsize)
-    low_y, high_y = _find_extent(y.shape, y.strides, y.itemsize)
-    distance = address(y) - address(x)
-    return bool(low_x < distance + high_y and distance + low_y < high_x)
-
-
-@functools.lru_cache(maxsize=4096)
-def _find_extent(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tuple[int, int]:
-    """Return the offsets of an array's first byte and of the byte after its last, from its address."""
-    if 0 in shape:
-        return 0, 0
-    spans = [stride * (length - 1) for stride, length in zip(strides, shape, strict=True)]
-    return sum(span for span in spans if span < 0), sum(span for span in spans if span > 0) + item
 
 
 # ---- launches --------------------------------------------------------------------------------------------

@@ -103,6 +103,7 @@ def fake_gpu(monkeypatch):
     fake = types.SimpleNamespace(
         cuda=types.SimpleNamespace(runtime=runtime, get_current_stream=lambda: stream, alloc=alloc),
         empty=lambda shape, dtype: make(np.empty(shape, dtype)),
+        may_share_memory=np.may_share_memory,
     )
     monkeypatch.setattr(_arrays, "is_cupy", lambda array: isinstance(array, OnFakeGpu))
     monkeypatch.setattr(launch_cuda, "load_cupy", lambda: fake)

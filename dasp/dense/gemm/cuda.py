@@ -23,7 +23,6 @@ from dasp.dense.gemm.rungs_cuda import (
     launches,
 )
 from dasp.dense.launch_cuda import PreparedCalls, current_device, load_cupy, processors
-from dasp.dense.launch_cuda import overlap as overlap
 from dasp.dense.launch_cuda import using as using
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
@@ -55,6 +54,11 @@ def check_out(out: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
     _check.out(out, shape, dtype)
     if not out.flags.c_contiguous and _arrays.overlaps_itself(out):
         raise ValueError(f"out has strides {out.strides}; each of its elements must have memory of its own")
+
+
+def overlap(x: Array, y: Array) -> bool:
+    """Return True if the bounds of two arrays overlap. It asks the GPU nothing, so a capture may go on."""
+    return bool(load_cupy().may_share_memory(x, y))
 
 
 def same_view(x: Array, y: Array) -> bool:

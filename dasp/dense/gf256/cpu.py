@@ -413,22 +413,17 @@ def _prepare_task(kernel: CpuKernel, shape: tuple[int, int], coefficients: bytes
     return kernel.prepare(np.frombuffer(coefficients, np.uint8).reshape(shape))
 
 
-def product(kernel: CpuKernel, a: Bytes, b: Bytes, out: Bytes) -> None:
+def multiply(kernel: CpuKernel, a: Bytes, b: Bytes, out: Bytes) -> None:
     """Compute `out = a b`.
 
     Parameters
     ----------
     kernel : CpuKernel
-    a : uint8, shape (m, k)
+    a : uint8, shape (m, k), neither size 0
     b : uint8, shape (k, n), columns adjacent
-    out : uint8, shape (m, n), columns adjacent, sharing no memory with b
+    out : uint8, shape (m, n), not empty, columns adjacent, sharing no memory with a or b
     """
-    (m, k), n = a.shape, b.shape[1]
-    if m == 0 or n == 0:
-        return
-    if k == 0:
-        out[...] = 0
-        return
+    k, n = b.shape
     task = _prepare_task(kernel, a.shape, a.tobytes())
     parts = max(1, min(get_num_threads(), k * n // CHUNK_BYTES))
     if parts == 1:

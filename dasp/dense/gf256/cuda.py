@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp.dense.gf256.field import EXP, LOG, Bytes, Kernel
-from dasp.dense.launch_cuda import KernelCall, PreparedCalls, load_cupy, overlap, processors, using
+from dasp.dense.launch_cuda import KernelCall, PreparedCalls, current_device, load_cupy, processors
 from dasp.runtime import arrays as _arrays
 from dasp.runtime.sizes import ceil_div, round_up
 from dasp.runtime.types import Array
@@ -196,17 +196,16 @@ LaunchAll = Callable[[int, Array, Array], None]
 """A function that launches a product: it takes the number of columns, and b and out, which are aligned."""
 
 
-def multiply(library: Any, kernel: CudaKernel, m: int, b: Array, out: Array, launch_all: LaunchAll) -> None:
-    """Compute `out = a b` with one rung.
+def launch_words(kernel: CudaKernel, m: int, b: Array, out: Array, launch_all: LaunchAll) -> None:
+    """Compute `out = a b`, where columns need not fill words, nor rows be aligned to them.
 
     Parameters
     ----------
-    library : module
-        `cupy`, or `numpy` for the emulator, to allocate the aligned copies.
     kernel : CudaKernel
     m : int
         Rows of a.
-    b, out : uint8, shape (k, n) and (m, n), columns adjacent
+    b, out : uint8, shape (k, n) and (m, n), not empty, columns adjacent
+        Of CuPy, or of NumPy for the emulator.
     launch_all : callable
 
     Notes
@@ -214,12 +213,7 @@ def multiply(library: Any, kernel: CudaKernel, m: int, b: Array, out: Array, lau
     Columns that do not fill a word, and rows that are not aligned to it, go through aligned copies, some at
     a time.
     """
-    k, n = b.shape
-    if m == 0 or n == 0:
-        return
-    if k == 0:
-        out[...] = 0
-        return
+    (k, n), library = b.shape, _arrays.namespace(b)
     word = kernel.word_bytes
     aligned = (address(b) | address(out) | b.strides[0] | out.strides[0]) % word == 0
     whole = n // word * word if aligned else 0
@@ -275,59 +269,36 @@ def _prepare(device: int, kernel: CudaKernel, sizes: Sizes, coefficients: bytes 
     return PreparedCalls(launches(kernel, sizes, values), device, _ARRAYS, row_bytes)
 
 
-def matmul(a: Array, b: Array, out: Array | None, kernel: CudaKernel) -> Array:
-    """Compute the product on the device of `b`, in the current stream; arguments have been checked.
+def multiply(kernel: CudaKernel, a: Array, b: Array, out: Array) -> None:
+    """Compute `out = a b` on the current GPU, in the current stream.
 
     A rung that reads coefficients waits for `a` if that is on the GPU; other rungs copy `a` to the GPU if it
     is not there, once for the same values. Aligned rows need no memory but `out`, so the call can be captured
     in a CUDA graph after it ran once.
+
+    Parameters
+    ----------
+    kernel : CudaKernel
+    a : uint8, shape (m, k), of NumPy or CuPy, neither size 0
+    b, out : uint8, shape (k, n) and (m, n), of CuPy, not empty, columns adjacent
+        `out` shares no memory with a or b.
     """
-    cupy = load_cupy()
-    on_host = not _arrays.is_cupy(a)
-    with using(b, out, None if on_host else a) as device:
-        if _is_strided(b):
-            b = cupy.ascontiguousarray(b)
-        target = out
-        if (
-            target is None
-            or _is_strided(target)
-            or overlap(target, b)
-            or (not on_host and overlap(target, a))
-        ):
-            target = cupy.empty((a.shape[0], b.shape[1]), np.uint8)
-        multiply(cupy, kernel, a.shape[0], b, target, _Launcher(a, kernel, device))
-        if out is None or target is out:
-            return target
-        out[...] = target
-        return out
+    (m, k), cuda, device = a.shape, load_cupy().cuda, current_device()
+    stream, coefficients, on_gpu = cuda.get_current_stream().ptr, None, None
+    if kernel.reads_coefficients:
+        coefficients = _arrays.to_host(a).tobytes()
+    elif _arrays.is_cupy(a):
+        on_gpu = load_cupy().ascontiguousarray(a)
+    else:
+        on_gpu = _upload(device, a)
+        if cuda.runtime.streamIsCapturing(stream):
+            _read_by_graphs[address(on_gpu)] = on_gpu
+    first = 0 if on_gpu is None else address(on_gpu)
+    tables = [address(table) for table in _upload_tables(device)]
 
+    def launch_all(columns: int, b: Array, out: Array) -> None:
+        sizes = Sizes(m, k, columns, b.strides[0], out.strides[0], processors(device))
+        ready = _prepare(device, kernel, sizes, coefficients)
+        ready(stream, first, address(b), address(out), *tables)
 
-def _is_strided(array: Array) -> bool:
-    """Return True if the columns of a matrix of bytes are not adjacent."""
-    return array.shape[1] > 1 and array.strides[1] != 1
-
-
-class _Launcher:
-    """A launcher of products of `a` by one rung on the current stream of the current device, `device`."""
-
-    def __init__(self, a: Array, kernel: CudaKernel, device: int) -> None:
-        cuda = load_cupy().cuda
-        self._kernel, self._device, (self._m, self._k) = kernel, device, a.shape
-        self._stream = cuda.get_current_stream().ptr
-        self._coefficients: bytes | None = None
-        if kernel.reads_coefficients:
-            self._coefficients, self._a = _arrays.to_host(a).tobytes(), None
-        elif _arrays.is_cupy(a):
-            self._a = load_cupy().ascontiguousarray(a)
-        else:
-            self._a = _upload(device, a)
-            if cuda.runtime.streamIsCapturing(self._stream):
-                _read_by_graphs[address(self._a)] = self._a
-
-    def __call__(self, columns: int, b: Array, out: Array) -> None:
-        multiprocessors = processors(self._device)
-        sizes = Sizes(self._m, self._k, columns, b.strides[0], out.strides[0], multiprocessors)
-        ready = _prepare(self._device, self._kernel, sizes, self._coefficients)
-        first = 0 if self._a is None else address(self._a)
-        tables = (address(table) for table in _upload_tables(self._device))
-        ready(self._stream, first, address(b), address(out), *tables)
+    launch_words(kernel, m, b, out, launch_all)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from dasp.dense.gf256 import cpu
 from dasp.dense.gf256.field import Kernel
+from dasp.dense.launch_cuda import using
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime.types import Array
@@ -37,12 +39,17 @@ def kernels(device: str = "cuda") -> tuple[Kernel, ...]:
     >>> [kernel.name for kernel in kernels("cpu")][:2]
     ['log_exp', 'product_rows']
     """
+    ladder: tuple[Kernel, ...] = _backend(device).LADDER
+    return ladder
+
+
+def _backend(device: str) -> Any:
     if device == "cpu":
-        return cpu.LADDER
+        return cpu
     if device == "cuda":
         from dasp.dense.gf256 import cuda
 
-        return cuda.LADDER
+        return cuda
     raise ValueError(f"device is {device!r}; it must be 'cuda' or 'cpu'")
 
 
@@ -142,21 +149,27 @@ def matmul(a: Array, b: Array, *, out: Array | None = None, kernel: str = "auto"
     array([[30]], dtype=uint8)
     """
     a, b = _read_matrix("a", a), _read_matrix("b", b)
-    on_gpu = _arrays.is_cupy(b)
+    on_gpu, library = _arrays.is_cupy(b), _arrays.namespace(b)
     _check_operands(a, b, out, on_gpu)
-    if on_gpu:
-        from dasp.dense.gf256 import cuda
+    device = "cuda" if on_gpu else "cpu"
+    backend = _backend(device)
+    chosen = backend.BEST if kernel == "auto" else _find_kernel(device, kernel)
+    with using(b, out, a if _arrays.is_cupy(a) else None) if on_gpu else nullcontext():
+        if _is_strided(b):
+            b = library.ascontiguousarray(b)
+        read = [a, b] if _arrays.is_cupy(a) == on_gpu else [b]
+        copied = out is None or _is_strided(out) or any(library.may_share_memory(out, x) for x in read)
+        target: Any = library.empty((a.shape[0], b.shape[1]), np.uint8) if copied else out
+        if not a.shape[1]:
+            target[...] = 0
+        elif target.size:
+            backend.multiply(chosen, a, b, target)
+        if out is None or not copied:
+            return target  # type: ignore[no-any-return]
+        out[...] = target
+        return out
 
-        return cuda.matmul(a, b, out, cuda.BEST if kernel == "auto" else _find_kernel("cuda", kernel))
-    chosen = cpu.BEST if kernel == "auto" else _find_kernel("cpu", kernel)
-    if b.shape[1] > 1 and b.strides[1] != 1:
-        b = np.ascontiguousarray(b)
-    target = out
-    strided = target is not None and target.shape[1] > 1 and target.strides[1] != 1
-    if target is None or strided or np.may_share_memory(target, b) or np.may_share_memory(target, a):
-        target = np.empty((a.shape[0], b.shape[1]), np.uint8)
-    cpu.product(chosen, a, b, target)
-    if out is None or target is out:
-        return target
-    out[...] = target
-    return out
+
+def _is_strided(array: Array) -> bool:
+    """Return True if the columns of a matrix of bytes are not adjacent."""
+    return array.shape[1] > 1 and array.strides[1] != 1
