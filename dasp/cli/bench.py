@@ -93,23 +93,27 @@ def _run(arguments: argparse.Namespace) -> int:
     plan = planner(device.kind, arguments.format)
     threads = f", {device.threads} threads" if isinstance(device, TimedHost) else ""
     print(f"on {device.kind}{threads}; copy {device.bandwidth / 1e9:.0f} GB/s", file=sys.stderr)
-    rows = []
-    for spec in arguments.matrix or DEFAULT_MATRICES:
-        csr = as_float(load_matrix(spec, seed=arguments.seed), arguments.dtype, arguments.seed)
-        rows.append(measure_matrix(spec, csr, plan, device, seed=arguments.seed))
-    if arguments.json:
-        shown = [{name: _as_json(value) for name, value in row.items()} for row in rows]
-        print(json.dumps({"rows": shown}, indent=1, allow_nan=False))
-    else:
-        print(report(rows))
+    rows: list[Row] = []
+    try:
+        for spec in arguments.matrix or DEFAULT_MATRICES:
+            csr = as_float(load_matrix(spec, seed=arguments.seed), arguments.dtype, arguments.seed)
+            rows.append(measure_matrix(spec, csr, plan, device, seed=arguments.seed))
+    finally:  # an error does not take the results before it with it
+        if rows:
+            print(_as_json(rows) if arguments.json else report(rows))
     return int(not all(row["verified"] for row in rows))
 
 
-def _as_json(value: Any) -> Any:
-    """Return a value for JSON, which has no NaN and no infinity: None and "never" in their place."""
-    if not isinstance(value, float) or math.isfinite(value):
-        return value
-    return None if math.isnan(value) else "never"
+def _as_json(rows: list[Row]) -> str:
+    """Return rows as JSON, which has no NaN and no infinity: null and "never" in their place."""
+
+    def shown(value: Any) -> Any:
+        if not isinstance(value, float) or math.isfinite(value):
+            return value
+        return None if math.isnan(value) else "never"
+
+    found = [{name: shown(value) for name, value in row.items()} for row in rows]
+    return json.dumps({"rows": found}, indent=1, allow_nan=False)
 
 
 def planner(device: str, format: str = "auto") -> Callable[[Any], SpMatrix]:

@@ -158,8 +158,8 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Write a warning as one line, without the place in the source that Python adds."""
-    print(f"dasp: warning: {message}", file=file or sys.stderr)
+    """Write the first line of a warning, without the place in the source that Python adds."""
+    print(f"dasp: warning: {str(message).partition(chr(10))[0]}", file=file or sys.stderr)
 
 
 def _shorten_error(error: BaseException) -> str:

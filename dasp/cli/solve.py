@@ -123,6 +123,11 @@ def _judge_ours(title: str, stats: Stats, setup: float, residual: float, rtol: f
 
 def _run_alone(arguments: argparse.Namespace) -> int:
     check(arguments)
+    if cuts := find_cuts(Path(arguments.matrix)):
+        raise ValueError(
+            f"{arguments.matrix} holds a matrix in parts for {cuts[0]} ranks; start them, as by "
+            f"mpirun -n {cuts[0]} dasp solve {arguments.matrix}"
+        )
     device = find_device(arguments.device)
     matrix = load_matrix(arguments.matrix, seed=arguments.seed)
     check_shape(arguments.matrix, matrix.shape)

@@ -372,7 +372,8 @@ def _print_outcomes(outcomes: list[Outcome], planning: float) -> None:
     each = 1e6 * ours.seconds / max(1, ours.iterations)
     setup = f"; chosen and set up in {ours.setup:.3f} s" if ours.setup > 1e-4 else ""
     print(
-        f"{ours.iterations:,} iterations in {ours.seconds:.3f} s ({each:,.1f} us each); "
+        f"{ours.iterations:,} iteration{'s' * (ours.iterations != 1)} in {ours.seconds:.3f} s "
+        f"({each:,.1f} us each); "
         f"planned in {planning:.3f} s{setup}; true residual {ours.residual:.2e} of b"
     )
     if len(outcomes) > 1:

@@ -51,7 +51,7 @@ def _add_gemm(subparsers: Subparsers) -> None:
         "gemm",
         help="find the tile sizes with which dense products run fastest on this GPU",
         description="Compile every valid set of tile sizes, check each, time it against cuBLAS, and keep the "
-        "winner of each size class. dasp.dense.gemm reads the table.",
+        "winner of each size class in the file that DASP_TUNED names. dasp.dense.gemm reads it.",
     )
     parser.add_argument(
         "--dtype",
@@ -62,9 +62,6 @@ def _add_gemm(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--seconds", type=duration, metavar="S", default=300, help="for each kernel and dtype (300)"
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the table to write (default: the user's, DASP_TUNED)"
-    )
     parser.set_defaults(run=_tune_gemm)
 
 
@@ -73,9 +70,8 @@ def _tune_gemm(arguments: argparse.Namespace) -> int:
     from dasp.cli import tune_gemm
 
     gpus.use(find_device("cuda"))
-    if arguments.out is not None:
-        check_file("--out", str(arguments.out))
-    path = arguments.out or user_table()
+    path = user_table()
+    _check_path(path)
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -91,24 +87,20 @@ def _add_machine(subparsers: Subparsers) -> None:
         help="search the numbers by which sparse matrices are packed",
         description="Plan some matrices with other numbers of the cost model, time their products, and keep "
         "the numbers with which products are faster here and none is much slower: a minute or two on a "
-        "machine that does nothing else. Planning reads them from then on.",
+        "machine that does nothing else. They are kept in the file that DASP_COST_MODEL names, by default in "
+        "the user's cache folder, and planning reads them from then on.",
     )
     add_device_option(parser)
     parser.add_argument(
         "--seconds", type=duration, default=0.2, metavar="S", help="CPU time for each product (0.2)"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the file to write (default: the user's, DASP_COST_MODEL)"
     )
     parser.set_defaults(run=_tune_machine)
 
 
 def _tune_machine(arguments: argparse.Namespace) -> int:
     """Search the numbers of this machine, write them to a file and print them."""
-    device = find_device(arguments.device)
-    if arguments.out is not None:
-        check_file("--out", str(arguments.out))
-    path = arguments.out or cost.find_file()
+    device, path = find_device(arguments.device), cost.find_file()
+    _check_path(path)
     if device == "cpu":
         name, model = name_processor(), CostModel.for_cpu()
         planner = host_planner(arguments.seconds)
@@ -120,6 +112,12 @@ def _tune_machine(arguments: argparse.Namespace) -> int:
     print(table(model, measured))
     print(f"numbers of {name}: {path}")
     return 0
+
+
+def _check_path(path: Path) -> None:
+    """Make the folder of a file; ValueError or OSError if the file cannot be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    check_file("the file to write", str(path))
 
 
 # ---- the search ------------------------------------------------------------------------------------------

@@ -130,12 +130,13 @@ def test_bench_gf256_verifies_and_times_every_kernel(tmp_path, capsys, quick, mo
     assert ["doubling", "WRONG"] not in lines
 
 
-def test_the_search_says_what_it_needs(capsys, tmp_path):
+def test_the_search_says_what_it_needs(capsys, monkeypatch, tmp_path):
     from dasp.runtime.cuda.gpus import available
 
     if available()[0]:
         pytest.skip("there is a GPU")
-    assert main(["tune", "gemm", "--out", str(tmp_path / "t.json")]) == 2
+    monkeypatch.setenv("DASP_TUNED", str(tmp_path / "t.json"))
+    assert main(["tune", "gemm"]) == 2
     assert "device is 'cuda'; a working GPU is needed" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 

@@ -69,7 +69,7 @@ def test_the_table_of_commands_says_what_their_modules_say(command: str) -> None
 
 def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def warn(_: object) -> int:
-        warnings.warn("take care", stacklevel=1)
+        warnings.warn("take care\nTraceback ...", stacklevel=1)
         return 0
 
     monkeypatch.setattr("dasp.cli.machine._config", warn)

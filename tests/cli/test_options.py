@@ -41,6 +41,12 @@ def test_a_folder_that_cannot_be_written_is_named_before_the_work(
         options.check_file("--out", str(tmp_path / "x"))
 
 
+def test_parts_are_solved_by_ranks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    parts = str(tmp_path / "parts")
+    assert run(capsys, "partition", "poisson2d:9", "--ranks", "3", "--out", parts)[0] == 0
+    assert f"mpirun -n 3 dasp solve {parts}" in error(capsys, "solve", parts)
+
+
 def test_usual_calls_are_compiled(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
