@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from benchmarks.bench import results
 from benchmarks.bench.report import Report
@@ -79,58 +78,6 @@ def _or_zero(value: float) -> float:
     return 0.0 if math.isnan(value) else value
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What some rows sum up to.
-
-    Attributes
-    ----------
-    matrices : int
-        How many rows were verified and timed.
-    best, library : float
-        Geometric means of the speed-up over the best baseline of each matrix, and over SciPy or CuPy.
-    roofline, plan_products, bytes_ratio : float
-        Geometric means: time over roofline, planning in products, bytes of the plan over those of the CSR.
-    pays : float
-        Median over the matrices: after how many products the plan has paid against every baseline.
-    losses : tuple of (str, float, str)
-        Matrices that the best baseline multiplies faster: name, speed-up (below 1), that baseline.
-    """
-
-    matrices: int
-    best: float
-    library: float
-    roofline: float
-    plan_products: float
-    bytes_ratio: float
-    pays: float
-    losses: tuple[tuple[str, float, str], ...]
-
-
-def summarize(rows: Sequence[Row]) -> Summary:
-    """Sum up the rows that were verified and timed."""
-    counted = timed(rows)
-    losses = [
-        (row["matrix"], number(row, "speedup_best"), row.get("best_baseline", ""))
-        for row in counted
-        if number(row, "speedup_best") < 1
-    ]
-
-    def mean(name: str) -> float:
-        return geometric_mean(number(row, name) for row in counted)
-
-    return Summary(
-        matrices=len(counted),
-        best=mean("speedup_best"),
-        library=geometric_mean(speedup(row, library(row)[0]) for row in counted),
-        roofline=mean("time_over_roofline"),
-        plan_products=mean("plan_products"),
-        bytes_ratio=mean("bytes_ratio"),
-        pays=median(pays_against_all(row, baselines(row)) for row in counted),
-        losses=tuple(sorted(losses, key=lambda loss: loss[1])),
-    )
-
-
 def groups(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     """Return the rows beyond the cache and inside it, under their headings, without empty groups."""
     beyond = [row for row in rows if row.get("in_cache") == "no"]
@@ -139,61 +86,35 @@ def groups(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 
 def report(rows: Sequence[Row]) -> Report:
-    """Return the tables of both groups, their means, the losses by name, and what did not run."""
-    details = []
-    for title, part in groups(rows):
-        details += [product_table(part, title), planning_table(part, title)]
-    return Report([summary_table(rows)], notes(rows), details)
+    """Return the table of both groups, their means, the losses by name, and what did not run."""
+    return Report([summary_table(rows)], notes(rows), [table(part, title) for title, part in groups(rows)])
 
 
-Columns = list[tuple[str, Callable[[Row], str]]]
+def table(rows: Sequence[Row], title: str) -> Table:
+    """Return times, speed-ups and the cost of plans, a line a matrix."""
+    on_gpu = any(row.get("device") == "cuda" for row in rows)
 
+    def figure(name: str) -> Callable[[Row], str]:
+        return lambda row: significant(number(row, name))
 
-def product_table(rows: Sequence[Row], title: str) -> Table:
-    """Return the times and speed-ups, a line a matrix."""
-    columns: Columns = [
+    columns: list[tuple[str, Callable[[Row], str]]] = [
         ("matrix", lambda row: row["matrix"]),
         ("entries", lambda row: whole(number(row, "entries"))),
-        ("us", lambda row: _figure(row, "time_us") if results.right(row) else "WRONG"),
+        ("us", lambda row: figure("time_us")(row) if results.right(row) else "WRONG"),
+        *([("cold us", figure("dasp_cold_us"))] if on_gpu else []),
         ("+-%", lambda row: percent(number(row, "dasp_spread"))),
-        ("GB/s", lambda row: _figure(row, "gbytes_per_s")),
-        ("/roofline", lambda row: _figure(row, "time_over_roofline")),
+        ("GB/s", figure("gbytes_per_s")),
+        ("/roofline", figure("time_over_roofline")),
         ("best baseline", lambda row: row.get("best_baseline", "") or "-"),
-        ("its us", lambda row: _figure(row, "best_baseline_us")),
-        ("x best", lambda row: _figure(row, "speedup_best")),
+        ("its us", figure("best_baseline_us")),
+        ("x best", figure("speedup_best")),
         (f"x {library(rows[0])[1]}", lambda row: significant(speedup(row, library(row)[0]))),
+        ("plan ms", figure("plan_ms")),
+        *([("on the GPU", figure("plan_device_ms"))] if on_gpu else []),
+        ("bytes/CSR", figure("bytes_ratio")),
+        ("pays after", lambda row: products(pays_against_all(row, baselines(row)))),
     ]
-    if any(row.get("device") == "cuda" for row in rows):
-        columns.insert(3, ("cold us", lambda row: _figure(row, "dasp_cold_us")))
-    return Table.of(f"products, {title}", columns, rows, words=["best baseline"])
-
-
-def planning_table(rows: Sequence[Row], title: str) -> Table:
-    """Return the cost of plans, and the products after which they have paid, a line a matrix."""
-    columns: Columns = [
-        ("matrix", lambda row: row["matrix"]),
-        ("rows", lambda row: whole(number(row, "rows"))),
-        ("plan ms", lambda row: _figure(row, "plan_ms")),
-        ("products", lambda row: _figure(row, "plan_products")),
-        ("bytes/CSR", lambda row: _figure(row, "bytes_ratio")),
-    ]
-    on_gpu = any(row.get("device") == "cuda" for row in rows)
-    names = list(dict.fromkeys(name for row in rows for name in baselines(row)))
-    cusparse = [name for name in names if name.startswith("cusparse")]
-    if on_gpu:
-        columns.insert(3, ("from the GPU", lambda row: _figure(row, "plan_device_ms")))
-    for name in names:
-        if name not in cusparse:
-            columns.append((f"pays: {name}", lambda row, name=name: products(pays(row, name))))  # type: ignore[misc]
-    if cusparse:
-        columns.append(("pays: cuSPARSE", lambda row: products(pays_against_all(row, cusparse))))
-        columns.append(
-            (
-                "from the GPU: cuSPARSE",
-                lambda row: products(pays_against_all(row, cusparse, from_device=True)),
-            )
-        )
-    return Table.of(f"planning, {title}", columns, rows)
+    return Table.of(title, columns, rows, words=["best baseline"])
 
 
 def planning_text(rows: Sequence[Row]) -> str:
@@ -214,26 +135,31 @@ def planning_text(rows: Sequence[Row]) -> str:
     )
 
 
-def _figure(row: Row, name: str) -> str:
-    return significant(number(row, name))
-
-
 def summary_table(rows: Sequence[Row]) -> Table:
-    """Return the means of both groups and of all."""
+    """Return the means of both groups and of all, of the rows that were verified and timed."""
     parts = groups(rows)
     if len(parts) > 1:
         parts.append(("all", list(rows)))
-    columns: list[tuple[str, Callable[[tuple[str, Summary]], str]]] = [
+    parts = [(title, timed(part)) for title, part in parts]
+    Part = tuple[str, list[Row]]
+
+    def mean(name: str) -> Callable[[Part], str]:
+        return lambda part: significant(geometric_mean(number(row, name) for row in part[1]))
+
+    def library_mean(part: Part) -> str:
+        return significant(geometric_mean(speedup(row, library(row)[0]) for row in part[1]))
+
+    columns: list[tuple[str, Callable[[Part], str]]] = [
         ("matrices", lambda part: part[0]),
-        ("count", lambda part: str(part[1].matrices)),
-        ("x best", lambda part: significant(part[1].best)),
-        (f"x {library(rows[0])[1]}", lambda part: significant(part[1].library)),
-        ("/roofline", lambda part: significant(part[1].roofline)),
-        ("bytes/CSR", lambda part: significant(part[1].bytes_ratio)),
-        ("plan, products", lambda part: significant(part[1].plan_products)),
-        ("pays after", lambda part: products(part[1].pays)),
+        ("count", lambda part: str(len(part[1]))),
+        ("x best", mean("speedup_best")),
+        (f"x {library(rows[0])[1]}", library_mean),
+        ("/roofline", mean("time_over_roofline")),
+        ("bytes/CSR", mean("bytes_ratio")),
+        ("plan, products", mean("plan_products")),
+        ("pays after", lambda part: products(median(pays_against_all(r, baselines(r)) for r in part[1]))),
     ]
-    return Table.of("", columns, [(title, summarize(part)) for title, part in parts])
+    return Table.of("", columns, parts)
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
@@ -244,9 +170,12 @@ def notes(rows: Sequence[Row]) -> list[str]:
         "`A @ x`, all others with a product into a given y"
         + (", both in CUDA graphs." if any(row.get("device") == "cuda" for row in rows) else ".")
     ]
-    losses = summarize(rows).losses
-    named = ", ".join(f"{name} ({significant(ratio)}, {by})" for name, ratio, by in losses) or "none"
-    said.append(f"Slower than the best baseline: {named}.")
+    losses = [row for row in timed(rows) if number(row, "speedup_best") < 1]
+    named = ", ".join(
+        f"{row['matrix']} ({significant(number(row, 'speedup_best'))}, {row['best_baseline']})"
+        for row in sorted(losses, key=lambda row: number(row, "speedup_best"))
+    )
+    said.append(f"Slower than the best baseline: {named or 'none'}.")
     wrong = [
         f"{row['matrix']} ({row.get('rows_failed', '?')} rows)" for row in rows if not results.right(row)
     ]
