@@ -58,7 +58,10 @@ def check_shape(name: str, shape: tuple[int, int]) -> None:
     """Check that a matrix is square and has rows; ValueError if not."""
     rows, columns = shape
     if rows != columns or rows == 0:
-        raise ValueError(f"{name} is {rows} x {columns}; solve needs a square matrix with rows")
+        raise ValueError(
+            f"{name} is {rows} x {columns}; dasp solve needs a square matrix with rows; the function "
+            "dasp.solve takes others"
+        )
 
 
 def tolerance(arguments: argparse.Namespace, dtype: np.dtype[Any]) -> float:
