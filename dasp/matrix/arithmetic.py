@@ -367,6 +367,8 @@ class ArithmeticMatrix(PlannedMatrix):
             remedy = ""
             if name in ("data", "indices", "indptr") or hasattr(scipy.sparse.csr_array, name):
                 remedy = f"; A.to_scipy().{name} is SciPy's"
+            elif hasattr(scipy.sparse.csr_matrix, name):
+                remedy = f"; scipy.sparse.csr_matrix(A.to_scipy()).{name} is SciPy's"
             raise AttributeError(f"an SpMatrix has no attribute {name!r}{remedy}", name=name, obj=self)
 
         data, indices, indptr = map(_refuse_assignment, ("data", "indices", "indptr"))
