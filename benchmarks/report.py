@@ -67,32 +67,26 @@ ANCHOR = "cusparse_12.9"
 def sparse_rows(name: str) -> list[Row]:
     """Return the latest rows of a collection, with a later cuSPARSE's times if measured apart."""
     rows = results.latest(results.read(RESULTS / f"{name}.csv"))
-    anchors = RESULTS.parent / f"anchors_{name}.csv"
-    return with_anchors(rows, read_anchors(anchors)) if anchors.exists() else rows
-
-
-def read_anchors(path: Path) -> dict[str, float]:
-    """Return the microseconds of the best cuSPARSE setting by matrix, float64, from an anchor table."""
+    path = RESULTS.parent / f"anchors_{name}.csv"
+    if not path.exists():
+        return rows
     with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["dtype"] == "f64"]
-    return {row["matrix"]: float(row["best_cusparse_us"]) for row in rows}
+        anchors = {one["matrix"]: one for one in csv.DictReader(file) if one["dtype"] == "f64"}
+    return [
+        with_anchor(row, number(anchors[row["matrix"]], "best_cusparse_us"))
+        if row["matrix"] in anchors
+        else row
+        for row in rows
+    ]
 
 
-def with_anchors(rows: Sequence[Row], anchors: dict[str, float]) -> list[Row]:
-    """Let an anchor stand in for SpMVOp where a row was measured without it."""
-    made = []
-    for row in rows:
-        anchor = anchors.get(row["matrix"], math.nan)
-        measured = row.get("cusparse_spmvop1_us") or row.get("cusparse_spmvop2_us")
-        eligible = row.get("device") == "cuda" and row.get("dtype") == "float64" and not measured
-        if eligible and anchor > 0:
-            row = {**row, f"{ANCHOR}_us": f"{anchor:.6g}", f"{ANCHOR}_best_us": f"{anchor:.6g}"}
-            if not anchor >= number(row, "best_baseline_us"):
-                ratio = anchor / number(row, "time_us")
-                row |= {"best_baseline": ANCHOR, "best_baseline_us": f"{anchor:.6g}"}
-                row["speedup_best"] = f"{ratio:.6g}"
-        made.append(row)
-    return made
+def with_anchor(row: Row, us: float) -> Row:
+    """Return a row with a later cuSPARSE's microseconds as those of one more baseline."""
+    found = {**row, f"{ANCHOR}_us": f"{us:.6g}", f"{ANCHOR}_best_us": f"{us:.6g}"}
+    if us < number(row, "best_baseline_us"):
+        ratio = us / number(row, "time_us")
+        found |= {"best_baseline": ANCHOR, "best_baseline_us": f"{us:.6g}", "speedup_best": f"{ratio:.6g}"}
+    return found
 
 
 def sparse_text(name: str) -> str:
