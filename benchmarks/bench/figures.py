@@ -1,7 +1,7 @@
-"""Pictures of result rows, for a screen and for a paper: the suffix of the file says which format.
+"""Pictures of result rows; the suffix of the file says the format.
 
 Colours are those of Okabe and Ito, which the colour-blind tell apart; every curve has a marker of its own
-too, and its name stands at its end.
+too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from collections.abc import Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.bench import results, solvers_report
 from benchmarks.bench.gemm_report import VENDOR, cells
@@ -25,11 +29,11 @@ from dasp.cli.report import (
     ORANGE,
     RED,
     SKY,
+    STYLE,
     geometric_mean,
     new_figure,
     save,
     significant,
-    styled,
 )
 from dasp.runtime.sizes import ceil_div
 
@@ -40,8 +44,6 @@ NAMES = {"dasp": "dasp", "scipy": "SciPy", "mkl": "MKL", "numba_csr": "numba loo
 
 def plain_ticks(axis: Any) -> None:
     """Label a logarithmic axis without exponents, the more often in a decade the fewer decades there are."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
     low, high = axis.get_view_interval()
     decades = math.log10(high / low)
     subs = (1.0,) if decades > 3 else (1.0, 2.0, 5.0) if decades > 1 else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
@@ -53,19 +55,15 @@ def plain_ticks(axis: Any) -> None:
 # --- sparse products --------------------------------------------------------------------------------------
 
 
-@styled
+@rc_context(STYLE)
 def draw_collection(rows: Sequence[Row], path: Path) -> None:
     """Draw the rows of one machine: a performance profile, time against size, and each matrix by name.
 
     Raises
     ------
-    RuntimeError
-        If matplotlib is not installed.
     ValueError
         If no row was timed.
     """
-    from matplotlib.figure import Figure
-
     drawn = sorted(timed(rows), key=lambda row: number(row, "speedup_best"))
     if not drawn:
         raise ValueError("no row was timed; at least one is needed for a figure")
@@ -168,7 +166,7 @@ def by_name(axes: Any, rows: Sequence[Row]) -> None:
     axes.legend(frameon=False, loc="lower right")
 
 
-@styled
+@rc_context(STYLE)
 def draw_speedups(
     panels: Sequence[tuple[str, Sequence[tuple[str, float, str]]]], path: Path, narrow: bool = False
 ) -> None:
@@ -196,7 +194,7 @@ def draw_speedups(
 # --- linear systems ---------------------------------------------------------------------------------------
 
 
-@styled
+@rc_context(STYLE)
 def draw_systems(rows: Sequence[Row], path: Path) -> None:
     """Draw the speed-up of our solvers over the library's, a line for each solver of a system."""
     ours = [row for row in solvers_report.ours(rows) if solvers_report.rival(rows, row)]
@@ -222,7 +220,7 @@ def draw_systems(rows: Sequence[Row], path: Path) -> None:
 # --- dense products ---------------------------------------------------------------------------------------
 
 
-@styled
+@rc_context(STYLE)
 def draw_ladder(ladders: Sequence[tuple[str, str, list[Row]]], path: Path) -> None:
     """Draw % of the vendor's library against size: a panel per machine and dtype, a curve per kernel."""
     columns = min(len(ladders), 2)
@@ -255,7 +253,7 @@ def _ladder(axes: Any, title: str, rows: Sequence[Row]) -> None:
     axes.legend(handles=drawn, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
 
 
-@styled
+@rc_context(STYLE)
 def draw_bars(shapes: Sequence[tuple[str, list[Row]]], path: Path) -> None:
     """Draw a bar per kernel over GF(2^8), a panel per machine and shape, and what copying allows."""
     most = max(len(rows) for _, rows in shapes)

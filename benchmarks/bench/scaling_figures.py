@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.bench.figures import BLUE, COLOURS, new_figure, save, styled
+from matplotlib import rc_context
+
 from benchmarks.bench.rows import Row, number
 from benchmarks.bench.scaling import share, weak_edge
+from dasp.cli.report import BLUE, COLOURS, STYLE, new_figure, save
 
 
-@styled
+@rc_context(STYLE)
 def draw_scaling(rows: Sequence[Row], path: Path) -> None:
     """Draw the efficiency of cg over the number of ranks, a panel a study, a line a grid.
 

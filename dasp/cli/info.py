@@ -22,7 +22,7 @@ from dasp.cli.options import (
     check_file,
     load_and_plan,
 )
-from dasp.cli.report import BLUE, COLOURS, new_figure, styled
+from dasp.cli.report import BLUE, COLOURS, STYLE, new_figure
 
 if TYPE_CHECKING:
     import numpy as np
@@ -252,18 +252,16 @@ def draw_matrix(matrix: csr_array, shares: Mapping[str, Mapping[str, int]]) -> s
     shares : mapping
         {quantity: {part of the plan: count}}, as `dasp.formats.shares` returns it.
     """
-    text = io.StringIO()
+    from matplotlib import rc_context
 
-    @styled
-    def draw() -> None:
+    text = io.StringIO()
+    with rc_context(STYLE):
         figure, (lengths, density, plan, last) = new_figure(7.2, 6.4, columns=2, rows=2)
         _draw_lengths(lengths, matrix)
         _draw_density(density, matrix)
         _draw_plan(plan, shares)
         last.remove()
         figure.savefig(text, format="svg", metadata={"Date": None})
-
-    draw()
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 

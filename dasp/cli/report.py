@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -155,19 +154,7 @@ STYLE: Any = {
     "svg.fonttype": "none",
     "savefig.dpi": 200,
 }
-
-
-def styled(draw: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a function that draws, so that it draws in STYLE."""
-
-    @functools.wraps(draw)
-    def run(*arguments: object) -> None:
-        from matplotlib import rc_context
-
-        with rc_context(STYLE):
-            draw(*arguments)
-
-    return run
+"""For `matplotlib.rc_context`."""
 
 
 def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from dasp.cli.options import check_file
-from dasp.cli.report import RED, Table, new_figure, save, styled
+from dasp.cli.report import RED, STYLE, Table, new_figure, save
 from dasp.io.files import one_line_errors, open_regular, replacing
 from dasp.io.matrices import load_matrix
 from dasp.multigrid.hierarchy import make_hierarchy
@@ -391,15 +391,16 @@ def _print_outcomes(outcomes: list[Outcome], planning: float) -> None:
         print("\n" + Table.of("", columns, outcomes, words=[""]).text())
 
 
-@styled
 def draw_residuals(path: Path, title: str, stats: Stats, rtol: float) -> None:
     """Draw the norm of the residual after each check, and the norm that was asked for."""
+    from matplotlib import rc_context
+
     least = rtol * stats.residuals[0]  # that of b, as x starts at 0
-    figure, (axes,) = new_figure(3.5, 2.6)
-    stats.plot(axes)
-    axes.axhline(least, color=RED, linestyle="--", linewidth=0.8)
-    axes.annotate(
-        "asked for", (len(stats.residuals) - 1, least), ha="right", va="bottom", color=RED, fontsize=7
-    )
-    axes.set_title(title)
-    save(figure, path)
+    last = len(stats.residuals) - 1, least
+    with rc_context(STYLE):
+        figure, (axes,) = new_figure(3.5, 2.6)
+        stats.plot(axes)
+        axes.axhline(least, color=RED, linestyle="--", linewidth=0.8)
+        axes.annotate("asked for", last, ha="right", va="bottom", color=RED, fontsize=7)
+        axes.set_title(title)
+        save(figure, path)
