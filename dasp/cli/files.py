@@ -40,7 +40,7 @@ def add_plan(subparsers: Subparsers) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    check_file("FILE", arguments.file, matrix=arguments.matrix)
+    check_file("FILE", arguments.file, reads=[arguments.matrix])
     _, planned, seconds = load_and_plan(arguments)
     planned.save(arguments.file)
     print(planned)

@@ -97,7 +97,7 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
 
 
-def check_file(option: str, path: str, endings: Sequence[str] = (), matrix: str = "") -> None:
+def check_file(option: str, path: str, endings: Sequence[str] = (), reads: Sequence[str] = ()) -> None:
     """Check that a file can be written, before the work whose result it will hold.
 
     Parameters
@@ -107,14 +107,14 @@ def check_file(option: str, path: str, endings: Sequence[str] = (), matrix: str 
     path : str
     endings : sequence of str
         Those that its name may have; any by default.
-    matrix : str
-        The name of the matrix, which must not be the same file.
+    reads : sequence of str
+        Names of what is read, none of which must be the same file.
 
     Raises
     ------
     ValueError
-        If the name has another ending or is that of a folder or of the matrix, or if its folder does not
-        exist or cannot be written.
+        If the name has another ending or is that of a folder or of a file that is read, or if its folder
+        does not exist or cannot be written.
     """
     target = Path(path)
     if endings and target.suffix.lower() not in endings:
@@ -126,8 +126,8 @@ def check_file(option: str, path: str, endings: Sequence[str] = (), matrix: str 
         raise ValueError(f"{option} is {path!r}; the folder {target.parent} must exist; make it first")
     if not os.access(target.parent, os.W_OK):
         raise ValueError(f"{option} is {path!r}; the folder {target.parent} must be writable; name another")
-    if matrix and target.exists() and Path(matrix).exists() and target.samefile(matrix):
-        raise ValueError(f"{option} is {path!r}, the file of the matrix; another name is needed")
+    if target.exists() and any(Path(read).exists() and target.samefile(read) for read in reads):
+        raise ValueError(f"{option} is {path!r}, which is read; another name is needed")
 
 
 def load_and_plan(arguments: argparse.Namespace) -> tuple[csr_array, SpMatrix, float]:

@@ -48,7 +48,7 @@ def check(arguments: argparse.Namespace) -> None:
             "or pass another --method"
         )
     if arguments.out is not None:
-        check_file("--out", arguments.out, (".npy", ".mtx"), matrix=arguments.matrix)
+        check_file("--out", arguments.out, (".npy", ".mtx"), reads=(arguments.matrix, arguments.rhs))
     if arguments.plot is not None:
         check_file("--plot", arguments.plot, (".png", ".pdf", ".svg"))
         importlib.import_module("matplotlib")  # raises before any work if it is missing

@@ -29,7 +29,7 @@ def test_a_plan_does_not_replace_its_matrix(capsys: pytest.CaptureFixture[str], 
     matrix = tmp_path / "a.npz"
     save_npz(matrix, generate("poisson2d:3"))
     kept = matrix.read_bytes()
-    assert "the file of the matrix" in error(capsys, "plan", str(matrix), str(matrix), "--device", "cpu")
+    assert "which is read" in error(capsys, "plan", str(matrix), str(matrix), "--device", "cpu")
     assert matrix.read_bytes() == kept
 
 

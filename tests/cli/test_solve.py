@@ -143,7 +143,8 @@ def test_files_of_vectors_are_read_strictly_and_written_with_care(
     other.write_text("%%MatrixMarket matrix array real general\n2 1\n1d1\n4\n")  # as Fortran writes 10
     assert run(capsys, *words, "--rhs", str(other), "--out", str(tmp_path / "x.npy"))[0] == 0
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), [10.0, 2.0], rtol=1e-7)
-    assert "the file of the matrix" in error(capsys, *words, "--out", str(matrix))
+    assert "which is read" in error(capsys, *words, "--out", str(matrix))
+    assert "which is read" in error(capsys, *words, "--rhs", str(other), "--out", str(other))
     assert matrix.read_text() == text
     assert "is 2 x 2; a vector is needed" in error(capsys, *words, "--rhs", str(matrix))
     assert "must exist" in error(capsys, *words, "--out", str(tmp_path / "no" / "x.npy"))
