@@ -352,14 +352,18 @@ SOURCES: dict[str, list[Defines]] = {
     "spmv/product.cu": list(spmv()),
     "spmv/slices.cu": list(slices()),
     "spmv/diagonal.cu": list(diagonals()),
-    "distributed/halo.cu": [{"DASP_SCALAR": row.c, "DASP_THREADS": "256"} for row in TABLE.values()],
-    "distributed/peer_rows.cu": [{"DASP_SCALAR": row.c, "DASP_THREADS": "256"} for row in TABLE.values()],
-    "distributed/peer_sums.cu": [{"DASP_THREADS": "256"}],
-    "distributed/watched.cu": [{"DASP_THREADS": "256"}],
-    "distributed/halo_dot.cu": [
-        {"DASP_SCALAR": one, "DASP_THREADS": "256", "DASP_DOT": dots}
-        for one in ("float", "double")
-        for dots in "12"
+    "distributed/halo.cu": [
+        {"DASP_THREADS": "256"},
+        *({"DASP_THREADS": "256", "DASP_SCALAR": row.c} for row in TABLE.values()),
+        *(
+            {"DASP_THREADS": "256", "DASP_SCALAR": one, "DASP_DOT": dots}
+            for one in ("float", "double")
+            for dots in "12"
+        ),
+    ],
+    "distributed/peers.cu": [
+        {"DASP_THREADS": "256"},
+        *({"DASP_THREADS": "256", "DASP_SCALAR": row.c} for row in TABLE.values()),
     ],
     "spmv/slices_columns.cu": list(columns()),
     "spmv/row_blocks.cu": [
@@ -404,7 +408,7 @@ for _name, _defines in chain(gemm(), csr(), pack()):
 
 STACKS = {
     # Division of integers of 64 bits is a call.
-    "distributed/peer_rows.cu": 8,
+    "distributed/peers.cu": 8,
     # Division and roots in float64: the rare cases of these are a call.
     "solve/basis.cu": 32,
     "solve/fused.cu": 32,
@@ -439,12 +443,18 @@ def label(name: str, defines: Defines, arch: str) -> str:
 
 
 def cover(sets: list[Defines], kept: Sequence[Defines] = ()) -> list[Defines]:
-    """Return few of the sets that have, beside those that are kept anyway, every value of each constant."""
-    missing = {item for one in sets for item in one.items()}.difference(*(one.items() for one in kept))
+    """Return few of the sets that have, beside those that are kept anyway, every value of each constant, and
+    no value if some lack it."""
+    names = {name for one in sets for name in one}
+
+    def values(one: Defines) -> set[tuple[str, str | None]]:
+        return {(name, one.get(name)) for name in names}
+
+    missing = {value for one in sets for value in values(one)}.difference(*map(values, kept))
     found = []
     while missing:
-        found.append(max(sets, key=lambda one: len(missing & one.items())))
-        missing -= found[-1].items()
+        found.append(max(sets, key=lambda one: len(missing & values(one))))
+        missing -= values(found[-1])
     return found
 
 

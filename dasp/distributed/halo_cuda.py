@@ -53,7 +53,7 @@ ADD = Signature(
 
 
 ADD_DOT = Signature(
-    "distributed/halo_dot.cu",
+    "distributed/halo.cu",
     "dasp_add_dot",
     """
     const long long*  rows [count]

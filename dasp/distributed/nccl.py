@@ -35,7 +35,7 @@ MOST_BLOCKS = 16
 
 
 BEGIN = Signature(
-    "distributed/watched.cu",
+    "distributed/halo.cu",
     "dasp_begin_messages",
     """
     const unsigned*  turns [1]
@@ -44,7 +44,7 @@ BEGIN = Signature(
 )
 
 END = Signature(
-    "distributed/watched.cu",
+    "distributed/halo.cu",
     "dasp_end_messages",
     """
     unsigned char*   received [nbytes]

@@ -1,7 +1,7 @@
 """Messages and sums between GPUs of one machine that write in each other's memory.
 
 The communicator tells where that memory is (CUDA's handles for other processes); kernels do the rest:
-kernels/distributed/peer_rows.cu and peer_sums.cu. Every call works on CuPy's current stream and can be
+kernels/distributed/peers.cu. Every call works on CuPy's current stream and can be
 captured in a CUDA graph. Ranks make the same calls in the same order, as with NCCL.
 
 Source: CUDA Runtime API, cudaIpcGetMemHandle and cudaIpcOpenMemHandle.
@@ -54,12 +54,12 @@ TRIAL = 20.0
 """Seconds that the first messages may take."""
 
 GAVE_UP, ENDED = 1, 2
-"""Places in the array `limit` that kernels read (kernels/distributed/peers.cuh). Its first number is the
+"""Places in the array `limit` that kernels read (kernels/distributed/peers.cu). Its first number is the
 milliseconds that they wait, `limit[GAVE_UP]` is 1 if a kernel or the host gave up, and `limit[ENDED + rank]`
 is 1 if the process of that rank has ended."""
 
 BRING = Signature(
-    "distributed/peer_rows.cu",
+    "distributed/peers.cu",
     "dasp_bring_rows",
     """
     unsigned char*    memory
@@ -80,7 +80,7 @@ BRING = Signature(
 )
 
 SUM = Signature(
-    "distributed/peer_sums.cu",
+    "distributed/peers.cu",
     "dasp_sum_over_ranks",
     """
     unsigned char*    memory
@@ -279,7 +279,7 @@ class PeerTransport:
         `peers`.
     comm : Communicator
     patience : dict
-        Arguments of kernels that say how long they wait for other ranks; see kernels/distributed/peers.cuh.
+        Arguments of kernels that say how long they wait for other ranks; see kernels/distributed/peers.cu.
     """
 
     name = "peers"

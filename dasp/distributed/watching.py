@@ -3,7 +3,7 @@
 A kernel that waits for another GPU, and a host that waits for that kernel, have no connection that would
 break when a process is killed. One thread of a process looks whether the processes of the other ranks on its
 machine still run. NCCL waits for ever, so another thread ends the waits that are in vain: kernels around
-NCCL's messages tell the host how far they have come (kernels/distributed/watched.cu).
+NCCL's messages tell the host how far they have come (kernels/distributed/halo.cu).
 
 Sources: proc(5), /proc/PID/stat: state is field 3, and the time at which the process began field 22; NCCL
 user guide, fault tolerance: ncclCommGetAsyncError, and ncclCommAbort, which another thread may call.

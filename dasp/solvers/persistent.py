@@ -236,7 +236,7 @@ class PersistentLoop:
         assert isinstance(space, CudaSpace)
         assert isinstance(vectors, CudaVectors)
         self._on, jacobi = space.on, "d" in vectors.names
-        messages = 2 * (4 if jacobi else 2) * recipe.blocks**2  # kernels/grid.cuh
+        messages = 2 * (4 if jacobi else 2) * recipe.blocks**2  # kernels/solve/grid.cuh
         room = space.on.zeros(messages + RECORD + HISTORY + 1, np.float64)
         mailbox, self._mailbox = space.on.shared_with_host(MAILBOX)
         arguments = {

@@ -21,7 +21,7 @@
 // Equal inputs and equal launches give equal bits: every sum has a fixed order.
 // Short loops before and after the iteration are not unrolled: else compiling takes half as long again.
 
-#include "grid.cuh"
+#include "solve/grid.cuh"
 #include "spmv/slices.cuh"
 
 #ifndef DASP_JACOBI

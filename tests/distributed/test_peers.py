@@ -1,6 +1,6 @@
 """GPUs that write in each other's memory: their kernels in the emulator, one rank at a time.
 
-What the other ranks say is played by NumPy, as kernels/distributed/peers.cuh has it; then what a rank says
+What the other ranks say is played by NumPy, as kernels/distributed/peers.cu has it; then what a rank says
 itself must be, byte by byte, what was played for it.
 """
 

@@ -2,8 +2,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "grid.cuh"
 #include "mma.cuh"
+#include "solve/grid.cuh"
 
 #define KERNEL extern "C" __global__ void
 
