@@ -6,8 +6,8 @@
 A table stands between `<!-- results:NAME begin -->` and `<!-- results:NAME end -->`. NAME is that of a CSV
 file, or one of these: `headline` sums up the sparse products of all machines (`front` on the site), `solves`
 has the systems that cg solved on all machines, `whole` counts set-up for several right-hand sides,
-`cg_NAME` and `multigrid_NAME` have some of the linear systems of `solvers_NAME.csv`, and `gains_NAME` has the
-largest ones of `scaling_NAME.csv`.
+`cg_NAME` and `multigrid_NAME` have some of the linear systems of `solvers_NAME.csv`, and `gains_h200` has the
+largest ones of `scaling_h200.csv`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ DOCUMENTS = (
 )
 MARKER = re.compile(r"<!-- results:(\w+) begin -->")
 COLLECTIONS = ("cpu", "h200")
-SCALING = ("scaling_h200",)
 
 GAINS = (
     ("product of {}, times as fast as on one", "strong", "product", "product"),
@@ -64,9 +63,14 @@ ANCHOR = "cusparse_12.9"
 """The column that holds the times of a later cuSPARSE, from `anchors_NAME.csv`."""
 
 
+def latest_rows(name: str) -> list[Row]:
+    """Return the latest rows of a result file, by its stem."""
+    return results.latest(results.read(RESULTS / f"{name}.csv"))
+
+
 def sparse_rows(name: str) -> list[Row]:
     """Return the latest rows of a collection, with a later cuSPARSE's times if measured apart."""
-    rows = results.latest(results.read(RESULTS / f"{name}.csv"))
+    rows = latest_rows(name)
     path = RESULTS.parent / f"anchors_{name}.csv"
     if not path.exists():
         return rows
@@ -187,9 +191,9 @@ def squares_text(rows: Sequence[Row]) -> str:
     )
 
 
-def busy_text(name: str) -> str:
+def busy_text() -> str:
     """Return the cost of idle threads, and of products on too few processors, a line a matrix."""
-    path = RESULTS / f"{name}.csv"
+    path = RESULTS / "busy_cpu.csv"
     rows = results.read(path)
     found = {(row["matrix"], row["case"], row["processes"], row["threads"]): row for row in rows}
 
@@ -284,10 +288,9 @@ def scaling_text(rows: Sequence[Row]) -> str:
     return "\n\n".join(parts)
 
 
-def gains_text(name: str) -> str:
+def gains_text() -> str:
     """Return the largest systems of each study: how many times as fast several ranks are as one."""
-    path = RESULTS / f"{name.replace('gains', 'scaling')}.csv"
-    rows = [row for row in results.latest(results.read(path)) if row.get("study")]
+    rows = [row for row in latest_rows("scaling_h200") if row.get("study")]
     counts = sorted({int(row["ranks"]) for row in rows} - {1})
 
     def largest(study: str, kernel: str, ranks: int) -> Row:
@@ -303,7 +306,8 @@ def gains_text(name: str) -> str:
         used += [one, *many]
     told = [("on GPUs", lambda line: line["what"])]
     told += [(str(ranks), lambda line, ranks=ranks: line[str(ranks)]) for ranks in counts]
-    return f"{Table.of('', told, lines, words=['on GPUs']).markdown()}\n\n{provenance(used, path)}"
+    table = Table.of("", told, lines, words=["on GPUs"]).markdown()
+    return f"{table}\n\n{provenance(used, RESULTS / 'scaling_h200.csv')}"
 
 
 WRITERS: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
@@ -323,26 +327,28 @@ WRITERS: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
 """By the beginning of a name: that of the CSV file, and the writer of its rows."""
 
 
+WHOLE: dict[str, Callable[[], str]] = {
+    "busy_cpu": busy_text,
+    "front": lambda: headline_text().replace("[docs/benchmarks.md](docs/", "[Benchmarks]("),
+    "gains_h200": gains_text,
+    "headline": headline_text,
+    "solves": solver_tables.solves_text,
+    "whole": solver_tables.whole_text,
+}
+"""By name: the writers that find their rows, and say where they are from, themselves."""
+
+
 def text(name: str) -> str:
     """Return the text between the markers of a name."""
-    if name == "front":
-        return headline_text().replace("[docs/benchmarks.md](docs/", "[Benchmarks](")
-    whole = {
-        "headline": headline_text,
-        "solves": solver_tables.solves_text,
-        "whole": solver_tables.whole_text,
-    }
-    if name in whole:
-        return whole[name]()
+    if name in WHOLE:
+        return WHOLE[name]()
     first, _, rest = name.partition("_")
-    if first in ("busy", "gains"):
-        return {"busy": busy_text, "gains": gains_text}[first](name)
     if first not in WRITERS:
         return sparse_text(name)
     file, write = WRITERS[first]
-    path = RESULTS / (f"{file}_{rest}.csv" if rest else f"{file}.csv")
-    rows = results.latest(results.read(path))
-    return f"{write(rows)}\n\n{provenance(rows, path)}"
+    stem = f"{file}_{rest}" if rest else file
+    rows = latest_rows(stem)
+    return f"{write(rows)}\n\n{provenance(rows, RESULTS / f'{stem}.csv')}"
 
 
 def draw_headline(path: Path, *, narrow: bool) -> None:
@@ -362,22 +368,17 @@ def draw_headline(path: Path, *, narrow: bool) -> None:
 
 def draw(folder: Path) -> None:
     """Draw every figure as PNG."""
-
-    def rows_of(name: str) -> list[Row]:
-        return results.latest(results.read(RESULTS / f"{name}.csv"))
-
     for name in COLLECTIONS:
         figures.draw_collection(sparse_rows(name), folder / f"{name}.png")
     draw_headline(folder / "headline.png", narrow=False)
     draw_headline(folder / "headline_narrow.png", narrow=True)
     for name in ("gemm", "gemm_cpu"):
-        figures.draw_ladder(gemm_report.ladders(rows_of(name)), folder / f"{name}.png")
+        figures.draw_ladder(gemm_report.ladders(latest_rows(name)), folder / f"{name}.png")
     for name in ("gf256", "gf256_cpu"):
-        figures.draw_bars(gf256.shapes(rows_of(name)), folder / f"{name}.png")
-    for name in SCALING:
-        draw_scaling(rows_of(name), folder / f"{name}.png")
+        figures.draw_bars(gf256.shapes(latest_rows(name)), folder / f"{name}.png")
+    draw_scaling(latest_rows("scaling_h200"), folder / "scaling_h200.png")
     for name in solver_tables.SYSTEMS:
-        figures.draw_systems(rows_of(name), folder / f"{name}.png")
+        figures.draw_systems(latest_rows(name), folder / f"{name}.png")
 
 
 def replace_between(path: Path, name: str, text: str) -> None:
