@@ -17,19 +17,16 @@ from dasp.distributed.halo import find_pattern
 from dasp.distributed.launch import find_communicator, set_timeout
 from dasp.distributed.partition import Parts
 from dasp.distributed.pieces import Entries, Split, join, plan_piece, read_halo, read_pieces, transpose
+from dasp.distributed.space import RanksSpace
 from dasp.formats import devices
 from dasp.matrix.matrix import SpMatrix as LocalMatrix
 from dasp.matrix.policy import Policy
 from dasp.runtime.cuda import gpus
-from dasp.runtime.process import load
 from dasp.runtime.types import Array, ArrayLike, Number
 from dasp.solvers.arguments import leave_together
 from dasp.solvers.space import Space
 
 T = TypeVar("T")
-
-SPACES = {"cpu": "dasp.distributed.space", "cuda": "dasp.distributed.space_cuda"}
-"""The module that makes the space of solvers, for each kind of device."""
 
 HIDDEN_SUM_BYTES = 48
 """Bytes of a row that conjugate gradients read and write more, for three vectors, if sums travel beside a
@@ -196,8 +193,8 @@ class SpMatrix:
         comm : mpi4py.MPI.Comm, torch.distributed.ProcessGroup
         root : int
         rows, columns : array_like of int, shape (ranks + 1,), optional
-            Where each rank's rows, and elements of x, begin, and where the last ones end; the same on all
-            ranks. By default entries are balanced, and elements of x are cut as by `from_local_rows`.
+            Where each rank's rows, and elements of x, begin, and where the last ones end; read on `root`. By
+            default entries are balanced, and elements of x are cut as by `from_local_rows`.
         policy, device, timeout
             As for `from_local_rows`.
 
@@ -209,15 +206,8 @@ class SpMatrix:
         comm = find_communicator(comm)
         with comm.call:
             set_timeout(comm, timeout)
-            local = partition.scatter(comm, A, root, rows)
-
-            def count_columns() -> int | None:
-                if columns is None:
-                    return None
-                starts = partition.check_starts("columns", columns, comm.size, local.shape[1])
-                return int(starts[comm.rank + 1] - starts[comm.rank])
-
-            return cls._from_rows(local, comm, agree(comm, count_columns), policy, device)
+            local, count = partition.scatter(comm, A, root, rows, columns)
+            return cls._from_rows(local, comm, count, policy, device)
 
     @classmethod
     def from_files(
@@ -363,9 +353,11 @@ class SpMatrix:
 
     def solver_space(self, dtype: np.dtype[Any]) -> Space:
         """Return the space in which solvers add and measure vectors: dot products are summed over ranks."""
-        module = load(SPACES[self.device.partition(":")[0]])
-        space: Space = module.make_space(self.comm, self.device, dtype)
-        return space
+        if self.device == "cpu":
+            return RanksSpace(self.comm, dtype)
+        from dasp.distributed.space_cuda import make_space
+
+        return make_space(self.comm, self.device, dtype)
 
     @leave_together
     def with_values(self, data: ArrayLike) -> Self:

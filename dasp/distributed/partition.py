@@ -21,7 +21,7 @@ import scipy.sparse
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.protocols import Span
 from dasp.formats import devices
-from dasp.formats.csr.matrix import Csr
+from dasp.formats.csr.matrix import Csr, csr_from_coo
 from dasp.io.files import MatrixFileError
 from dasp.io.matrices import load_matrix
 from dasp.matrix.convert import Coordinates, take_sparse
@@ -145,8 +145,20 @@ def _cut(whole: Csr, first: int, end: int) -> Piece:
     return indptr - indptr[0], *map(np.ascontiguousarray, (whole.indices[entries], whole.data[entries]))
 
 
-def scatter(comm: Communicator, A: Any, root: int, rows: ArrayLike | None = None) -> scipy.sparse.csr_array:
+def check_root(comm: Communicator, root: object) -> None:
+    """Raise TypeError or ValueError unless `root` is the number of a rank."""
+    if isinstance(root, bool) or not isinstance(root, (int, np.integer)):
+        raise TypeError(f"root is {root!r}; an int is needed")
+    if not 0 <= root < comm.size:
+        raise ValueError(f"root is {root}; there are {comm.size} ranks, numbered from 0")
+
+
+def scatter(
+    comm: Communicator, A: Any, root: int, rows: ArrayLike | None, columns: ArrayLike | None
+) -> tuple[scipy.sparse.csr_array, int | None]:
     """Send each rank its rows of the matrix A of `root`, cut at `rows` or else balanced by entries.
+
+    Return with them the number of elements of x that this rank gets by `columns`; None if these are None.
 
     Raises
     ------
@@ -154,11 +166,10 @@ def scatter(comm: Communicator, A: Any, root: int, rows: ArrayLike | None = None
         The same on all ranks.
     """
 
-    def cut() -> tuple[int, list[Piece]]:
-        if not 0 <= root < comm.size:
-            raise ValueError(f"root is {root}; there are {comm.size} ranks, numbered from 0")
+    def cut() -> tuple[int, list[int] | None, list[Piece]]:
+        check_root(comm, root)
         if comm.rank != root:
-            return 0, []
+            return 0, None, []
         if not scipy.sparse.issparse(A):
             raise TypeError(f"A is {_check.kind_of(A)}; a scipy.sparse matrix is needed on rank {root}")
         whole = read_rows(A, "cpu")
@@ -166,11 +177,14 @@ def scatter(comm: Communicator, A: Any, root: int, rows: ArrayLike | None = None
             starts = cut_rows(whole.indptr, comm.size)
         else:
             starts = check_starts("rows", rows, comm.size, whole.shape[0])
-        return whole.shape[1], [_cut(whole, *ends) for ends in pairwise(starts.tolist())]
+        n, shares = whole.shape[1], None
+        if columns is not None:
+            shares = np.diff(check_starts("columns", columns, comm.size, n)).tolist()
+        return n, shares, [_cut(whole, *ends) for ends in pairwise(starts.tolist())]
 
-    columns, pieces = agree(comm, cut, lambda _: {"root": root})
+    n, shares, pieces = agree(comm, cut, lambda _: {"root": root})
     kinds = [[(array.size, array.dtype) for array in piece] for piece in pieces]
-    columns, kinds = comm.gather((columns, kinds))[root]
+    n, shares, kinds = comm.gather((n, shares, kinds))[root]
     mine = agree(comm, lambda: [np.empty(size, dtype) for size, dtype in kinds[comm.rank]])
     for k, target in enumerate(mine):
         if comm.rank == root:
@@ -180,7 +194,8 @@ def scatter(comm: Communicator, A: Any, root: int, rows: ArrayLike | None = None
         else:
             comm.exchange([], [(root, target)]).complete()
     indptr, indices, data = mine
-    return scipy.sparse.csr_array((data, indices, indptr), shape=(len(indptr) - 1, columns))
+    local = scipy.sparse.csr_array((data, indices, indptr), shape=(len(indptr) - 1, n))
+    return local, None if shares is None else shares[comm.rank]
 
 
 def collect(comm: Communicator, part: Vector, parts: Parts, root: int = 0) -> Vector | None:
@@ -361,11 +376,5 @@ def read_rows(local: Any, device: str) -> Csr:
         )
     arrays = take_sparse(local, checks=True)
     if isinstance(arrays, Coordinates):
-        return sort_by_rows(local.shape, arrays.rows, arrays.columns, arrays.data)
+        return Csr(local.shape, *csr_from_coo(local.shape[0], *arrays))
     return Csr(local.shape, *arrays)
-
-
-def sort_by_rows(shape: tuple[int, int], rows: Vector, columns: Vector, data: Vector) -> Csr:
-    """Return coordinates as CSR, in their order within each row; duplicates stay."""
-    order = np.argsort(rows, kind="stable")
-    return Csr(shape, np.searchsorted(rows[order], np.arange(shape[0] + 1)), columns[order], data[order])

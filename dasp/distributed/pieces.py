@@ -12,8 +12,8 @@ import scipy.sparse
 
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.launch import find_rank_device
-from dasp.distributed.partition import Parts, find_parts, read_rows, send_to_owners, sort_by_rows
-from dasp.formats.csr.matrix import Csr
+from dasp.distributed.partition import Parts, find_parts, read_rows, send_to_owners
+from dasp.formats.csr.matrix import Csr, csr_from_coo
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import Request, pack
 from dasp.matrix.policy import Policy
@@ -113,6 +113,8 @@ def split(rows: Csr, columns: Parts) -> Split:
             data[start:end] = rows.data[span][own[span]]
     interior = Csr((rows.shape[0], columns.count), rows.indptr - _add_up(lengths), indices, data)
     host = _arrays.to_host(needed).astype(np.int64)
+    if len(host) and not 0 <= host[0] <= host[-1] < columns.total:  # CuPy's arrays come unchecked
+        raise ValueError(f"local has entries in columns {host[0]} to {host[-1]}; A has {columns.total}")
     return Split(interior, halo, halo_rows.astype(np.int64), host, own)
 
 
@@ -125,15 +127,13 @@ def _add_up(lengths: Array) -> Array:
 
 
 def plan_piece(piece: Csr | SpMatrix, policy: Policy | None, device: str) -> SpMatrix:
-    """Plan a piece, from its arrays on the GPU if they can be packed there; return a planned one as it is."""
+    """Plan a piece on the device that packs it; return a planned one as it is."""
     if isinstance(piece, SpMatrix):
         return piece
     request = Request.make(device, policy)
-    if _arrays.is_cupy(piece.data) and len(piece.data) and request.packing_device(piece.shape) == device:
-        return SpMatrix(pack(piece, None, request), device=device)
-    arrays = tuple(map(_arrays.to_host, (piece.data, piece.indices, piece.indptr)))
-    matrix = scipy.sparse.csr_array(arrays, shape=piece.shape)
-    return SpMatrix.from_scipy(matrix, policy=policy, device=device)
+    if request.packing_device(piece.shape) == "cpu":
+        piece = Csr(piece.shape, *map(_arrays.to_host, piece[1:]))
+    return SpMatrix(pack(piece, None, request), device=device)
 
 
 def read_halo(halo: SpMatrix, rows: Array, columns: Vector) -> Entries:
@@ -171,7 +171,7 @@ def transpose(comm: Communicator, columns: Parts, interior: SpMatrix, halo: Entr
     def sort() -> Split:
         halo_rows, row = np.unique(numbers - columns.first, return_inverse=True)
         needed, column = np.unique(rows, return_inverse=True)
-        piece = sort_by_rows((len(halo_rows), len(needed)), row, column, data)
+        piece = Csr((len(halo_rows), len(needed)), *csr_from_coo(len(halo_rows), row, column, data))
         return Split(interior, piece, halo_rows, needed, None)
 
     return agree(comm, sort)

@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 
 import dasp.preconditioners as local
 from dasp.distributed.matrix import SpMatrix
-from dasp.distributed.partition import collect_rows
+from dasp.distributed.partition import check_root, collect_rows
 from dasp.multigrid.cycle import Cycle, entry_type
 from dasp.multigrid.hierarchy import (
     Setup,
@@ -403,8 +403,7 @@ def multigrid(
         options = check_options(smoother, cycle, sweeps, degree)
         if smoother == "gauss-seidel":
             raise ValueError(f"smoother is {smoother!r}; chebyshev or jacobi is needed on several ranks")
-        if not 0 <= root < D.comm.size:
-            raise ValueError(f"root is {root}; there are {D.comm.size} ranks, numbered from 0")
+        check_root(D.comm, root)
         if D.comm.rank != root:
             return [], options, None
         levels = levels_of(ml)

@@ -63,8 +63,3 @@ class RanksSpace(CpuSpace):
     def largest(self, array: Vector) -> float:
         """Return the largest absolute value on any rank."""
         return find_largest(self._comm, super().largest(array))
-
-
-def make_space(comm: Communicator, device: str, dtype: np.dtype[Any]) -> RanksSpace:
-    """Return the space of the CPUs of ranks for vectors of this type."""
-    return RanksSpace(comm, dtype)

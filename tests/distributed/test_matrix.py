@@ -288,6 +288,10 @@ def test_ranks_that_do_not_fit_together_all_say_so() -> None:
     everywhere(2, lambda e: local(e, wrong=lambda m: "rows"), TypeError, "rank 1: local is a str")
     everywhere(2, lambda e: SpMatrix.from_scipy(None, e, root=1), TypeError, "rank 1: A is None")
     everywhere(2, lambda e: SpMatrix.from_scipy(A, e, root=2), ValueError, "root is 2; there are 2 ranks")
+    for root in (1.0, "0", None, True):
+        everywhere(
+            2, lambda e, root=root: SpMatrix.from_scipy(A, e, root=root), TypeError, "root is .* an int"
+        )
     everywhere(
         2,
         lambda e: SpMatrix.from_local_rows(rows_of(A, [0, 10, 36], e.rank), e, columns=7, device="cpu"),
@@ -319,6 +323,14 @@ def test_vectors_that_do_not_fit_are_refused_on_all_ranks() -> None:
         ValueError,
         "rtol is 0.001 on rank 0 and 0.002 on rank 1",
     )
+
+
+@pytest.mark.parametrize(("columns", "words"), [((0, 9), "0 to 9"), ((-1, 3), "-1 to -1")])
+def test_columns_that_a_matrix_lacks_are_refused(columns: tuple[int, int], words: str) -> None:
+    """CuPy's arrays come to `split` unchecked."""
+    rows = Csr((1, 9), np.array([0, 2]), np.array(columns), np.ones(2))
+    with pytest.raises(ValueError, match=f"entries in columns {words}; A has 9"):
+        split(rows, Parts(np.array([0, 2, 9]), 1))
 
 
 def test_a_rank_that_leaves_is_noticed() -> None:
