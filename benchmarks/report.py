@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.bench import (
-    columns,
     figures,
     gemm_report,
     gf256,
@@ -30,6 +29,7 @@ from benchmarks.bench import (
     solver_tables,
     sparse_report,
 )
+from benchmarks.bench.columns import report as report_columns
 from benchmarks.bench.report import Report, provenance
 from benchmarks.bench.rows import Row, median
 from benchmarks.bench.scaling_figures import draw_scaling
@@ -201,13 +201,13 @@ def busy_text() -> str:
         return lambda matrix: significant(number(found[matrix, *key], "ratio"), 2)
 
     (default,) = {row["threads"] for row in rows if row["case"] == "processes"}
-    told: list[tuple[str, Callable[[str], str]]] = [("matrix", lambda matrix: matrix)]
+    columns: list[tuple[str, Callable[[str], str]]] = [("matrix", lambda matrix: matrix)]
     for key in dict.fromkeys((row["case"], row["processes"], row["threads"]) for row in rows):
         if key[0] == "processes":
-            told.append((f"{key[1]} processes" if key[1] != "1" else "1 process", ratio(*key)))
+            columns.append((f"{key[1]} processes" if key[1] != "1" else "1 process", ratio(*key)))
         elif key[0] == "threads" and key[2] != default:
-            told.append((f"{key[2]} threads", ratio(*key)))
-    table = Table.of("", told, list(dict.fromkeys(row["matrix"] for row in rows))).markdown()
+            columns.append((f"{key[2]} threads", ratio(*key)))
+    table = Table.of("", columns, list(dict.fromkeys(row["matrix"] for row in rows))).markdown()
     idle = {row["matrix"]: number(row, "idle_us") for row in rows if row["case"] == "idle"}.values()
     note = (
         f"An idle process took {significant(min(idle), 2)} to {significant(max(idle), 2)} us of processor "
@@ -227,7 +227,7 @@ def dtypes_text(rows: Sequence[Row]) -> str:
         row = min(found[kind], key=lambda row: number(row, "speedup_best"))
         return f"{significant(number(row, 'speedup_best'))} ({row['matrix']})"
 
-    told: list[tuple[str, Callable[[str], str]]] = [
+    columns: list[tuple[str, Callable[[str], str]]] = [
         ("type", lambda kind: kind),
         ("matrices", lambda kind: str(len(found[kind]))),
         (
@@ -236,7 +236,7 @@ def dtypes_text(rows: Sequence[Row]) -> str:
         ),
         ("least", least),
     ]
-    return Table.of("", told, sorted(found), words=["least"]).markdown()
+    return Table.of("", columns, sorted(found), words=["least"]).markdown()
 
 
 def values_text(rows: Sequence[Row]) -> str:
@@ -246,13 +246,13 @@ def values_text(rows: Sequence[Row]) -> str:
         found = [row for row in rows if row["coding"] == coding]
         return significant(geometric_mean(number(row, column) / number(row, "product_us") for row in found))
 
-    told: list[tuple[str, Callable[[str], str]]] = [
+    columns: list[tuple[str, Callable[[str], str]]] = [
         ("stored as", lambda coding: coding),
         ("measured", lambda coding: str(sum(row["coding"] == coding for row in rows))),
         ("in place, products", lambda coding: mean(coding, "into_us")),
         ("as a new matrix, products", lambda coding: mean(coding, "anew_us")),
     ]
-    table = Table.of("", told, list(dict.fromkeys(row["coding"] for row in rows))).markdown()
+    table = Table.of("", columns, list(dict.fromkeys(row["coding"] for row in rows))).markdown()
     most = max(number(row, "into_us") / number(row, "product_us") for row in rows)
     return f"{table}\n\nGeometric means; at most {significant(most)} products in place."
 
@@ -302,17 +302,15 @@ def gains_text() -> str:
         one, many = largest(study, alone, 1), [largest(study, kernel, ranks) for ranks in counts]
         system = one["matrix"] if study == "strong" else f"{int(one['rows']) / 1e6:.0f}"
         figures_of = (significant(number(one, "us") / number(row, "us")) for row in many)
-        lines.append({"what": words.format(system)} | dict(zip(map(str, counts), figures_of, strict=True)))
+        lines.append((words.format(system), *figures_of))
         used += [one, *many]
-    told = [("on GPUs", lambda line: line["what"])]
-    told += [(str(ranks), lambda line, ranks=ranks: line[str(ranks)]) for ranks in counts]
-    table = Table.of("", told, lines, words=["on GPUs"]).markdown()
+    table = Table("", ("on GPUs", *map(str, counts)), lines).markdown()
     return f"{table}\n\n{provenance(used, RESULTS / 'scaling_h200.csv')}"
 
 
 WRITERS: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
     "cg": ("solvers", solver_tables.cg_text),
-    "columns": ("columns", lambda rows: columns.report(rows).markdown()),
+    "columns": ("columns", lambda rows: report_columns(rows).markdown()),
     "dtypes": ("dtypes", dtypes_text),
     "gemm": ("gemm", lambda rows: gemm_report.report(rows).markdown()),
     "helmholtz": ("helmholtz", solver_tables.helmholtz_text),

@@ -323,8 +323,8 @@ class Scaling:
             for most in (WARM, WARM + MEASURED):
                 self.comm.gather(None)
                 _, stats = solvers.cg(A, b, rtol=0.0, maxiter=most, workspace=workspace)
-                told = max(self.comm.gather(stats.seconds))
-                seconds[most] = min(seconds.get(most, math.inf), told)
+                slowest = max(self.comm.gather(stats.seconds))
+                seconds[most] = min(seconds.get(most, math.inf), slowest)
                 residual = stats.residual
         return 1e6 * (seconds[WARM + MEASURED] - seconds[WARM]) / MEASURED, residual / math.sqrt(A.shape[0])
 

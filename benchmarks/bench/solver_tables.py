@@ -53,7 +53,7 @@ def _all_ms(row: Row) -> float:
 
 def solves_text() -> str:
     """Return the front page's table of systems solved by cg."""
-    told = [
+    columns = [
         ("on", lambda one: one.on),
         ("system", lambda one: one.system),
         ("unknowns", lambda one: f"{one.unknowns:,}"),
@@ -62,7 +62,7 @@ def solves_text() -> str:
         ("dasp ms", lambda one: significant(one.dasp_ms)),
         ("faster", lambda one: f"{significant(one.its_ms / one.dasp_ms, 2)} x"),
     ]
-    table = Table.of("", told, solved_systems(), words=("system", "library"))
+    table = Table.of("", columns, solved_systems(), words=("system", "library"))
     files = ", ".join(f"`{name}.csv`" for name in SYSTEMS)
     note = (
         "Conjugate gradients without a preconditioner, to a residual of 1e-8. From the SciPy matrix to x on "
@@ -139,13 +139,13 @@ def _beside(rows: Sequence[Row], figures: dict[str, str]) -> Columns:
 def cg_text(rows: Sequence[Row]) -> str:
     """Conjugate gradients without a preconditioner, ours and CuPy's, and the means of the other methods."""
     mine = [row for row in rows if row["kernel"] == "dasp cg"]
-    told: Columns = [
+    columns: Columns = [
         ("system", lambda row: row["matrix"]),
         ("rows", lambda row: f"{int(row['rows']):,}"),
         ("iterations", lambda row: f"{int(row['iterations']):,}"),
     ]
-    told += _beside(rows, {"us each": "us_per_iteration", "solve ms": "solve_ms", "all ms": "total_ms"})
-    table = Table.of("", told, sorted(mine, key=lambda row: int(row["rows"]))).markdown()
+    columns += _beside(rows, {"us each": "us_per_iteration", "solve ms": "solve_ms", "all ms": "total_ms"})
+    table = Table.of("", columns, sorted(mine, key=lambda row: int(row["rows"]))).markdown()
     means = [
         f"`{method}` {significant(mean, 2)}"
         for method in ("cg", "minres", "bicgstab", "gmres")
@@ -163,7 +163,7 @@ def multigrid_text(rows: Sequence[Row]) -> str:
     """Return the systems that were solved with multigrid, and each without."""
     systems = {row["matrix"] for row in rows if "multigrid" in row["kernel"]}
     wanted = [row for row in rows if "multigrid" in row["kernel"] or row["kernel"] == "dasp cg"]
-    told: Columns = [
+    columns: Columns = [
         ("system", lambda row: row["matrix"]),
         ("rows", lambda row: f"{int(row['rows']):,}"),
         ("solver", lambda row: row["kernel"]),
@@ -172,12 +172,14 @@ def multigrid_text(rows: Sequence[Row]) -> str:
     ]
     chosen = [row for row in wanted if row["matrix"] in systems]
     lines = sorted(chosen, key=lambda row: (int(row["rows"]), -number(row, "solve_ms")))
-    return Table.of("", told, lines, words=["solver"]).markdown()
+    return Table.of("", columns, lines, words=["solver"]).markdown()
 
 
 def helmholtz_text(rows: Sequence[Row]) -> str:
     """Complex systems, ours and the library's."""
     mine = [row for row in solvers_report.ours(rows) if results.right(row)]
-    told: Columns = [("system", lambda row: row["matrix"]), ("method", solvers_report.method_of)]
-    told += _beside(rows, {"iterations": "iterations", "us each": "us_per_iteration", "solve ms": "solve_ms"})
-    return Table.of("", told, mine, words=["method"]).markdown()
+    columns: Columns = [("system", lambda row: row["matrix"]), ("method", solvers_report.method_of)]
+    columns += _beside(
+        rows, {"iterations": "iterations", "us each": "us_per_iteration", "solve ms": "solve_ms"}
+    )
+    return Table.of("", columns, mine, words=["method"]).markdown()
