@@ -21,15 +21,12 @@ import scipy.sparse
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.protocols import Span
 from dasp.formats import devices
-from dasp.formats.csr.matrix import Csr, csr_from_coo
+from dasp.formats.csr.matrix import Csr, csr_from_coo, slice_rows
 from dasp.io.files import MatrixFileError
 from dasp.io.matrices import load_matrix
 from dasp.matrix.convert import Coordinates, take_sparse
 from dasp.runtime import check as _check
 from dasp.runtime.types import ArrayLike, Vector
-
-Piece = tuple[Vector, Vector, Vector]
-"""A rank's rows: indptr, indices and data, contiguous."""
 
 
 @dataclass(frozen=True)
@@ -138,13 +135,6 @@ def cut_rows(indptr: Vector, ranks: int) -> Vector:
     return np.concatenate([[0], np.maximum.accumulate(inner), [len(indptr) - 1]]).astype(np.int64)
 
 
-def _cut(whole: Csr, first: int, end: int) -> Piece:
-    """Return the rows from `first` up to `end`."""
-    indptr = whole.indptr[first : end + 1].astype(np.int64)
-    entries = slice(int(indptr[0]), int(indptr[-1]))
-    return indptr - indptr[0], *map(np.ascontiguousarray, (whole.indices[entries], whole.data[entries]))
-
-
 def check_root(comm: Communicator, root: object) -> None:
     """Raise TypeError or ValueError unless `root` is the number of a rank."""
     if isinstance(root, bool) or not isinstance(root, (int, np.integer)):
@@ -166,7 +156,7 @@ def scatter(
         The same on all ranks.
     """
 
-    def cut() -> tuple[int, list[int] | None, list[Piece]]:
+    def cut() -> tuple[int, list[int] | None, list[tuple[Vector, ...]]]:
         check_root(comm, root)
         if comm.rank != root:
             return 0, None, []
@@ -180,7 +170,7 @@ def scatter(
         n, shares = whole.shape[1], None
         if columns is not None:
             shares = np.diff(check_starts("columns", columns, comm.size, n)).tolist()
-        return n, shares, [_cut(whole, *ends) for ends in pairwise(starts.tolist())]
+        return n, shares, [slice_rows(whole, *ends)[1:] for ends in pairwise(starts.tolist())]
 
     n, shares, pieces = agree(comm, cut, lambda _: {"root": root})
     kinds = [[(array.size, array.dtype) for array in piece] for piece in pieces]

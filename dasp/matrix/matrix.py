@@ -7,8 +7,7 @@ from typing import Any, Self
 
 from scipy.sparse import sparray, spmatrix
 
-from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import Array, Plan
+from dasp.formats.plan import Plan
 from dasp.matrix import convert, planning
 from dasp.matrix.arithmetic import ArithmeticMatrix
 from dasp.matrix.planned import Shared
@@ -93,13 +92,6 @@ class SpMatrix(ArithmeticMatrix):
         self._begin(request.device, A, Shared())
 
     @classmethod
-    def _pack(cls, csr: Csr, order: Array | None, request: Request) -> Self:
-        """Plan a converted matrix on the device of the request."""
-        planned = cls.__new__(cls)
-        planned._begin(request.device, planning.pack(csr, order, request), Shared())
-        return planned
-
-    @classmethod
     def from_scipy(cls, A: sparray | spmatrix, *, policy: Policy | None = None, device: str = "auto") -> Self:
         """Plan a SciPy sparse matrix.
 
@@ -134,7 +126,7 @@ class SpMatrix(ArithmeticMatrix):
         of the product is compiled in the background; the first product may wait for it.
         """
         request = Request.make(device, policy)
-        return cls._pack(*convert.from_scipy(A, request), request)
+        return cls(planning.pack(*convert.from_scipy(A, request), request), request.device)
 
     @classmethod
     def from_cupy(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
@@ -157,7 +149,7 @@ class SpMatrix(ArithmeticMatrix):
             As `from_scipy` does.
         """
         request = Request.make(device, policy, A)
-        return cls._pack(*convert.from_cupy(A, request), request)
+        return cls(planning.pack(*convert.from_cupy(A, request), request), request.device)
 
     @classmethod
     def from_dense(cls, A: ArrayLike, *, policy: Policy | None = None, device: str = "auto") -> Self:
@@ -180,7 +172,7 @@ class SpMatrix(ArithmeticMatrix):
             As `from_scipy` does.
         """
         request = Request.make(device, policy, A)
-        return cls._pack(*convert.from_dense(A, request), request)
+        return cls(planning.pack(*convert.from_dense(A, request), request), request.device)
 
     @classmethod
     def from_coo(
@@ -215,7 +207,7 @@ class SpMatrix(ArithmeticMatrix):
             As `from_scipy` does.
         """
         request = Request.make(device, policy)
-        return cls._pack(*convert.from_coo(data, coords, shape, request), request)
+        return cls(planning.pack(*convert.from_coo(data, coords, shape, request), request), request.device)
 
     def to_device(self, device: str) -> Self:
         """Return the matrix on a device: itself if it is there already.
