@@ -341,6 +341,9 @@ def _as_json(
     outcomes: list[Outcome],
     stats: Stats,
 ) -> str:
+    def finite(value: float) -> float | None:
+        return value if np.isfinite(value) else None  # JSON has no NaN
+
     found = {
         "matrix": arguments.matrix,
         "rows": A.shape[0],
@@ -353,7 +356,7 @@ def _as_json(
         "planning_seconds": planning,
         "choice": stats.choice,
         "reason": stats.reason,
-        "residuals": stats.residuals,
+        "residuals": [finite(residual) for residual in stats.residuals],
         "solvers": [
             {
                 "solver": one.solver,
@@ -361,12 +364,12 @@ def _as_json(
                 "iterations": one.iterations,
                 "setup_seconds": one.setup,
                 "solve_seconds": one.seconds,
-                "true_residual": one.residual if np.isfinite(one.residual) else None,
+                "true_residual": finite(one.residual),
             }
             for one in outcomes
         ],
     }
-    return json.dumps(found, indent=2)
+    return json.dumps(found, indent=2, allow_nan=False)
 
 
 def _print_outcomes(outcomes: list[Outcome], planning: float) -> None:
