@@ -139,7 +139,11 @@ class Gpu:
             deviceGetAttribute=lambda attribute, number: 1,
             streamIsCapturing=lambda stream: stream in self.graphs,
         )
+        count_blocks = SimpleNamespace(
+            occupancyMaxActiveBlocksPerMultiprocessor=lambda kernel, threads, nbytes: self.resident_blocks
+        )
         cuda = SimpleNamespace(
+            driver=count_blocks,
             memory=real.cuda.memory,
             using_allocator=lambda allocator: nullcontext(),
             alloc=self.allocate,
@@ -235,12 +239,6 @@ class Gpu:
 
     def cuFuncSetAttribute(self, kernel: Any, attribute: int, value: int) -> int:
         return 0 if kernel.value in self._kernels else 1
-
-    def cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        self, found: Any, kernel: Any, threads: int, shared_bytes: Any
-    ) -> int:
-        found._obj.value = self.resident_blocks
-        return 0
 
     def cuStreamGetCaptureInfo_v2(
         self, stream: Any, status: Any, number: Any, graph: Any, dependencies: Any, count: Any

@@ -65,22 +65,6 @@ def allow_shared(kernel: KernelFunction, nbytes: int) -> None:
         _shared_bytes[kernel.ptr] = nbytes
 
 
-def count_resident_blocks(kernel: KernelFunction, threads: int) -> int:
-    """Return how many blocks of a compiled kernel a multiprocessor holds, without dynamic shared memory.
-
-    Raises
-    ------
-    RuntimeError
-        If the driver reports an error.
-    """
-    blocks = ctypes.c_int()
-    status = driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        ctypes.byref(blocks), ctypes.c_void_p(kernel.ptr), threads, ctypes.c_size_t(0)
-    )
-    check(status, "the blocks that a multiprocessor holds are not known")
-    return blocks.value
-
-
 @contextmanager
 def in_relaxed_mode() -> Iterator[None]:
     """Let the calling thread load modules although it, or another thread, captures a stream.

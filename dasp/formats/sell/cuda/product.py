@@ -14,7 +14,6 @@ from dasp.formats.kernel_cuda import TENSOR_CORES, compile_product, numbers, typ
 from dasp.formats.plan import WARP, Plan, diagonal_rows
 from dasp.formats.sell.cuda import columns, row_blocks, vector
 from dasp.formats.sell.cuda.primitives import primitives
-from dasp.runtime.cuda.driver import count_resident_blocks
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.dtypes import Arithmetic, into
 from dasp.runtime.sizes import ceil_div
@@ -204,7 +203,8 @@ class SellCudaProduct(product_cuda.CudaProduct):
             more = vector.dot_defines(self.plan, square=square)
             kernel = compile_product(vector, self.plan, kinds, vector.DOT_SIGNATURE, more)
             processors = self._cupy.cuda.runtime.deviceGetAttribute(PROCESSORS, self._number)
-            at_once = processors * count_resident_blocks(kernel, self._threads)
+            count_blocks = self._cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
+            at_once = processors * count_blocks(kernel.ptr, self._threads, 0)
             self._dotted[kinds, square] = kernel, max(1, at_once)
         return self._dotted[kinds, square]
 
