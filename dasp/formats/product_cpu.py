@@ -10,7 +10,7 @@ from dasp.formats.plan import Plan
 from dasp.formats.product import Product
 from dasp.runtime.arrays import address
 from dasp.runtime.cpu.emitter import LINE
-from dasp.runtime.cpu.operands import store_rounded, transpose, widened
+from dasp.runtime.cpu.operands import store_rounded, transpose, widen
 from dasp.runtime.dtypes import into, sum_type
 from dasp.runtime.types import Number
 
@@ -139,7 +139,7 @@ def _convert(array: Vector, kind: np.dtype[Any]) -> Vector:
     if array.dtype == kind and array.flags.aligned and runs:
         return array
     if array.dtype == np.float16 and kind == np.float32:
-        return widened(np.require(array, None, ["A"]))
+        return widen(np.require(array, None, ["A"]))
     return np.array(array, kind, order="K")
 
 

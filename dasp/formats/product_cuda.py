@@ -29,7 +29,7 @@ from dasp.formats.kernel_cuda import (
 from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.formats.product import Product
 from dasp.runtime.arrays import is_cupy
-from dasp.runtime.cuda.driver import captured_in, in_pool, keep
+from dasp.runtime.cuda.driver import find_capture, in_pool, keep
 from dasp.runtime.cuda.gpus import number
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch
 from dasp.runtime.cuda.source import begin_loading
@@ -218,7 +218,7 @@ class CudaProduct(Product):
             if result is not y:
                 self._cupy.copyto(y, result)
             if captured and (vector is not x or result is not y):
-                keep((vector, result), captured_in(stream)[1])
+                keep((vector, result), find_capture(stream)[1])
 
     def _multiply_columns(self, x: DeviceArray, y: DeviceArray, alpha: complex, beta: complex) -> None:
         """Multiply by one column after the other."""
@@ -285,7 +285,7 @@ class CudaProduct(Product):
 
     def _captured_launch(self, stream: int, kinds: Arithmetic) -> Launch:
         """Return a launch with scratch that lives as long as the graph; products on one stream share it."""
-        capture, graph = captured_in(stream)
+        capture, graph = find_capture(stream)
         key = capture, stream, threading.get_ident(), kinds
         latest = self._captured
         if latest is not None and latest[0] == key:

@@ -25,7 +25,7 @@ from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.formats.sell.pattern import Coding
 from dasp.matrix import planning
-from dasp.runtime.cpu.operands import store_rounded, widened
+from dasp.runtime.cpu.operands import store_rounded, widen
 from dasp.runtime.dtypes import BFLOAT16, TABLE, arithmetic, bits_type, named, real_type, result_type
 from tests.formats.sell.test_columns import multiply as by_columns
 from tests.support.executors import EXECUTORS, multiply
@@ -287,7 +287,7 @@ def test_halves_are_widened_exactly_and_rounded_as_numpy_rounds(name):
     with np.errstate(all="ignore"):
         want = every.astype(np.float32)
     if name == "float16":  # NumPy widens bfloat16
-        numbers, got = ~np.isnan(want), widened(every)
+        numbers, got = ~np.isnan(want), widen(every)
         np.testing.assert_array_equal(np.isnan(got), ~numbers)
         np.testing.assert_array_equal(got.view(np.uint32)[numbers], want.view(np.uint32)[numbers])
     bits = want.view(np.uint32)

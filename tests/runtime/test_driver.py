@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from dasp.runtime.cuda import driver as cuda_driver
-from dasp.runtime.cuda.driver import captured_in, drop_ended, keep
+from dasp.runtime.cuda.driver import drop_ended, find_capture, keep
 
 
 class Thing:
@@ -142,7 +142,7 @@ def test_the_graph_of_a_capture(monkeypatch, graph, status):
 
     monkeypatch.setattr(cuda_driver, "driver", Stand)
     if graph:
-        assert captured_in(77) == (2**40, graph)
+        assert find_capture(77) == (2**40, graph)
     else:
         with pytest.raises(RuntimeError, match="901" if status else "capture is no longer valid"):
-            captured_in(77)
+            find_capture(77)

@@ -28,7 +28,7 @@ from dasp.formats.plan import WARP, Plan, arrays_of
 from dasp.formats.product_cpu import CpuProduct, read_only
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.emitter import HALVES, I32, as_floats, data_of, multiply_add, scaled, store_long
+from dasp.runtime.cpu.emitter import HALVES, I32, as_floats, data_of, multiply_add, scale_number, store_long
 from dasp.runtime.cpu.operands import bits_of_halves
 from dasp.runtime.types import Number
 
@@ -152,9 +152,9 @@ def _add_entry(columns, values, slot, x, total):
 def _store(row, total, x, y, alpha, beta):
     position = np.uint64(row)
     if beta == 0:
-        y[position] = scaled(alpha, total)
+        y[position] = scale_number(alpha, total)
     else:
-        y[position] = scaled(alpha, total) + scaled(beta, y[position])
+        y[position] = scale_number(alpha, total) + scale_number(beta, y[position])
 
 
 @_compile

@@ -174,7 +174,7 @@ def store(builder: ir.IRBuilder, numbers: ir.Value, place: ir.Value) -> None:
     builder.store(numbers, place, align=numbers.type.element.width // 8)
 
 
-def resized(builder: ir.IRBuilder, numbers: ir.Value, word: ir.IntType) -> ir.Value:
+def resize_lanes(builder: ir.IRBuilder, numbers: ir.Value, word: ir.IntType) -> ir.Value:
     """Return a vector of unsigned integers in another type: the lower bits if that is narrower."""
     vector = ir.VectorType(word, numbers.type.count)
     if word.width == numbers.type.element.width:
@@ -183,7 +183,7 @@ def resized(builder: ir.IRBuilder, numbers: ir.Value, word: ir.IntType) -> ir.Va
     return change(numbers, vector)
 
 
-def reduced(builder: ir.IRBuilder, operation: str, vector: ir.Value) -> ir.Value:
+def reduce_lanes(builder: ir.IRBuilder, operation: str, vector: ir.Value) -> ir.Value:
     """Reduce a vector of integers to one number, by an operation of `llvm.vector.reduce`."""
     kind = ir.FunctionType(vector.type.element, [vector.type])
     name = f"llvm.vector.reduce.{operation}.v{vector.type.count}i{vector.type.element.width}"
@@ -191,7 +191,7 @@ def reduced(builder: ir.IRBuilder, operation: str, vector: ir.Value) -> ir.Value
 
 
 @intrinsic
-def scaled(typing_context, factor, number):
+def scale_number(typing_context, factor, number):
     """Return the product of two numbers of one type.
 
     A complex factor with imaginary part 0 multiplies as a real one does, so that 1 times an infinite number
@@ -203,12 +203,12 @@ def scaled(typing_context, factor, number):
         if not is_complex:
             return builder.fmul(*arguments)
         a, b = (cgutils.unpack_tuple(builder, argument, 2) for argument in arguments)
-        return cgutils.pack_struct(builder, scaled_parts(builder, a, b, lambda part: part))
+        return cgutils.pack_struct(builder, scale_parts(builder, a, b, lambda part: part))
 
     return number(number, number), generate
 
 
-def scaled_parts(
+def scale_parts(
     builder: ir.IRBuilder,
     factor: Sequence[ir.Value],
     parts: Sequence[ir.Value],
@@ -233,8 +233,8 @@ def store_long(rows, segment_offsets, partials, done, y, alpha, beta):
             total = partials[segment_offsets[r], j]
             for s in range(segment_offsets[r] + 1, segment_offsets[r + 1]):
                 total += partials[s, j]
-            total = scaled(alpha, total)
-            y[rows[r], j] = total if beta == 0 else total + scaled(beta, y[rows[r], j])
+            total = scale_number(alpha, total)
+            y[rows[r], j] = total if beta == 0 else total + scale_number(beta, y[rows[r], j])
 
 
 @intrinsic

@@ -149,7 +149,7 @@ def _function_of(block: int, words: int, kind: np.dtype[Any]) -> Callable[[Vecto
 # ---- half precision ----------------------------------------------------------------------------------
 
 
-def widened(x: Vector) -> Vector:
+def widen(x: Vector) -> Vector:
     """Return float16 numbers as float32, exactly, contiguous in the memory order of x.
 
     Parameters

@@ -238,7 +238,7 @@ def in_pool(cupy: Any) -> AbstractContextManager[None]:
     return context
 
 
-def captured_in(stream: int) -> tuple[int, int]:
+def find_capture(stream: int) -> tuple[int, int]:
     """Return the unique number of a stream's capture, and the handle of its graph.
 
     Raises

@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 from dasp.formats.csr.matrix import Csr
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.emitter import I32, first_lanes, load, place_of, resized, splat, store
+from dasp.runtime.cpu.emitter import I32, first_lanes, load, place_of, resize_lanes, splat, store
 from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.sizes import narrowest, new_array
 
@@ -188,17 +188,17 @@ def sort_run(typing_context, numbers, first, count, ordered, order, vectors):
         keys = []
         for k in range(size):
             some = first_lanes(builder, builder.trunc(count, I32), LANES, LANES * k)
-            own = resized(builder, load(builder, vector(0, k)), I32)
+            own = resize_lanes(builder, load(builder, vector(0, k)), I32)
             places = ir.Constant(_VECTOR, list(range(LANES * k, LANES * (k + 1))))
             key = builder.or_(builder.shl(own, _all(bits)), places)
             keys.append(builder.select(some, key, _all(-1)))
         for k, key in enumerate(_sort_vectors(builder, keys)):
             to = vector(3, k)
-            store(builder, resized(builder, builder.lshr(key, _all(bits)), to.type.pointee.element), to)
+            store(builder, resize_lanes(builder, builder.lshr(key, _all(bits)), to.type.pointee.element), to)
             to = vector(4, k)
             word = to.type.pointee.element
             begin = builder.trunc(first, word) if word.width < first.type.width else first
-            stood = resized(builder, builder.and_(key, _all((1 << bits) - 1)), word)
+            stood = resize_lanes(builder, builder.and_(key, _all((1 << bits) - 1)), word)
             store(builder, builder.add(stood, splat(builder, begin, LANES)), to)
         return context.get_dummy_value()
 

@@ -438,7 +438,7 @@ class RowBuilder:
         )
 
     def scale(self, factor: ir.Value, row: ir.Value) -> ir.Value:
-        """A factor times a row, by the rule of `emitter.scaled`."""
+        """A factor times a row, by the rule of `emitter.scale_number`."""
         builder, count = self.builder, self.kind.count
         if self.parts == 1:
             return builder.fmul(self.repeat(factor), row)

@@ -17,8 +17,8 @@ from dasp.runtime.cpu.emitter import (
     data_of,
     load,
     place_of,
-    reduced,
-    resized,
+    reduce_lanes,
+    resize_lanes,
     splat,
     store,
 )
@@ -61,7 +61,7 @@ def transpose_rows(typing_context, source, starts, lane, after, count, target, s
             start = builder.load(builder.gep(data_of(context, builder, signature.args[1], starts), [at]))
             start = builder.zext(start, after.type) if start.type.width < after.type.width else start
             place = place_of(context, builder, signature.args[0], source, builder.add(start, after), vector)
-            rows.append(resized(builder, load(builder, place), to_word))
+            rows.append(resize_lanes(builder, load(builder, place), to_word))
         for step, numbers in enumerate(transpose_block(builder, rows, SIDE, words)):
             at = builder.add(slot, ir.Constant(slot.type, WARP * step))
             place = place_of(context, builder, signature.args[5], target, at, kept)
@@ -83,7 +83,7 @@ def copy_some(typing_context, source, first, target, slot):
         vector, kept = (ir.VectorType(word, words * SIDE) for word in (from_word, to_word))
         place = place_of(context, builder, signature.args[0], source, first, vector)
         to = place_of(context, builder, signature.args[2], target, slot, kept)
-        store(builder, resized(builder, load(builder, place), to_word), to)
+        store(builder, resize_lanes(builder, load(builder, place), to_word), to)
         return context.get_dummy_value()
 
     return types.void(source, first, target, slot), generate
@@ -109,10 +109,10 @@ def measure_step(typing_context, block, first):
             builder, place_of(context, builder, signature.args[0], arguments[0], arguments[1], vector)
         )
         one, numbers = ir.Constant(vector, [1] * WARP), ir.Constant(vector, list(range(WARP)))
-        low = reduced(builder, "umin", step)
-        above = reduced(builder, "umax", builder.add(step, one))  # of a pad 0
+        low = reduce_lanes(builder, "umin", step)
+        above = reduce_lanes(builder, "umax", builder.add(step, one))  # of a pad 0
         apart = builder.xor(builder.sub(step, splat(builder, low, WARP)), numbers)
-        found = low, builder.sub(above, ir.Constant(I32, 1)), reduced(builder, "or", apart)
+        found = low, builder.sub(above, ir.Constant(I32, 1)), reduce_lanes(builder, "or", apart)
         return cgutils.pack_array(builder, found)
 
     return types.UniTuple(types.uint32, 3)(block, first), generate
@@ -145,7 +145,7 @@ def store_deltas(typing_context, block, first, low, room, place, width):
             word = ir.IntType(4 << one)
             to = place_of(context, builder, signature.args[3], room, place, ir.VectorType(word, WARP))
             with builder.if_then(builder.icmp_unsigned("==", width, ir.Constant(width.type, one))):
-                store(builder, resized(builder, apart, word), to)
+                store(builder, resize_lanes(builder, apart, word), to)
         return context.get_dummy_value()
 
     return types.void(block, first, low, room, place, width), generate

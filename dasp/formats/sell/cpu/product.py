@@ -26,8 +26,8 @@ from dasp.runtime.cpu.emitter import (
     I32,
     I64,
     is_null,
-    scaled,
-    scaled_parts,
+    scale_number,
+    scale_parts,
     store_long,
 )
 from dasp.runtime.cpu.job import CHUNKS, Job, SharedFunction
@@ -223,8 +223,8 @@ def _multiply_slices(
         else:
             for row in range(count):
                 mine = position + row if is_null(rows) else np.int64(rows[position + row])
-                total = scaled(alpha, _add_row(sums, scale, row))
-                y[mine] = total if beta == 0 else total + scaled(beta, y[mine])
+                total = scale_number(alpha, _add_row(sums, scale, row))
+                y[mine] = total if beta == 0 else total + scale_number(beta, y[mine])
 
 
 @intrinsic(prefer_literal=True)
@@ -401,7 +401,7 @@ def _scale_sums(builder: ir.IRBuilder, sums: ir.Value, alpha: ir.Value, parts: i
     )
     return [
         builder.shuffle_vector(
-            *scaled_parts(builder, factor, [load(lane), load(WARP + lane)], repeat), alternating
+            *scale_parts(builder, factor, [load(lane), load(WARP + lane)], repeat), alternating
         )
         for lane in range(0, WARP, lanes)
     ]

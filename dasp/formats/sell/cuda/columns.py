@@ -31,7 +31,7 @@ from dasp.formats.sell.cuda.column_blocks import (
     pays_to_transpose,
     read_sectors,
 )
-from dasp.runtime.cuda.driver import captured_in, in_pool, keep
+from dasp.runtime.cuda.driver import find_capture, in_pool, keep
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import Arithmetic
@@ -283,7 +283,7 @@ class Columns:
                 self._cupy.copyto(y, result)
         made = [array for array in (taken, result, written, partials) if array is not x and array is not y]
         if captured and any(array is not None for array in made):
-            keep(made, captured_in(stream)[1])
+            keep(made, find_capture(stream)[1])
 
     def _is_transposed(self, x: DeviceArray, strides: Strides) -> bool:
         """Return True if X or Y with these strides is transposed to C order for the product."""
