@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
@@ -64,6 +64,7 @@ def test_any_plan_gives_its_matrix_back(matrix, policy):
     assert_same_entries(unpacked(plan_of(matrix, policy)), matrix)
 
 
+@settings(max_examples=25)
 @given(matrices())
 def test_wide_types_hold_the_same_matrix(matrix):
     # A matrix with so many columns needs 64 bits for each; its plan is the narrow one, widened.

@@ -319,7 +319,7 @@ def test_a_capture_has_scratch_of_its_own_that_ends_with_its_graph(gpu, matrix, 
     A, x = planned(matrix, policy), vector(300)
     y = gpu.put(np.full(matrix.shape[0], np.nan))
     A.matvec(gpu.put(x), out=y)
-    for number in range(1, 6):
+    for number in (1, 2):
         gpu.graphs[7] = number, 0x100 + number
         gpu.launches.clear()
         for _ in range(3):

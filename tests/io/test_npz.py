@@ -216,8 +216,8 @@ def test_an_archive_is_what_its_contents_say(tmp_path: Path, content: bytes, wor
 
 @pytest.mark.slow
 def test_nothing_is_unpacked_that_is_not_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dasp.runtime.sizes.machine_bytes", lambda: 10**8)
-    zeros = npy(np.zeros(2 * 10**7))
+    monkeypatch.setattr("dasp.runtime.sizes.machine_bytes", lambda: 10**7)
+    zeros = npy(np.zeros(2 * 10**6))
     plan = {f"{name}.npy": npy(value) for name, value in pack_plan(dasp_plan()).items()}
     bombs = {
         "matrix": zipped(*{**PARTS, "data.npy": zeros}.items(), method=zipfile.ZIP_DEFLATED),

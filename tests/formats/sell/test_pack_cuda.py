@@ -155,7 +155,7 @@ def test_any_matrix_has_the_plan_of_the_cpu(csr, choice, seed, machine):
 @pytest.mark.parametrize("window", [None, 0, 100, 8193])
 def test_windows_of_many_tiles(window):
     rng = np.random.default_rng(7)
-    lengths = np.where(rng.random(20_000) < 0.001, 300, rng.integers(0, 4, 20_000))
+    lengths = np.where(rng.random(17_000) < 0.001, 300, rng.integers(0, 4, 17_000))
     plans(csr_of(from_lengths(lengths, 500)), window=window)
 
 
@@ -170,7 +170,7 @@ def test_keys_of_several_digits(longest, window):
 
 def test_all_rows_are_sorted_whatever_block_comes_first():
     rng = np.random.default_rng(1)
-    _, device = plans(csr_of(from_lengths(rng.integers(0, 4, 25_000), 500)), seed=1)
+    _, device = plans(csr_of(from_lengths(rng.integers(0, 4, 17_000), 500)), seed=1)
     assert "dasp_move_digits" in device.launches
 
 
@@ -179,7 +179,7 @@ def test_sectors_of_many_columns_have_bits_or_slots(monkeypatch, words, columns)
     """In memory of a block, and in that of all where there is too little."""
     monkeypatch.setattr(PackingDevice, "shared_words", words)
     rng = np.random.default_rng(9)
-    lengths = np.where(rng.random(3000) < 0.02, 120, rng.integers(0, 9, 3000))
+    lengths = np.where(rng.random(2000) < 0.02, 120, rng.integers(0, 9, 2000))
     plans(csr_of(from_lengths(lengths, columns)), steps=32)
 
 
