@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from dasp.distributed.protocols import Message, RankError, Transport
+from dasp.io.files import MatrixFileError
 from dasp.runtime.ranks import EVERYWHERE, is_raised_everywhere
 from dasp.runtime.types import Vector
 
@@ -43,7 +44,7 @@ INSIDE = HEAD - 8 * WORDS
 FAILED = -1
 """The operation of a message which says that a rank left the call with an error, and with which."""
 
-KINDS = RankError, TypeError, ValueError
+KINDS = RankError, TypeError, MatrixFileError, ValueError
 """The types of errors that other ranks raise too; the first one replaces all other types."""
 
 
@@ -256,10 +257,10 @@ class Communicator:
     def _meet_again(self) -> None:
         """Give up the transports unless all GPUs have begun equally many messages, which have no numbers."""
         try:
-            counts = self.gather({name: transport.count for name, transport in self.transports.items()})
+            counts = self.gather(tuple(transport.count for transport in self.transports.values()))
         except (RankError, TypeError, ValueError):  # another rank has not failed, and does not gather
             counts = []
-        if len({tuple(one.values()) for one in counts}) != 1:
+        if len(set(counts)) != 1:
             for transport in self.transports.values():
                 transport.give_up()
 

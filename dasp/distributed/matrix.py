@@ -188,7 +188,7 @@ class SpMatrix:
 
         Parameters
         ----------
-        A : scipy.sparse matrix, shape (m, n)
+        A : scipy.sparse or cupyx.scipy.sparse matrix, shape (m, n)
             On rank `root`; the others do not read it, and may pass None.
         comm : mpi4py.MPI.Comm, torch.distributed.ProcessGroup
         root : int

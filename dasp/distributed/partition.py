@@ -160,9 +160,7 @@ def scatter(
         check_root(comm, root)
         if comm.rank != root:
             return 0, None, []
-        if not scipy.sparse.issparse(A):
-            raise TypeError(f"A is {_check.kind_of(A)}; a scipy.sparse matrix is needed on rank {root}")
-        whole = read_rows(A, "cpu")
+        whole = read_rows("A", A, "cpu")
         if rows is None:
             starts = cut_rows(whole.indptr, comm.size)
         else:
@@ -283,17 +281,17 @@ def write_parts(matrix: Any, ranks: int, folder: str | os.PathLike[str]) -> list
 
     Raises
     ------
+    TypeError
+        If `matrix` is no sparse matrix, or `ranks` is no int.
     ValueError
-        If `ranks` is no int, or the matrix has fewer rows.
+        If `ranks` is less than 1, or the matrix has fewer rows.
     MatrixFileError
         If the folder exists or cannot be written.
     """
-    if isinstance(ranks, bool) or not isinstance(ranks, (int, np.integer)) or ranks < 1:
-        raise ValueError(f"ranks is {ranks!r}; an int of at least 1 is needed")
-    target = Path(folder)
+    ranks, target = _check.count("ranks", ranks), Path(folder)
     if target.exists():
         raise MatrixFileError(f"{target} exists; a partition is written into a new folder; remove it first")
-    whole = read_rows(matrix, "cpu")
+    whole = read_rows("matrix", matrix, "cpu")
     rows = scipy.sparse.csr_array((whole.data, whole.indices, whole.indptr), shape=whole.shape)
     if ranks > max(1, rows.shape[0]):
         raise ValueError(f"ranks is {ranks}; the matrix has {rows.shape[0]} rows; a rank needs at least one")
@@ -327,7 +325,8 @@ def _name(rank: int, ranks: int) -> str:
 
 def find_cuts(folder: Path) -> list[int]:
     """Return the numbers of ranks that a folder holds partitions for: one if `write_parts` made it."""
-    return [int(path.stem.rpartition("-")[2]) for path in folder.glob("rank-00000-of-[0-9]*.npz")]
+    ends = [path.stem.removeprefix("rank-00000-of-") for path in folder.glob("rank-00000-of-*.npz")]
+    return [int(end) for end in ends if end.isdecimal()]
 
 
 def read_part(folder: str | os.PathLike[str], rank: int, ranks: int) -> scipy.sparse.csr_array:
@@ -348,23 +347,21 @@ def read_part(folder: str | os.PathLike[str], rank: int, ranks: int) -> scipy.sp
     return load_matrix((Path(folder) / _name(rank, ranks)).absolute())
 
 
-def read_rows(local: Any, device: str) -> Csr:
-    """Return a rank's rows with every entry kept: on a GPU if they are CSR there, else on the host.
+def read_rows(name: str, matrix: Any, device: str) -> Csr:
+    """Return a matrix with every entry kept: on a GPU if it is CSR there, else on the host.
 
     Raises
     ------
     TypeError
-        If `local` is no sparse matrix of SciPy or CuPy.
+        If `matrix`, the caller's `name`, is no sparse matrix of SciPy or CuPy.
     """
-    if type(local).__module__.startswith("cupyx.scipy.sparse") and hasattr(local, "get"):
-        if device != "cpu" and local.format == "csr":
-            return Csr(local.shape, *devices.find(device).as_csr(local))
-        local = local.get()
-    if not scipy.sparse.issparse(local):
-        raise TypeError(
-            f"local is {_check.kind_of(local)}; a scipy.sparse matrix of this rank's rows is needed"
-        )
-    arrays = take_sparse(local, checks=True)
+    if type(matrix).__module__.startswith("cupyx.scipy.sparse") and hasattr(matrix, "get"):
+        if device != "cpu" and matrix.format == "csr":
+            return Csr(matrix.shape, *devices.find(device).as_csr(matrix))
+        matrix = matrix.get()
+    if not scipy.sparse.issparse(matrix):
+        raise TypeError(f"{name} is {_check.kind_of(matrix)}; a scipy.sparse matrix is needed")
+    arrays = take_sparse(matrix, checks=True)
     if isinstance(arrays, Coordinates):
-        return Csr(local.shape, *csr_from_coo(local.shape[0], *arrays))
-    return Csr(local.shape, *arrays)
+        return Csr(matrix.shape, *csr_from_coo(matrix.shape[0], *arrays))
+    return Csr(matrix.shape, *arrays)

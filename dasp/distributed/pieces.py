@@ -67,7 +67,7 @@ def read_pieces(
         if columns is not None and (isinstance(columns, bool) or not isinstance(columns, (int, np.integer))):
             raise TypeError(f"columns is {columns!r}; an int is needed")
         place = find_rank_device(comm, device, local)
-        return place, read_rows(local, place)
+        return place, read_rows("local", local, place)
 
     place, mine = agree(
         comm, read, lambda two: {"kind of device": two[0][:3], "columns of A": two[1].shape[1]}

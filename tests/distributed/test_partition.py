@@ -72,16 +72,18 @@ def test_a_wrong_or_missing_partition_is_told_on_all_ranks(tmp_path: Path) -> No
     def read(comm: Any) -> Any:
         return SpMatrix.from_files(folder, comm, device="cpu")
 
-    everywhere(3, read, (MatrixFileError, ValueError), "was cut for 2 ranks and there are 3")
-    everywhere(2, lambda e: SpMatrix.from_files(tmp_path, e), ValueError, "holds no part of rank 0")
+    everywhere(3, read, MatrixFileError, "was cut for 2 ranks and there are 3")
+    everywhere(2, lambda e: SpMatrix.from_files(tmp_path, e), MatrixFileError, "holds no part of rank 0")
+    (tmp_path / "rank-00000-of-2x.npz").write_bytes(b"")
+    everywhere(2, lambda e: SpMatrix.from_files(tmp_path, e), MatrixFileError, "holds no part of rank 0")
     part = folder / "rank-00001-of-00002.npz"
     whole = part.read_bytes()
     place = whole.index(A.data[-8:].tobytes())
     for damaged in (whole[:-100], whole[:place] + b"?" + whole[place + 1 :]):
         part.write_bytes(damaged)
-        everywhere(2, read, ValueError, "rank 1: .*rank-00001-of-00002.npz is damaged")
+        everywhere(2, read, MatrixFileError, "rank 1: .*rank-00001-of-00002.npz is damaged")
     part.unlink()
-    everywhere(2, read, ValueError, "rank 1: .*rank-00001-of-00002.npz")
+    everywhere(2, read, MatrixFileError, "rank 1: .*rank-00001-of-00002.npz")
     sp.save_npz(part, A[20:, :30])
     everywhere(2, read, ValueError, "columns of A is 36 on rank 0 and 30 on rank 1")
 
@@ -95,6 +97,8 @@ def test_a_partition_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         write_parts(A, 2, tmp_path / "none" / "parts")
     with pytest.raises(ValueError, match="ranks is 0"):
         write_parts(A, 0, tmp_path / "other")
+    with pytest.raises(TypeError, match=r"matrix is an ndarray; a scipy\.sparse matrix is needed"):
+        write_parts(A.toarray(), 2, tmp_path / "other")
     assert [path.name for path in tmp_path.iterdir()] == ["parts"]
 
 
