@@ -196,6 +196,8 @@ class BlockConjugateGradients(BlockSolve):
         skew = abs(curvature - curvature.conj().T).max() if curvature.dtype.kind == "c" else 0.0
         if skew > 2 * SKEW.get(space.dtype.type, 0.0) * abs(curvature).max():
             raise Breakdown("p' A p is not Hermitian, so A is not; gmres and bicgstab take such matrices")
+        if not curvature.any():
+            raise Breakdown("p' A p is zero, so A is singular, and B out of its reach; minres takes such A")
         inverse, least = pseudo_inverse(curvature)
         if least < -RANK:
             raise Breakdown("p' A p is negative, so A is not positive definite")

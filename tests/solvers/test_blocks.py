@@ -440,3 +440,12 @@ def test_on_a_gpu(dtype):
     # An eigenvalue lies within the residual's norm of each Ritz value.
     assert (abs(values - exact) <= 1e-7 * exact).all()
     assert V.shape == (576, 3)
+
+
+@pytest.mark.parametrize("M", [None, np.eye(5)])
+def test_a_matrix_of_zeros_is_called_singular_at_once(M):
+    X, stats = block_cg(np.zeros((5, 5)), np.ones((5, 2)), M=M)
+    assert not stats.converged
+    assert stats.iterations == 1
+    assert "A is singular" in stats.reason
+    np.testing.assert_array_equal(X, 0)
