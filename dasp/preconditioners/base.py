@@ -20,7 +20,7 @@ from dasp.runtime.arrays import is_array, operand, overlap, to_host
 from dasp.runtime.process import ProcessLock
 from dasp.runtime.types import Array
 from dasp.solvers.arguments import space_for
-from dasp.solvers.operator import Matrix, as_operator, device_of, multiply_by_column
+from dasp.solvers.operator import Matrix, as_operator, device_of
 
 MOST_STEPS = 1000
 """Most sweeps, and most steps of a polynomial: each costs a launch or two in every application."""
@@ -291,7 +291,8 @@ class Preconditioner:
             raise ValueError(f"out is {_check.kind_of(out)} of another shape than R, {R.shape}")
         elif isinstance(out, np.ndarray) and overlap(out, R):
             raise ValueError("out overlaps R; pass another array")
-        multiply_by_column(lambda r, z: self.matvec(r, out=z), R, out)
+        for k in range(R.shape[1]):
+            self.matvec(R[:, k], out=out[:, k])
         return out
 
     def __matmul__(self, r: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import bsr_array, csr_array
 
 from dasp.preconditioners.base import (
     PlannedPart,
@@ -114,7 +114,7 @@ def _invert_blocks(matrix: csr_array, block: int) -> csr_array:
     rows, columns = entries.coords
     mine = rows // block == columns // block
     rows, columns = rows[mine], columns[mine]
-    np.add.at(dense, (rows // block, rows % block, columns % block), entries.data[mine])
+    dense[rows // block, rows % block, columns % block] = entries.data[mine]
     beyond = np.arange(n, count * block)
     dense[-1:, beyond % block, beyond % block] = 1.0  # the rows that the last block lacks
     try:
@@ -127,10 +127,6 @@ def _invert_blocks(matrix: csr_array, block: int) -> csr_array:
         raise ValueError(
             f"a block of {block} rows has no finite inverse; A holds NaN or infinity, or numbers too small"
         )
-    where = np.arange(count * block).reshape(count, block)
-    at_row = np.repeat(where, block, axis=1).ravel()
-    at_column = np.tile(where, (1, block)).ravel()
-    values = inverse.reshape(-1)
-    inside = (at_row < n) & (at_column < n)
-    whole = coo_array((values[inside], (at_row[inside], at_column[inside])), shape=(n, n))
-    return whole.tocsr()
+    offsets = np.arange(count, dtype=np.int32), np.arange(count + 1, dtype=np.int32)
+    whole = bsr_array((inverse, *offsets), shape=(count * block,) * 2)
+    return csr_array(whole.tocsr()[:n, :n])

@@ -468,6 +468,20 @@ def test_results_are_written_into_arrays_like_the_residual():
         M.matmat(R[:, :3], out=R[:, 1:])
 
 
+def test_columns_in_any_order_of_memory_are_each_multiplied():
+    A, R = poisson(4), np.random.default_rng(0).standard_normal((16, 3))
+    for M in (jacobi(A), ilu0(A), block_jacobi(A)):
+        want = np.column_stack([M @ column for column in R.T])
+        for order in "CF":
+            out = np.full(R.shape, np.nan, order=order)
+            assert M.matmat(np.asarray(R, order=order), out=out) is out
+            np.testing.assert_array_equal(out, want)
+        np.testing.assert_array_equal(M @ (R + 1j * R), want + 1j * want)
+        np.testing.assert_array_equal(M @ R[::-1, ::2][::-1], want[:, ::2])
+        with pytest.raises(TypeError, match="out has dtype int64"):
+            M.matmat(R, out=np.zeros(R.shape, np.int64))
+
+
 def test_a_matrix_of_one_dimension_is_refused():
     for make in (jacobi, chebyshev, ilu0, ic0, block_jacobi):
         with pytest.raises(ValueError, match="square"):
