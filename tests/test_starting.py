@@ -165,36 +165,42 @@ def test_a_disk_that_fills_up_is_no_error(closed: Path, tmp_path: Path) -> None:
     assert done.stderr.count("RuntimeWarning") == 1
 
 
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        ("raise ImportError('libcudart.so.12: no such file')", "libcudart"),
-        ("raise OSError(13, 'Permission denied', '/home/x/.cupy')", "CUPY_CACHE_DIR"),
-        ("raise SystemError", "SystemError"),
-        ("", "no attribute"),
-    ],
-)
-def test_a_broken_cupy_leaves_the_cpu(tmp_path: Path, source: str, reason: str) -> None:
-    (tmp_path / "cupy.py").write_text(source)
-    program = (
-        "from dasp.runtime.cuda.gpus import available\n"
-        "print(available())\n"
-        "import numpy as np, scipy.sparse as sp, dasp\n"
-        "print(dasp.SpMatrix.from_scipy(sp.eye_array(3, format='csr')) @ np.ones(3))\n"
-    )
-    paths = os.pathsep.join((str(tmp_path), str(ROOT)))
+BROKEN_CUPY = """
+import sys
+import numpy as np, scipy.sparse as sp, dasp
+from dasp.runtime.cuda.gpus import available
+for folder in sys.argv[1:]:
+    sys.modules.pop("cupy", None)
+    available.cache_clear()
+    sys.path[0] = folder
+    print(available())
+    print(dasp.SpMatrix.from_scipy(sp.eye_array(3, format="csr")) @ np.ones(3))
+"""
+
+
+def test_a_broken_cupy_leaves_the_cpu(tmp_path: Path) -> None:
+    reasons = {
+        "libcudart": "raise ImportError('libcudart.so.12: no such file')",
+        "CUPY_CACHE_DIR": "raise OSError(13, 'Permission denied', '/home/x/.cupy')",
+        "SystemError": "raise SystemError",
+        "no attribute": "",
+    }
+    for number, source in enumerate(reasons.values()):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "cupy.py").write_text(source)
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": paths},
+        [sys.executable, "-c", BROKEN_CUPY, *(str(tmp_path / str(number)) for number in range(4))],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    answer, product = done.stdout.splitlines()
-    assert answer.startswith("(False, ")
-    assert reason in answer
-    assert product == "[1. 1. 1.]"
+    lines = done.stdout.splitlines()
+    assert lines[1::2] == 4 * ["[1. 1. 1.]"]
+    for reason, answer in zip(reasons, lines[::2], strict=True):
+        assert answer.startswith("(False, ")
+        assert reason in answer
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["nosuch"], []])

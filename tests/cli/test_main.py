@@ -206,11 +206,13 @@ def test_without_an_output_there_is_none(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["tune", "--help"], ["config"]], ids=" ".join)
-def test_output_that_cannot_be_written_is_an_error(words: list[str], unbuffered: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "unbuffered"),
+    [("--help", ""), ("--version", "1"), ("tune --help", "1"), ("config", ""), ("config", "1")],
+)
+def test_output_that_cannot_be_written_is_an_error(words: str, unbuffered: str) -> None:
     environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
-    command = [sys.executable, "-m", "dasp", *words]
+    command = [sys.executable, "-m", "dasp", *words.split()]
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
