@@ -21,13 +21,12 @@ from dasp.solvers.blocks import (
     Breakdown,
     column_scales,
     conjugate,
-    gram,
     multiply_columns,
     new_block,
+    project,
     pseudo_inverse,
     squared_lengths,
 )
-from dasp.solvers.cg import SKEW
 from dasp.solvers.driver import BEYOND, HIDDEN, answer
 from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
 from dasp.solvers.space import Space
@@ -190,12 +189,7 @@ class BlockConjugateGradients(BlockSolve):
     def _iterate(self) -> None:
         space, R, S, T = self.space, self._R, self._S, self._T
         self._operator.multiply_block(S, T)
-        curvature = gram(space, S, T)
-        if not np.isfinite(curvature).all():
-            raise Breakdown("A holds NaN or infinity")
-        skew = abs(curvature - curvature.conj().T).max() if curvature.dtype.kind == "c" else 0.0
-        if skew > 2 * SKEW.get(space.dtype.type, 0.0) * abs(curvature).max():
-            raise Breakdown("p' A p is not Hermitian, so A is not; gmres and bicgstab take such matrices")
+        curvature = project(space, S, T, "gmres and bicgstab take such matrices")
         if not curvature.any():
             raise Breakdown("p' A p is zero, so A is singular, and B out of its reach; minres takes such A")
         inverse, least = pseudo_inverse(curvature)

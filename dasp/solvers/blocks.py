@@ -10,6 +10,7 @@ import numpy as np
 
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array
+from dasp.solvers.cg import SKEW
 from dasp.solvers.driver import Solve
 from dasp.solvers.scalars import CLAIMED, NOT_FINITE, OWN, RUNNING
 from dasp.solvers.space import Report, Space
@@ -134,6 +135,24 @@ def gram(space: Space, X: Array, Y: Array) -> np.ndarray[Any, Any]:
     """Return X.H Y for two blocks, on the host in double precision; it is summed in the space's precision."""
     products = space.download(X.conj().T @ Y)
     return products.astype(np.complex128 if products.dtype.kind == "c" else np.float64)
+
+
+def project(space: Space, S: Array, AS: Array, instead: str) -> np.ndarray[Any, Any]:
+    """Return S.H A S, given A S, as `gram` does; `instead` says what takes an A that is not Hermitian.
+
+    Raises
+    ------
+    Breakdown
+        If a number is not finite, or A is complex and not Hermitian.
+    """
+    products = gram(space, S, AS)
+    if not np.isfinite(products).all():
+        raise Breakdown(OVERFLOW)
+    if products.dtype.kind == "c":
+        skew = abs(products - products.conj().T).max()
+        if skew > 2 * SKEW[space.dtype.type] * abs(products).max():
+            raise Breakdown(f"x' A x is not Hermitian, so A is not; {instead}")
+    return products
 
 
 def squared_lengths(space: Space, block: Array) -> np.ndarray[Any, Any]:

@@ -14,7 +14,6 @@ import numpy as np
 from dasp.runtime.types import Array
 from dasp.solvers.arguments import check_square, make_limits, one_call, place_and_type, space_for, vectors_of
 from dasp.solvers.blocks import (
-    OVERFLOW,
     BlockSolve,
     Breakdown,
     column_scales,
@@ -23,9 +22,9 @@ from dasp.solvers.blocks import (
     new_block,
     norms,
     orthonormalize,
+    project,
     squares_of,
 )
-from dasp.solvers.cg import SKEW
 from dasp.solvers.driver import answer
 from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
 from dasp.solvers.scalars import CLAIMED
@@ -236,12 +235,7 @@ class Lobpcg(BlockSolve):
         The columns in `used` are orthonormal. The others are zeros in place of dependent directions, and must
         not be taken for eigenvectors.
         """
-        projected = gram(self.space, S, AS)
-        if not np.isfinite(projected).all():
-            raise Breakdown(OVERFLOW)
-        skew = abs(projected - projected.conj().T).max() if projected.dtype.kind == "c" else 0.0
-        if skew > 2 * SKEW.get(self.space.dtype.type, 0.0) * abs(projected).max():
-            raise Breakdown("x' A x is not Hermitian, so A is not; SciPy's eigs takes such matrices")
+        projected = project(self.space, S, AS, "SciPy's eigs takes such matrices")
         inner = self._sign * projected[np.ix_(used, used)]
         values, vectors = np.linalg.eigh((inner + inner.conj().T) / 2)
         # The largest Ritz value so far is at most the norm of A.
