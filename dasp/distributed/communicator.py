@@ -106,7 +106,7 @@ class Inbox:
                 self._early.appendleft(message)  # of a later call, perhaps
                 raise RankError(
                     f"rank {self._comm.rank} and rank {self._rank} are not at the same operation; "
-                    "all ranks must make the same calls in the same order"
+                    "all ranks must make the same calls in the same order, with as many columns of one type"
                 )
         return False
 
