@@ -369,7 +369,7 @@ def test_what_is_no_matrix_is_refused_as_on_the_host(changes):
 
 @pytest.mark.parametrize("unsorted", [False, True])
 def test_memory_is_at_most_that_of_the_matrix_beside_the_plan_and_is_given_back(unsorted):
-    matrix = generate("stencil27:12")
+    matrix = generate("stencil27:8")
     matrix.data = np.random.default_rng(0).standard_normal(matrix.nnz)
     csr = csr_of(matrix)
     if unsorted:
