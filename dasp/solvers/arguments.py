@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -84,7 +84,7 @@ def one_call(*, ranks: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 M.warn_of_old_values(A)
             began = time.perf_counter()
             *found, stats = method(*given, **named)
-            stats = stats.timed(time.perf_counter() - began)
+            stats = replace(stats, seconds=time.perf_counter() - began)
             logger.info("%s in %.3g s: %s", name, stats.seconds, stats.reason)
             return cast("R", (*found, stats))
 

@@ -92,10 +92,6 @@ class Stats:
         axes.set(xlabel="check", ylabel="norm of the residual")
         return axes
 
-    def timed(self, seconds: float) -> Stats:
-        """Return these statistics with another time."""
-        return replace(self, seconds=seconds)
-
     def after(self, before: Stats) -> Stats:
         """Return the statistics of both solves, where this one went on from the x of the one before."""
         return replace(
