@@ -35,7 +35,11 @@ HIDDEN = "x holds NaN or infinity where A has no entries: x0 or M gave it"
 """The reason if the residual is small although x holds NaN or infinity."""
 
 DIVERGED = 1e4
-"""A method has diverged if its residual grew to this times the first one before numbers overflowed."""
+"""A method has diverged if its residual grew to this times norm(b), or to this times the first residual
+before numbers overflowed."""
+
+DIVERGES = "so the method diverges; try another one, or a preconditioner"
+"""The advice for such a system."""
 
 
 class Solve:
@@ -161,7 +165,8 @@ def drive(solve: Solve, limits: Limits) -> Stats:
         elif not finite or code in (NOTHING, NOT_FINITE):
             info, reason = BREAKDOWN, _explain_not_finite(solve, made, residuals)
         elif made >= limits.maxiter or code == LIMIT:
-            info, reason = made, f"{made} iterations were made: {solve.describe(s)}"
+            advice = f", {DIVERGES}" if solve.relative(s) > DIVERGED else ""
+            info, reason = made, f"{made} iterations were made: {solve.describe(s)}{advice}"
         elif solve.may_improve(code, gained=norm <= GAIN * solve.norm_at_start(s), first=first):
             name, first = "x", False
             continue
@@ -200,10 +205,7 @@ def _explain_not_finite(solve: Solve, made: int, residuals: list[float]) -> str:
     largest = max(filter(math.isfinite, residuals), default=0.0)
     why = "A, M or b holds such a number, or their products overflow"
     if largest > DIVERGED * residuals[0]:
-        why = (
-            f"the residual had grown from {residuals[0]:.3g} to {largest:.3g}, so the method diverges; "
-            "try another one, or a preconditioner"
-        )
+        why = f"the residual had grown from {residuals[0]:.3g} to {largest:.3g}, {DIVERGES}"
     return f"iteration {made} gave NaN or infinity: {why}"
 
 

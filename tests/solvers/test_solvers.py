@@ -460,3 +460,15 @@ def test_bits_do_not_depend_on_threads_or_time(method, dtype):
         _threads.set_num_threads(None)
     for other in answers[1:]:
         np.testing.assert_array_equal(answers[0], other)
+
+
+def test_a_residual_that_grew_until_the_last_iteration_is_called_divergence():
+    n = 50
+    A = sp.csr_array(sp.csgraph.laplacian(sp.diags_array([1.0, 1.0], offsets=[-1, 1], shape=(n, n))))
+    b = 1 + np.random.default_rng(1).random(n)  # out of reach of the singular A
+    _, stats = cg(A, b)
+    assert (stats.converged, stats.info) == (False, stats.iterations)
+    assert stats.residual > 1e6 * stats.residuals[0]
+    assert stats.reason.endswith("so the method diverges; try another one, or a preconditioner")
+    _, stats = cg(A, b, maxiter=3)
+    assert stats.reason.endswith("of norm(b)")
