@@ -181,7 +181,7 @@ def column_scales(space: Space, block: Array) -> tuple[np.ndarray[Any, Any], np.
     """Return the powers of two that scale columns so that they can be squared, and the largest absolute
     values of columns."""
     largest = space.download(abs(block).max(axis=0)) if block.size else np.zeros(block.shape[1])
-    return np.array([scale_for(float(one), squares_of(space), space.dtype) for one in largest]), largest
+    return np.array([scale_for(float(one), squares_of(space)) for one in largest]), largest
 
 
 def multiply_columns(block: Array, scales: np.ndarray[Any, Any]) -> None:

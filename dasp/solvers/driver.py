@@ -58,6 +58,8 @@ class Solve:
         The codes after which another start may help.
     factor : float
         Norms in a solve are those of the caller's problem times this.
+    rescaled : bool
+        True if the problem was multiplied by powers of two.
     noun, no_start : str
         The name of the residual, and the reason if the first one is not finite.
     """
@@ -68,6 +70,7 @@ class Solve:
     words: Mapping[int, str] = {}
     restarts: frozenset[int] = frozenset()
     factor = 1.0
+    rescaled = False
     noun = "the residual"
     no_start = "b, x0 or A x0 holds NaN or infinity"
 
@@ -84,7 +87,7 @@ class Solve:
         raise NotImplementedError
 
     def rescale(self) -> bool:
-        """Multiply the right-hand side by a power of two, `factor`, so that its norm can be squared.
+        """Multiply the problem by powers of two so that no square of a norm overflows or underflows.
 
         Return True if another start may help. Called if the first start lost a square.
         """
@@ -154,7 +157,7 @@ def drive(solve: Solve, limits: Limits) -> Stats:
             solve.clear_x()
             return Stats(True, made, [0.0], 0.0, "b is zero, and so is x", 0.0, 0, relative=0.0)
         norm, claim = solve.norm(s), solve.claim(s, given)
-        if lost and claim is None and solve.factor != 1.0 and name == "x":  # x0 is too large to be of use
+        if lost and claim is None and solve.rescaled and name == "x":  # x0 is too large to be of use
             residuals.clear()
             name = "zero"
             continue

@@ -3,7 +3,8 @@
 A solve is done when A x = b holds, or when b - A x is orthogonal to the columns of A. Both are claimed only
 for the true residual and its true product with the adjoint, computed from x.
 
-A damped problem is that of [A; damp I] and [b; damp x0].
+A problem whose numbers cannot be squared in the type of its vectors is solved as (2^u A) y = 2^s b, with
+x = 2^(u - s) y. A damped problem is that of [A; damp I] and [b; damp x0].
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dasp.runtime import check as _check
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import Limits, space_of
-from dasp.solvers.driver import answer
+from dasp.solvers.driver import BEYOND, HIDDEN, Solve, answer
 from dasp.solvers.operator import (
     DeviceOperator,
     Matrix,
@@ -26,22 +27,30 @@ from dasp.solvers.operator import (
     as_operator,
     damp_by,
     kept_adjoint,
+    scale_by_power,
 )
 from dasp.solvers.scalars import OWN, RUNNING, Scalar, sqrt, where
 from dasp.solvers.space import State, Vectors
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import VectorSolve, first_scalars, judge_square, load, scale_for, take_vectors
+from dasp.solvers.system import first_scalars, judge_square, load, take_vectors
 from dasp.solvers.workspace import Workspace, workspace_for
 
 LEAST = OWN
 """Why a method stopped: the residual, as it is updated, is orthogonal to the columns of A."""
 
-SIZES = {np.float32: (1e-30, 1e30), np.float64: (1e-100, 1e100)}
-"""The squares of the norms of b and of A' times the first u must lie between these, so that neither a square
-that a method takes nor an element of A' A v is lost."""
+SIZES = {np.float32: (1e-20, 1e20), np.float64: (1e-100, 1e100)}
+"""The squares of the norms of b and of A' times the first u must lie between these, so that no square that a
+method takes is lost."""
 
 LEAST_SQUARE = 1e-250
 """A smaller sum of squares may have lost some of them."""
+
+MOST_POWER = 1000
+"""The largest power of two that A and b are multiplied by: larger ones are near the end of float64."""
+
+BOOST = {np.float32: 60, np.float64: 500}
+"""The power of two by which a vector is multiplied, or divided, to see whether its product with A is zero or
+infinite only because of the vector's size."""
 
 
 class Bidiagonalization:
@@ -70,12 +79,15 @@ class Bidiagonalization:
         raise NotImplementedError
 
 
-class Problem(VectorSolve):
+class Problem(Solve):
     """min norm(b - A x) for one A and one method, ready for any b; also the solve for the last b.
 
     `adjoint` is the one that `dasp.solvers.operator.kept_adjoint` returns, or None.
     The vectors u and v of the bidiagonalization are not normalised: their lengths are in the coefficients.
+    The matrix of the problem is 2^unit times A, and its right-hand side 2^scale times b.
     """
+
+    unit, scale = 0, 0
 
     def __init__(
         self,
@@ -93,16 +105,10 @@ class Problem(VectorSolve):
         if damp:
             self.operator, self.adjoint = damp_by(self.operator, self.adjoint, damp)
             self.sizes = self.sizes[0] + self.sizes[1], self.sizes[1]
+        self._unscaled = self.operator, self.adjoint
         m, n = self.operator.shape
         self.rows = self.space.vectors(m, "b", "u", "t")
         self.columns = self.vectors = self.space.vectors(n, "x", "v", "g", *method.names)
-        self.b, self.x = self.rows["b"], self.columns["x"]
-        self.squares = SIZES[real_type(dtype).type]
-        least, most = map(math.sqrt, self.squares)
-        self.no_start = (
-            f"b, x0 or A x0 holds NaN or infinity, or norm(A' r) is below {least:.0g} norm(r) or above "
-            f"{most:.0g} norm(r); then multiply A by a power of two"
-        )
         self.count, self.nbytes = 6 + len(method.names), self.rows.nbytes + self.columns.nbytes
         self._begin = self.rows.fuse("u = b", dots=("b b", "u u"))
         self._clear = self.columns.fuse("x = 0")
@@ -113,33 +119,44 @@ class Problem(VectorSolve):
         self._true = self.rows.fuse("t = b - t", dots=("t t",))
         self._gradient = self.columns.fuse(dots=("g g", "x x"))
         self.method = method(self)
+        self._prepare_loop()
+
+    def _prepare_loop(self) -> None:
         starts = {"zero": self._start_from_zero, "x": self._start_from_x}
         self.loop = self.space.loop(starts, self._iterate, self._finish, 1)
 
+    def _scale(self, unit: int, scale: int) -> None:
+        """Multiply the A that was given by 2^unit, b by 2^scale, and x to match."""
+        if unit != self.unit:
+            self.operator, self.adjoint = self._unscaled
+            if unit:
+                self.operator, self.adjoint = (scale_by_power(one, unit) for one in self._unscaled)
+            self._prepare_loop()
+        self.unit, self.scale, self.factor = unit, scale, math.ldexp(1.0, scale)
+        multiply_by_power(self.rows["b"], scale)
+        multiply_by_power(self.columns["x"], scale - unit)
+
+    @property
+    def precision(self) -> type[np.generic]:
+        """The type of the real numbers in the vectors."""
+        return real_type(self.space.dtype).type
+
     def take(self, b: Array, x0: Array | None) -> None:
         """Copy a right-hand side, and x0, or zeros if it is None."""
-        self.from_zero, self.factor, self._norm_of_A = x0 is None, 1.0, 0.0
-        load(self.b[: self.given], b, self.space)
-        load(self.x, x0, self.space)
+        self.from_zero, self.rescaled, self._norm_of_A = x0 is None, False, 0.0
+        load(self.rows["b"][: self.given], b, self.space)
+        load(self.columns["x"], x0, self.space)
         if self.damp:
-            self.b[self.given :] = self.x * self.damp
+            self.rows["b"][self.given :] = self.columns["x"] * self.damp
+        self._scale(0, 0)
 
     def norms(self, s: Mapping[str, float]) -> tuple[float, float]:
         """Return the norms of the true residual and of its product with the adjoint.
 
-        If a square is lost, return an upper bound on the norm instead.
+        If a square is lost, return an upper bound on the norm instead, from the largest absolute value.
         """
         residual = _norm(self, s["true"], self.rows, "t", self.sizes[0])
-        gradient = _norm(self, s["gradient"], self.columns, "g", self.sizes[1])
-        if gradient == 0 < residual and not self._is_orthogonal():
-            gradient = math.inf
-        return residual, gradient
-
-    def _is_orthogonal(self) -> bool:
-        """Return True if A' r, which is 0, is so for an r of size 1 too: products may have underflowed."""
-        r, g = self.rows["t"], self.columns["g"]
-        self.adjoint.multiply(r * scale_for(self.space.largest(r), (0.25, 4.0), self.space.dtype), g)
-        return self.space.largest(g) == 0
+        return residual, _norm(self, s["gradient"], self.columns, "g", self.sizes[1])
 
     def forward(self, v: str, t: str) -> None:
         """Set t to A v."""
@@ -162,8 +179,8 @@ class Problem(VectorSolve):
         self.backward("u", "g")
         (squared,) = self._first_v(scale=where(beta > 0.0, 1.0 / beta, 0.0))
         alpha = sqrt(squared)
-        state = first_scalars(given, bb, rr, self.squares)
-        state["code"] = judge_square(squared, self.squares, state["code"])
+        state = first_scalars(given, bb, rr, SIZES[self.precision])
+        state["code"] = judge_square(squared, SIZES[self.precision], state["code"])
         least = given["rtol"] * given["rtol"] * given["margin"]
         state |= {"norm": squared, "least": least, "beta": beta, "alpha": alpha}
         return {**state, **self.method.start(state, beta, alpha)}
@@ -191,21 +208,59 @@ class Problem(VectorSolve):
         gradient, xx = self._gradient()
         return {"true": true, "gradient": gradient, "xx": xx}
 
+    def copy_x(self) -> Array:
+        """Return a copy of x for A and b as they were given."""
+        x = self.columns["x"].copy()
+        multiply_by_power(x, self.unit - self.scale)
+        return x
+
+    def clear_x(self) -> None:
+        """Set x to zero."""
+        self.columns["x"][...] = 0
+
+    def rescale(self) -> bool:
+        """Multiply A and b by powers of two so that their norms can be squared, but only once."""
+        if self.rescaled:
+            return False
+        self.rescaled = True
+        self._scale(*_find_powers(self))
+        return True
+
     def norm(self, s: Mapping[str, float]) -> float:
         """Return the norm of the true residual."""
         return self.norms(s)[0]
 
     def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return a reason if A x = b is solved, or the residual is orthogonal to the columns of A."""
-        residual, gradient = self.norms(s)
-        if not all(map(math.isfinite, (residual, gradient, s["norm"]))):
-            return None
         self._norm_of_A = max(self._norm_of_A, math.sqrt(s["norm"]))
+        residual, gradient = self.norms(s)
+        if not (math.isfinite(residual) and math.isfinite(gradient)):
+            return None
         if residual <= max(given["rtol"] * math.sqrt(s["bb"]), given["atol"]):
             return f"{self.describe(s)}, small enough"
         if gradient <= given["rtol"] * self._norm_of_A * residual:
             return f"the residual, {residual / self.factor:.3g}, is orthogonal to the columns of A"
         return None
+
+    def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
+        """Return a reason if x is no answer in its type, or holds NaN that its residual does not show."""
+        if (self.unit or self.scale) and not self._has_room(given):
+            return BEYOND
+        finite = self.from_zero or math.isfinite(s["xx"]) or self._is_finite()
+        return None if finite else HIDDEN
+
+    def _has_room(self, given: Mapping[str, float]) -> bool:
+        """Return True if x is still an answer after it is scaled for the given A and b, and so rounded."""
+        x, power = self.columns["x"], self.unit - self.scale
+        multiply_by_power(x, power)
+        finite = self._is_finite()
+        multiply_by_power(x, -power)
+        self.loop.start("x", given)
+        claim = self.claim({**self.loop.advance(0, finish=True).state, "norm": 0.0}, given)
+        return claim is not None and finite
+
+    def _is_finite(self) -> bool:
+        return math.isfinite(self.space.largest(self.columns["x"]))
 
     def may_improve(self, code: int, *, gained: bool, first: bool) -> bool:
         """Return True after the first start too: A' r may fall even if the residual does not."""
@@ -245,6 +300,50 @@ def solve_least_squares(
         problem = made.get(key, own, lambda: Problem(*own, dtype, device, method, float(damp)))
         problem.take(right, start)
         return answer(problem, limits, b)
+
+
+def multiply_by_power(vector: Array, power: int) -> None:
+    """Multiply a vector by 2^power."""
+    if power:
+        parts = vector.view(real_type(vector.dtype))
+        np.ldexp(parts, np.int32(power), out=parts)
+
+
+def _find_powers(problem: Problem) -> tuple[int, int]:
+    """Return the powers of two, unit and scale, that bring A and b to sizes that can be squared.
+
+    The power for A is found from the product of its adjoint with the first residual, which the start left in
+    u, or with b if that residual is 0 or not finite.
+    """
+    space, precision = problem.space, problem.precision
+    b, u, g = problem.rows["b"], problem.rows["u"], problem.columns["g"]
+    size = space.largest(b)
+    scale = _power_of(size, precision)
+    first = space.largest(u)
+    if not 0 < first < math.inf:
+        u[...], first = b, size
+    if not 0 < first < math.inf:
+        return 0, scale
+    boosted = 0
+    for boost in (0, BOOST[precision], -BOOST[precision]):
+        power = boost - math.frexp(first)[1]
+        multiply_by_power(u, power - boosted)
+        boosted = power
+        problem.adjoint.multiply(u, g)
+        largest = space.largest(g)
+        if 0 < largest < math.inf:
+            return _power_of(largest, precision, boost), scale
+    return 0, scale
+
+
+def _power_of(size: float, precision: type[np.generic], boost: int = 0) -> int:
+    """Return the power of two that brings size / 2^boost near 1; 0 if it can stay, or `size` is 0 or not
+    finite."""
+    if not 0 < size < math.inf:
+        return 0
+    power = boost - math.frexp(size)[1]
+    far = math.log2(SIZES[precision][1]) / 4
+    return 0 if abs(power) <= far else max(-MOST_POWER, min(MOST_POWER, power))
 
 
 def _norm(problem: Problem, squared: float, vectors: Vectors, name: str, size: int) -> float:

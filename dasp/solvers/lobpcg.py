@@ -192,7 +192,7 @@ class Lobpcg(BlockSolve):
         if rank < k:
             raise ValueError(f"X has {k} columns of rank {rank}; independent ones are needed")
         self._multiply(X, AX)
-        self.factor = scale_for(space.largest(AX), squares_of(space), space.dtype)
+        self.factor = scale_for(space.largest(AX), squares_of(space))
         AX *= self.factor
         C = self._find_ritz_vectors(X, AX, self._used[:k])
         space.set_product(X, X, C)

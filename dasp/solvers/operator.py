@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -177,6 +178,18 @@ class FunctionOperator(DeviceOperator):
     def multiply(self, x: Array, y: Array) -> None:
         """Set y to the product with x."""
         self._function(x, y)
+
+
+def scale_by_power(operator: DeviceOperator, power: int) -> DeviceOperator:
+    """Return 2^power times an operator: half of the power multiplies x, and the rest y, so that no factor
+    overflows."""
+    before, after = math.ldexp(1.0, power // 2), math.ldexp(1.0, power - power // 2)
+
+    def multiply(x: Array, y: Array) -> None:
+        operator.multiply(x * before, y)
+        y *= after
+
+    return FunctionOperator(operator.shape, operator.device, multiply)
 
 
 def damp_by(

@@ -87,65 +87,7 @@ def judge_square(square: Scalar, squares: tuple[float, float], code: Scalar) -> 
     return where(square >= squares[0], where(square <= squares[1], code, lost), lost)
 
 
-class VectorSolve(Solve):
-    """A solve for one right-hand side, the vector `b`, and one x, both multiplied by `factor`.
-
-    Attributes
-    ----------
-    b, x : array
-    squares : tuple of float
-        The least and the largest square of a norm that loses nothing.
-    """
-
-    b: Array
-    x: Array
-    squares: tuple[float, float]
-
-    def copy_x(self) -> Array:
-        """Return a copy of x, divided by the factor."""
-        x = self.x.copy()
-        if self.factor != 1.0:
-            x /= self.factor
-        return x
-
-    def clear_x(self) -> None:
-        """Set x to zero."""
-        self.x[...] = 0
-
-    def rescale(self) -> bool:
-        """Multiply b and x0 by a power of two so that the norm of b can be squared, but only once."""
-        if self.factor != 1.0:
-            return False
-        self.factor = scale_for(self.space.largest(self.b), self.squares, self.space.dtype)
-        if self.factor == 1.0:
-            return False
-        self.b *= self.factor
-        if not self.from_zero:
-            self.x *= self.factor
-        return True
-
-    def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
-        """Return a reason if x holds NaN that its residual does not show, or is no answer in its type."""
-        # To look takes as long as some iterations.
-        if self.may_hide_nan() and not (math.isfinite(s.get("xx", math.nan)) or self._is_finite()):
-            return HIDDEN
-        if self.factor == 1.0:
-            return None
-        self.x /= self.factor  # round as the division of the x that is returned, perhaps to infinity
-        self.x *= self.factor
-        self.loop.start("x", given)
-        claim = self.claim(self.loop.advance(0, finish=True).state, given)
-        return None if claim is not None and self._is_finite() else BEYOND
-
-    def may_hide_nan(self) -> bool:
-        """Return True if x may hold NaN where A has no entries."""
-        return not self.from_zero
-
-    def _is_finite(self) -> bool:
-        return math.isfinite(self.space.largest(self.x))
-
-
-class System(VectorSolve):
+class System(Solve):
     """A x = b for one A, one preconditioner and one method, ready for any b; also the solve for the last b.
 
     Parameters
@@ -173,8 +115,6 @@ class System(VectorSolve):
         self.n = self.operator.shape[0]
         self.names = method.names(self.preconditioner, *options)
         self.vectors = self.space.vectors(self.n, "b", "x", "r", "q", *self.names)
-        self.b, self.x = self.vectors["b"], self.vectors["x"]
-        self.squares = COMPLEX_SQUARES if self.complex else SQUARES
         self.count, self.nbytes = 4 + len(self.names), self.vectors.nbytes
         self._begin = self.vectors.fuse("r = b", "x = 0", dots=("b b", "r r"))
         self._subtract = self.vectors.fuse("r = b - q", dots=("b b", "r r", "x x"))
@@ -189,6 +129,11 @@ class System(VectorSolve):
         return self.space.dtype.kind == "c"
 
     @property
+    def squares(self) -> tuple[float, float]:
+        """The least and the largest square of a norm that loses nothing."""
+        return COMPLEX_SQUARES if self.complex else SQUARES
+
+    @property
     def diagonal(self) -> Array | None:
         """The diagonal of a diagonal preconditioner, else None; methods keep a copy in their vector `d`."""
         return None if self.preconditioner is None else self.preconditioner.diagonal
@@ -200,10 +145,10 @@ class System(VectorSolve):
 
     def take(self, b: Array, x0: Array | None) -> None:
         """Copy a right-hand side, an x0 that is not None, and the values of a diagonal M."""
-        self.from_zero, self.factor = x0 is None, 1.0
-        load(self.b, b, self.space)
+        self.from_zero, self.factor, self.rescaled = x0 is None, 1.0, False
+        load(self.vectors["b"], b, self.space)
         if x0 is not None:
-            load(self.x, x0, self.space)
+            load(self.vectors["x"], x0, self.space)
         if "d" in self.names:
             load(self.vectors["d"], self.diagonal, self.space)
 
@@ -234,15 +179,50 @@ class System(VectorSolve):
         _, rr, xx = self._subtract()
         return {"true": rr, "xx": xx}
 
+    def copy_x(self) -> Array:
+        """Return a copy of x, divided by the factor."""
+        x = self.vectors["x"].copy()
+        if self.factor != 1.0:
+            x /= self.factor
+        return x
+
+    def clear_x(self) -> None:
+        """Set x to zero."""
+        self.vectors["x"][...] = 0
+
+    def rescale(self) -> bool:
+        """Multiply b and x0 by a power of two so that the norm of b can be squared, but only once."""
+        if self.rescaled:
+            return False
+        self.factor = scale_for(self.space.largest(self.vectors["b"]), self.squares)
+        self.rescaled = self.factor != 1.0
+        if self.rescaled:
+            for name in ("b",) if self.from_zero else ("b", "x"):
+                self.vectors[name][...] *= self.factor
+        return self.rescaled
+
     def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return a reason if the true residual is small enough."""
         if s["true"] <= s["wanted"] and math.isfinite(s["true"]):
             return f"{self.describe(s)}, small enough"
         return None
 
-    def may_hide_nan(self) -> bool:
-        """Return True if x may hold NaN; a diagonal M was found to be finite when it was made."""
-        return not self.from_zero or (self.preconditioner is not None and self.diagonal is None)
+    def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
+        """Return a reason if x holds NaN that its residual does not show, or is no answer in its type."""
+        M = self.preconditioner
+        # To look takes as long as some iterations. A diagonal M was found to be finite when it was made.
+        may_hide = not self.from_zero or (M is not None and self.diagonal is None)
+        if may_hide and not (math.isfinite(s.get("xx", math.nan)) or self._is_finite()):
+            return HIDDEN
+        if self.factor == 1.0:
+            return None
+        round_unscaled(self.vectors["x"], self.factor)
+        self.loop.start("x", given)
+        fits = self.loop.advance(0, finish=False).state["start"] <= s["wanted"]
+        return None if fits and self._is_finite() else BEYOND
+
+    def _is_finite(self) -> bool:
+        return math.isfinite(self.space.largest(self.vectors["x"]))
 
 
 def solve(
@@ -306,13 +286,18 @@ def take_vectors(
     return taken
 
 
-def scale_for(largest: float, squares: tuple[float, float], dtype: np.dtype[Any]) -> float:
-    """Return the power of two, in a type, that brings a largest absolute value near 1, so that it can be
-    squared; 1 if its square is between `squares`, or if it is 0 or not finite."""
+def scale_for(largest: float, squares: tuple[float, float] = SQUARES) -> float:
+    """Return the power of two that brings a largest absolute value near 1, so that it can be squared; 1 if
+    its square is between `squares`, or if it is 0 or not finite."""
     if not 0 < largest < math.inf or squares[0] <= largest * largest <= squares[1]:
         return 1.0
-    most = int(np.finfo(dtype).maxexp) - 2
-    return math.ldexp(1.0, max(-most, min(most, -math.frexp(largest)[1])))
+    return math.ldexp(1.0, max(-1000, min(1000, -math.frexp(largest)[1])))
+
+
+def round_unscaled(x: Array, scale: float) -> None:
+    """Round a scaled vector, perhaps to infinity, as its division by `scale` does: divide, multiply again."""
+    x /= scale
+    x *= scale
 
 
 def load(target: Array, source: Array | None, space: Space) -> None:

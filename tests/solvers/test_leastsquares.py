@@ -55,10 +55,9 @@ def check(A: np.ndarray, x: np.ndarray, b: np.ndarray, stats: Any, rtol: float) 
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("of_A", [1, -160, 160, -330, 990])
+@pytest.mark.parametrize("of_A", [1, -330, 330, -660, 660, -990, 990])
 @pytest.mark.parametrize("of_b", [1, -990, 990])
 def test_sizes_whose_squares_are_lost(method, of_A, of_b):
-    """Any b is solved for; an A whose squares are lost is refused with a reason that says what to do."""
     rng = np.random.default_rng(abs(of_A))
     A, x0 = matrix("full", 9, 5, 1), rng.standard_normal(5)
     large, size = math.ldexp(1.0, of_A), math.ldexp(1.0, of_b)
@@ -68,10 +67,6 @@ def test_sizes_whose_squares_are_lost(method, of_A, of_b):
         for begin in (None, start):
             seen: list[Any] = []
             x, stats = method(A * large, b * size, begin, rtol=1e-10, callback=seen.append)
-            if abs(of_A) > 165:
-                assert not stats.converged
-                assert "multiply A by a power of two" in stats.reason
-                continue
             if abs(of_b - of_A) > 1000:  # no float64 holds such an x
                 assert not stats.converged
                 continue
@@ -110,7 +105,7 @@ def test_a_claimed_x_is_right_at_any_size(dtype, of_A, of_b, start, m):
             # b - A x is at most rtol times b's norm, or A' r at most that of A (4) and r.
             error = abs(x.astype(np.clongdouble) - want)
             assert (error <= 5 * rtol * np.sqrt(m) * want[0] + float(ends.smallest_subnormal)).all()
-        elif x0 is None and abs(most * of_A) < (45 if ends.dtype == np.float32 else 160):
+        elif x0 is None:
             assert not float(ends.tiny) * 1e4 <= want[0] <= float(ends.max) / 1e4
 
 
@@ -300,12 +295,13 @@ def test_damp_solves_the_system_with_a_multiple_of_the_unit_matrix_below(
 ) -> None:
     m, n = shape
     rng = np.random.default_rng(m)
-    A, b, damp = matrix("dense", m, n, 3), rng.standard_normal(m) * scale, 0.7
-    x0 = rng.standard_normal(n) * scale if start else None
+    A, b = matrix("dense", m, n, 3) * scale, rng.standard_normal(m) * scale
+    damp = 0.7 * scale
+    x0 = rng.standard_normal(n) if start else None
     x, stats = method(dasp.SpMatrix.from_dense(A, device="cpu"), b, x0, damp=damp, rtol=1e-12)
     assert stats.converged
     below = np.zeros(n) if x0 is None else damp * x0
-    whole, right = np.vstack([A, damp * np.eye(n)]), np.concatenate([b, below])
+    whole, right = np.vstack([A, damp * np.eye(n)]) / scale, np.concatenate([b, below]) / scale
     check(whole, x, right, stats, 1e-12)
 
 
