@@ -305,7 +305,7 @@ def csr() -> Iterator[tuple[str, Defines]]:
     """Each source that computes with a matrix, for 32-bit and 64-bit integers."""
     integers = "DASP_START", "DASP_COLUMN", "DASP_PLACE", "DASP_KEY"
     for kind in ("int", "long long"):
-        for name in ("sort", "sort_columns", "transpose", "scan"):
+        for name in ("sort", "sort_columns", "scan"):
             yield f"csr/{name}.cu", dict.fromkeys(integers, kind)
 
 
@@ -314,42 +314,35 @@ def pack() -> Iterator[tuple[str, Defines]]:
     the one or the other."""
     integers = "DASP_START", "DASP_COLUMN", "DASP_INDEX", "DASP_PLACE", "DASP_SLOT"
     narrow, wide = (dict.fromkeys(integers, kind) for kind in ("int", "long long"))
-    for name in (
-        "survey",
-        "windows",
-        "cut",
-        "sectors",
-        "segments",
-        "keys",
-        "columns",
-    ):
+    for name in ("survey", "windows", "cut", "sectors", "segments"):
         yield from ((f"pack/{name}.cu", known) for known in (narrow, wide))
+    yield from (("pack/windows.cu", known | {"DASP_KEY": "long long"}) for known in (narrow, wide))
     for known, size in ((narrow, 2), (wide, 4), (narrow, 8), (wide, 16)):
         real = {"DASP_VALUE_BYTES": str(size), "DASP_COMPLEX": str(int(size == 16))}
-        yield "pack/values.cu", known | real
-        yield "pack/scatter.cu", known | real
-        for name, coding in product(("store", "refill"), (Coding.PLAIN, Coding.DICTIONARY)):
-            yield f"pack/{name}.cu", known | real | {"DASP_CODING": str(int(coding))}
-        for name in ("store", "holds"):
-            yield f"pack/{name}.cu", known | real | {"DASP_CODING": str(int(Coding.EQUAL))}
+        plain, dictionary, equal = (
+            known | real | {"DASP_CODING": str(int(coding))}
+            for coding in (Coding.PLAIN, Coding.DICTIONARY, Coding.EQUAL)
+        )
+        for name in ("values", "scatter", "store", "refill", "unpack"):
+            yield f"pack/{name}.cu", plain
+        for name in ("store", "refill", "unpack"):
+            yield f"pack/{name}.cu", dictionary
+        for name in ("store", "values", "unpack"):
+            yield f"pack/{name}.cu", equal
     for coding, size in ((Coding.BYTE, 4), (Coding.BYTE, 8), (Coding.SINGLE, 8), (Coding.SINGLE, 16)):
         real = {"DASP_VALUE_BYTES": str(size), "DASP_COMPLEX": str(int(size == 16))}
-        for name in ("store", "refill", "holds", "decode"):
+        for name in ("store", "refill", "values", "unpack"):
             yield f"pack/{name}.cu", narrow | real | {"DASP_CODING": str(int(coding))}
-    for coding, size in product((Coding.EQUAL, Coding.DICTIONARY), (2, 4, 8, 16)):
-        bits = {"DASP_VALUE_BYTES": str(size), "DASP_COMPLEX": "0", "DASP_CODING": str(int(coding))}
-        yield "pack/decode.cu", narrow | bits
-    yield "pack/values.cu", narrow | {"DASP_VALUE_BYTES": "8", "DASP_COMPLEX": "1"}
+    plain = {"DASP_CODING": str(int(Coding.PLAIN))}
+    yield "pack/values.cu", narrow | plain | {"DASP_VALUE_BYTES": "8", "DASP_COMPLEX": "1"}
     brain = {"DASP_VALUE_BYTES": "2", "DASP_COMPLEX": "0", "DASP_BFLOAT16": "1"}
-    yield "pack/values.cu", narrow | brain
-    yield "pack/decode.cu", narrow | brain | {"DASP_CODING": str(int(Coding.BYTE))}
-    for known, size in ((narrow, 1), (wide, 2), (narrow, 4), (wide, 8), (narrow, 16)):
-        yield "pack/unpack.cu", known | {"DASP_CODE_BYTES": str(size)}
+    yield "pack/values.cu", narrow | brain | plain
+    yield "pack/unpack.cu", narrow | brain | {"DASP_CODING": str(int(Coding.BYTE))}
 
 
 # For each source, every set of constants that the project compiles it with; of passes of solvers, many.
 SOURCES: dict[str, list[Defines]] = {
-    "spmv/product.cu": list(spmv()),
+    "spmv/dasp.cu": list(spmv()),
     "spmv/slices.cu": list(slices()),
     "spmv/diagonal.cu": list(diagonals()),
     "distributed/halo.cu": [
@@ -430,7 +423,7 @@ STACKS = {
 
 # For some of them, which instruction must be in the code, and when; without that it must not be.
 INSTRUCTIONS: dict[str, tuple[str, Callable[[Defines], bool]]] = {
-    "spmv/product.cu": ("DMMA", lambda defines: defines.get("DASP_MMA") == "1"),
+    "spmv/dasp.cu": ("DMMA", lambda defines: defines.get("DASP_MMA") == "1"),
     "spmv/row_blocks.cu": ("DMMA", lambda defines: True),
     "dense/gemm_tensor_f64.cu": ("DMMA", lambda defines: True),
     "dense/gemm_tensor_half.cu": ("HMMA", lambda defines: True),

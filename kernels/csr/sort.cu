@@ -1,4 +1,5 @@
-// A stable sort of elements by their keys: LSD radix sort, six bits at a time.
+// A stable sort of elements by their keys, LSD radix sort, six bits at a time; and the transpose of a matrix, whose
+// entries are sorted by their columns.
 //
 // Elements are numbers from 0 on. keys (count): of each, not negative. A tile is up to 8192 neighbouring places.
 // from (count): the order so far, or null: element i is at place i. to (count): the new order. shift: that of
@@ -9,16 +10,20 @@
 // Launch: dasp_count_digits, whose last block adds up the counts, then dasp_move_digits, for each six bits of
 //     the keys from the lowest on; a block of 1024 threads for each tile. A warp has 256 neighbouring
 //     elements (sort.cuh).
-// Deterministic: the order that a stable sort gives is the only one.
+// To transpose, the keys are the columns: indptr (m + 1), indices (nnz), and order (nnz) as the sort gave it. Then
+//     dasp_find_rows and dasp_start_columns, any number of blocks of 256 threads, make to_indices (nnz) and
+//     to_indptr (n + 1); a thread searches for one entry, or one column, at a time.
+// Deterministic: the order that a stable sort gives is the only one, and every number of a transpose has one writer.
 
 #include "csr/sort.cuh"
 
 #ifndef DASP_KEY
-#error "define DASP_KEY and DASP_PLACE: the integer types of keys and of elements"
+#error "define DASP_KEY, DASP_PLACE and DASP_START: the integer types of keys, of elements and of indptr"
 #endif
 
 using Key = DASP_KEY;
 using Place = DASP_PLACE;
+using Start = DASP_START;
 
 // The tile of a block.
 struct Tile {
@@ -83,5 +88,40 @@ dasp_move_digits(const Key* __restrict__ keys, const Place* __restrict__ from, l
         const unsigned own = digit[q] >> RANK_BITS, place = sort.place_of(slot_of(q), digit[q]);
         const unsigned first = counters[own * CHUNKS];  // of these in the tile
         to[(long long)counts[tile.count_of(own)] + place - first] = element[q];
+    }
+}
+
+// ---- the transpose ----------------------------------------------------------------------------------
+
+constexpr int SEARCH_THREADS = 256;
+
+// to_indices: the row of each entry.
+extern "C" __global__ void __launch_bounds__(SEARCH_THREADS)
+dasp_find_rows(const Start* __restrict__ indptr, long long m, long long nnz, const Place* __restrict__ order,
+               Key* __restrict__ to_indices)
+{
+    const long long threads = gridDim.x * (long long)SEARCH_THREADS;
+    for (long long i = blockIdx.x * (long long)SEARCH_THREADS + threadIdx.x; i < nnz; i += threads)
+        to_indices[i] = Key(lower_bound(indptr, m + 1, (long long)order[i] + 1) - 1);
+}
+
+// to_indptr: for each column the number of entries in the columns before it.
+extern "C" __global__ void __launch_bounds__(SEARCH_THREADS)
+dasp_start_columns(const Key* __restrict__ indices, long long n, long long nnz, const Place* __restrict__ order,
+                   long long* __restrict__ to_indptr)
+{
+    const long long threads = gridDim.x * (long long)SEARCH_THREADS;
+    for (long long column = blockIdx.x * (long long)SEARCH_THREADS + threadIdx.x; column <= n; column += threads) {
+        long long first = 0, count = nnz;
+        while (count > 0) {
+            const long long half = count / 2;
+            if ((long long)indices[order[first + half]] < column) {
+                first += half + 1;
+                count -= half + 1;
+            } else {
+                count = half;
+            }
+        }
+        to_indptr[column] = first;
     }
 }

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "header.cuh"
-#include "pack/segments.cuh"
+#include "pack/pack.cuh"
 
 constexpr int CUT_THREADS = 512, CUT_WARPS = CUT_THREADS / WARP, CUT_TILE = 2048, CUT_CHUNK = CUT_TILE / CUT_WARPS;
 constexpr int CUT_MINE = CUT_CHUNK / WARP;

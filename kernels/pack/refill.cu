@@ -1,17 +1,17 @@
 // Writes other values into the slots of a pattern.
 //
 // Arrays of a pattern: see packed.cuh. data (nnz): values as bits, in the caller's order of entries.
-// order (nnz) or null: the place in data of the i-th entry. table: see coding.cuh.
+// order (nnz) or null: the place in data of the i-th entry. table: see Coder.
 // stored (32 steps): codes by slots, 0 in a pad.
 // Launch: a warp for each slice, whose lane l takes the l-th slot of each step; blocks of 256 threads.
 // Deterministic: each code is written once, from its value alone.
 
-#include "pack/coding.cuh"
 #include "pack/packed.cuh"
+#include "pack/values.cuh"
 
 // Blocks that share a multiprocessor's registers; with a dictionary, more blocks have fewer loads each.
 constexpr int BLOCKS = DASP_CODING == CODING_DICTIONARY && sizeof(Index) + sizeof(Place) == 8 ? 5 : 4;
-constexpr int THREADS = CODER_THREADS, AT_ONCE = sizeof(Bits) == 16 ? 4 : BLOCKS == 5 ? 6 : 8;
+constexpr int AT_ONCE = sizeof(Bits) == 16 ? 4 : BLOCKS == 5 ? 6 : 8;
 
 // The values of AT_ONCE steps of a slice.
 struct Step {
@@ -39,7 +39,7 @@ struct Step {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+extern "C" __global__ void __launch_bounds__(CODER_THREADS, BLOCKS)
 dasp_refill(const Index* __restrict__ rows, long long positions, const Index* __restrict__ long_rows,
             const Index* __restrict__ segment_offsets, const Index* __restrict__ segment_rows, long long segments,
             long long slices, const uint4* __restrict__ headers, const unsigned char* __restrict__ deltas,
@@ -47,7 +47,7 @@ dasp_refill(const Index* __restrict__ rows, long long positions, const Index* __
             const Bits* __restrict__ table, int distinct, Code* __restrict__ stored, const Bits* __restrict__ data)
 {
     __shared__ Coder coder;
-    const long long s = warp_of_grid<THREADS>();
+    const long long s = warp_of_grid<CODER_THREADS>();
     const Packed slice(s < slices ? headers[s] : make_uint4(0, 0, 0, 0), deltas);
     Count entry = 0;
     if (slice.steps)

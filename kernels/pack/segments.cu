@@ -8,10 +8,12 @@
 // Deterministic: places follow from sums of integers, and each is written once.
 //
 // dasp_list_long: a block of 256 threads for each tile of 2048 rows. long_tiles (LONG_TILE_COUNTS, tiles): see survey.cu.
+// dasp_column_keys: any number of blocks of 256 threads; a thread takes segments a grid apart. keys (segments): their
+//     first columns, by which csr/sort.cu puts them in order.
 // dasp_place_segments: one block of 1024 threads. order (segments): the number of the segment at each place.
 
 #include "header.cuh"
-#include "pack/segments.cuh"
+#include "pack/pack.cuh"
 
 constexpr int THREADS = 256, EACH = LONG_TILE / THREADS, PLACE_THREADS = 1024;
 constexpr unsigned ONE_ROW = 5;  // log2 of the lanes to a segment
@@ -108,6 +110,15 @@ dasp_list_long(const Start* __restrict__ indptr, long long m, int steps, int seg
         to.put(number, number, (long long)indptr[row] + begun, min(length - begun, room),
                before[LONG_TILE_STEPS] + here.steps[nth] + begun / WARP);
     }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_column_keys(const Column* __restrict__ indices, const long long* __restrict__ starts, long long count,
+                 Column* __restrict__ keys)
+{
+    const long long threads = gridDim.x * (long long)THREADS;
+    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < count; i += threads)
+        keys[i] = indices[starts[i]];
 }
 
 extern "C" __global__ void __launch_bounds__(PLACE_THREADS, 1)

@@ -6,7 +6,7 @@
 // facts (FACTS): 0 before; see `Fact`. Integers are counted and compared: equal inputs give equal facts.
 // long_tiles (LONG_TILE_COUNTS, tiles): 0 before; of every 2048 rows the long ones, their segments, and steps of these.
 
-#include "pack/segments.cuh"
+#include "pack/pack.cuh"
 
 // Numbers of a matrix, in the order of `Facts` in dasp/formats/sell/cuda/survey.py. A biased number is that number
 // plus 2^63, so that unsigned words compare as the numbers do; 0 where there is none.

@@ -1,15 +1,17 @@
-// Unpacks slices: counts the entries of each row, writes the column and the code of each entry, and sets the
-// codes of pads to 0.
+// Unpacks slices: counts the entries of each row, writes the column and the code of each entry, restores values from
+// codes, and sets the codes of pads to 0.
 //
 // Arrays of a pattern: see packed.cuh. lengths (m), 0 before: get the entries of each row.
 // codes (32 steps) and to_codes (nnz), or null if codes are not stored. to_indices (nnz): columns.
+// table: the values that codes stand for. data (nnz): the values as bits.
 //
 // dasp_count_entries, dasp_fill_entries, dasp_clear_pads: a warp for each slice, whose lane l takes the l-th slot of each
 //     step; blocks of 256 threads.
+// dasp_decode, unless codes are values: any number of blocks of 256 threads; a thread takes values a grid apart.
 // Deterministic: entries keep the order of their slots; lengths of long rows are sums of integers, in any order.
 
-#include "pack/codes.cuh"
 #include "pack/packed.cuh"
+#include "pack/values.cuh"
 
 constexpr int THREADS = 256, AT_ONCE = 4;
 
@@ -70,6 +72,30 @@ dasp_fill_entries(const Index* __restrict__ rows, long long positions, const Ind
         }
     }
 }
+
+#if DASP_CODING != CODING_PLAIN
+// The value that the i-th code stands for, as its bits; of equal values there are no codes.
+__device__ __forceinline__ Bits value_of(const Code* codes, const Bits* table, long long i)
+{
+#if DASP_CODING == CODING_SINGLE
+    return Single::widen(codes[i]);
+#elif DASP_CODING == CODING_BYTE
+    return of_byte<Bits>((signed char)codes[i]);
+#elif DASP_CODING == CODING_DICTIONARY
+    return table[codes[i]];
+#else
+    return table[0];
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_decode(const Code* __restrict__ codes, const Bits* __restrict__ table, long long count, Bits* __restrict__ data)
+{
+    const long long threads = gridDim.x * (long long)THREADS;
+    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < count; i += threads)
+        data[i] = value_of(codes, table, i);
+}
+#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_clear_pads(long long slices, const uint4* __restrict__ headers, const unsigned char* __restrict__ deltas,

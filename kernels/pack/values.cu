@@ -1,16 +1,20 @@
-// Finds which codings hold the values of a matrix.
+// Finds which codings hold the values of a matrix: all of them if DASP_CODING is CODING_PLAIN, else whether that one does.
 //
 // data (count): the values as bits.
 //
-// words (SLOTS + 4), 0 before: facts (2), come (1), claims (SLOTS + 1). facts: bits of `Dead`, and the number of distinct
-//     values if NOT_DICTIONARY is not among them. come: how many blocks are done. claims: a table with open
+// dasp_value_facts, for all codings: any number of blocks of 1024 threads; each first counts its values in shared memory.
+//     words (SLOTS + 4), 0 before: facts (2), come (1), claims (SLOTS + 1). facts: bits of `Dead`, and the number of
+//     distinct values if NOT_DICTIONARY is not among them. come: how many blocks are done. claims: a table with open
 //     addressing, where a claim says which value has the slot (`Claims`).
-// table (MOST_CODES): the distinct values, if they are few enough for a dictionary, in the order of their
+//     table (MOST_CODES): the distinct values, if they are few enough for a dictionary, in the order of their
 //     bits, which is that of their codes; the rest is not written.
-// Launch: one dimension, any number of blocks of 1024 threads; each first counts its values in shared memory.
-// Deterministic: the order of threads changes the slots of values, but not which values there are.
+// dasp_holds, for one coding without a dictionary: any number of blocks of 256 threads; a thread takes values a grid
+//     apart. misfit (1), 0 before: becomes 1 if a value loses a bit.
+// Deterministic: the order of threads changes the slots of values, but neither which values there are nor a misfit.
 
 #include "pack/values.cuh"
+
+#if DASP_CODING == CODING_PLAIN
 
 // Codings that do not hold all values seen so far. Bytes are real; singles, for wider types, may be complex.
 enum Dead : unsigned { NOT_BYTES = 1, NOT_DICTIONARY = 2, NOT_SINGLES = 4, ALL = 7 };
@@ -262,3 +266,25 @@ dasp_value_facts(long long count, Count* words, Bits* table, const Bits* __restr
     if (lane_id() == 0 && dead) atomicOr(facts, Count(dead));
     if (is_last_block(come, gridDim.x) && !(peek(facts) & NOT_DICTIONARY)) make_table(known, claims, table);
 }
+
+#else
+
+extern "C" __global__ void __launch_bounds__(CODER_THREADS)
+dasp_holds(long long count, const Bits* __restrict__ data, Count* misfit)
+{
+    constexpr int at_once = sizeof(Bits) == 16 ? 4 : 8;
+    const Coder coder{};
+    const long long tile = CODER_THREADS * at_once;
+    const Bits value = data[0];
+    bool fits = true;
+    for (long long first = blockIdx.x * tile + threadIdx.x; first < count; first += gridDim.x * tile) {
+        Bits bits[at_once];
+#pragma unroll
+        for (int k = 0; k < at_once; ++k) bits[k] = data[min(first + k * CODER_THREADS, count - 1)];
+#pragma unroll
+        for (int k = 0; k < at_once; ++k) fits = fits && coder.holds(bits[k], value);
+    }
+    if (__any_sync(ALL_LANES, !fits) && lane_id() == 0) atomicOr(misfit, Count(1));
+}
+
+#endif

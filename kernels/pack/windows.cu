@@ -1,16 +1,57 @@
-// Orders rows for slices: longest first inside each window, for windows that fit a tile.
+// Orders rows for slices: longest first inside each window.
 //
-// Launch: a block of 1024 threads for each tile, along x, of each of up to four orders, along y. A tile is as many whole
-//     windows as fit; blocks past the last tile do nothing.
-// windows: for each order, in 16 bits, the rows of a window, at most a tile; 0 leaves the rows in their order, and tiles
-//     are full.
-// indptr (m + 1). count: rows that are sorted, see `Drawn`; in a sample, windows divide a tile.
-// longest: entries of the longest row in a slice; bits: of longest + 1. Rows of more than `most` entries are left out or,
-//     in a sample, taken to be empty. left_out: whether rows are left out; long_tiles: how many, see survey.cu.
-// rows (orders, count): the rows in each order, without those that are left out.
-// Deterministic: the sort is stable.
+// indptr (m + 1). count: rows that are sorted, see `Drawn`.
+// longest: entries of the longest row in a slice. Rows of more than `most` entries are left out or, in a sample, taken
+//     to be empty.
+//
+// dasp_sort_windows, for windows that fit a tile: a block of 1024 threads for each tile, along x, of each of up to four
+//     orders, along y. A tile is as many whole windows as fit; blocks past the last tile do nothing.
+//     windows: for each order, in 16 bits, the rows of a window, at most a tile; 0 leaves the rows in their order, and
+//     tiles are full; in a sample, windows divide a tile. bits: of longest + 1. left_out: whether rows are left out;
+//     long_tiles: how many, see survey.cu. rows (orders, count): the rows in each order, without those left out.
+// dasp_row_keys, for wider windows, compiled alone if DASP_KEY says the type of keys: any number of blocks of 256 threads;
+//     a thread takes rows a grid apart. keys (m): of each row, for csr/sort.cu. By these, windows of `width` rows follow
+//     each other, each with its longest rows first, and rows of more than `most` entries come last.
+//     elements (count): get the rows' numbers.
+// Deterministic: the sort is stable, and each key is written once.
 
-#include "pack/order.cuh"
+#include "csr/sort.cuh"
+#include "pack/pack.cuh"
+
+// The rows that are sorted: all m or, if `count` is less, a sample of whole tiles, one drawn from each equal
+// part of the matrix: `draw_tile` of choose.py.
+struct Drawn {
+    long long m, count;
+
+    __device__ __forceinline__ bool is_sample() const { return count < m; }
+
+    // The row of the matrix that comes i-th; the rows of a tile follow each other.
+    __device__ __forceinline__ long long row(long long i) const
+    {
+        if (!is_sample()) return i;
+        const long long nth = i / TILE, tiles = m / TILE, parts = count / TILE, begin = nth * tiles / parts;
+        unsigned word = unsigned(nth) * 0x9e3779b1u;
+        word = (word ^ word >> 15) * 0x85ebca77u;
+        return (begin + (word ^ word >> 13) % ((nth + 1) * tiles / parts - begin)) * TILE + i % TILE;
+    }
+};
+
+// Sort keys of rows: longest first. Rows that are in no slice come after all others of their window or, in a sample,
+// are taken to be empty.
+struct LengthKeys {
+    const Start* indptr;
+    long long longest, most;  // entries of the longest row in a slice, and of the longest possible one
+    bool is_sample;
+
+    __device__ __forceinline__ unsigned none() const { return unsigned(longest) + 1; }
+    __device__ __forceinline__ unsigned at(long long row) const
+    {
+        const long long length = length_of(indptr, row);
+        return length > most ? none() - unsigned(is_sample) : unsigned(longest - length);
+    }
+};
+
+#ifndef DASP_KEY
 
 constexpr int WINDOW_BITS = 16, PLACE_BITS = 13;  // of a window, and of a place in it
 constexpr unsigned PLACE = (1u << PLACE_BITS) - 1;
@@ -109,3 +150,25 @@ dasp_sort_windows(const Start* __restrict__ indptr, long long m, long long count
             Index(first_row + begin + (word[q] & PLACE));
     }
 }
+
+#else
+
+constexpr int KEY_THREADS = 256;
+
+extern "C" __global__ void __launch_bounds__(KEY_THREADS)
+dasp_row_keys(const Start* __restrict__ indptr, long long m, long long count, long long width, long long longest,
+              long long most, DASP_KEY* __restrict__ keys, Index* __restrict__ elements)
+{
+    const Drawn drawn{m, count};
+    const LengthKeys lengths{indptr, longest, most, drawn.is_sample()};
+    const long long threads = gridDim.x * (long long)KEY_THREADS;
+    for (long long i = blockIdx.x * (long long)KEY_THREADS + threadIdx.x; i < count; i += threads) {
+        const long long row = drawn.row(i);
+        const unsigned key = lengths.at(row);
+        keys[row] = (key == lengths.none() ? ceil_div(count, width) : i / width) * (longest + 1) +
+                    (key == lengths.none() ? 0 : key);
+        elements[i] = Index(row);
+    }
+}
+
+#endif

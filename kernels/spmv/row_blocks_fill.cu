@@ -16,13 +16,28 @@
 // Deterministic: every number has one writer, and the last block adds up the counts in their order.
 
 #include "csr/scan.cuh"
-#include "pack/codes.cuh"
 
 #ifndef DASP_INDEX
 #error "define DASP_INDEX: the type of rows and columns, int or long long"
 #endif
 
+#ifndef DASP_CODE_BYTES
+#error "define DASP_CODE_BYTES: bytes of a code, 1, 2, 4, 8 or 16; codes are moved as their bits"
+#endif
+
 using Index = DASP_INDEX;
+
+#if DASP_CODE_BYTES == 1
+using Code = unsigned char;
+#elif DASP_CODE_BYTES == 2
+using Code = unsigned short;
+#elif DASP_CODE_BYTES == 4
+using Code = unsigned;
+#elif DASP_CODE_BYTES == 8
+using Code = unsigned long long;
+#else
+using Code = ulonglong2;
+#endif
 
 constexpr int THREADS = 512, ROWS = 8;
 constexpr long long NONE = 0x7fffffffffffffffll;  // greater than every column

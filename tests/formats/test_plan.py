@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from dasp import Policy, formats
-from dasp.formats.csr.cpu import sort as ordering
+from dasp.formats.csr import cpu as ordering
 from dasp.formats.dasp.pattern import LONG_UNIT, TILE, TILE_COLUMNS, TILE_ROWS
 from dasp.formats.plan import PAD, Plan, arrays_of
 from tests.support.gallery import GALLERY, MILLION, from_lengths, matrices

@@ -1,6 +1,6 @@
 """Show a kernel's registers, stack, shared memory and instructions on a GPU, without having one.
 
-python -m tests.simt.sass kernels/spmv/product.cu sm_90 -D DASP_VALUE=double -D DASP_INDEX=int
+python -m tests.simt.sass kernels/spmv/dasp.cu sm_90 -D DASP_VALUE=double -D DASP_INDEX=int
 """
 
 import argparse
@@ -102,7 +102,7 @@ def by_family(counts: Counter[str]) -> Counter[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compile a kernel file and tell what became of it.")
-    parser.add_argument("file", help="such as kernels/spmv/product.cu, or spmv/product.cu")
+    parser.add_argument("file", help="such as kernels/spmv/dasp.cu, or spmv/dasp.cu")
     parser.add_argument("arch", nargs="?", default="sm_90", help="such as sm_80, sm_90 (default) or sm_100")
     parser.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--sass", action="store_true", help="print the instructions themselves too")

@@ -1,4 +1,4 @@
-"""The format of the paper on a GPU: compile kernels/spmv/product.cu, and launch it for a plan."""
+"""The format of the paper on a GPU: compile kernels/spmv/dasp.cu, and launch it for a plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dasp.runtime.dtypes import C_NAMES, Arithmetic
 from dasp.runtime.sizes import ceil_div
 
 PRODUCT = Signature(
-    "spmv/product.cu",
+    "spmv/dasp.cu",
     "dasp_spmv",
     """
     const Index*   long_rows        [r]

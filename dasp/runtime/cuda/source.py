@@ -23,7 +23,7 @@ COMPILED_SECONDS = 0.1
 """Seconds above which a kernel was compiled: to load one from disk takes less."""
 
 Source = tuple[str, Mapping[str, str]]
-"""The name of a source, such as `spmv/product.cu`, and its compile-time constants."""
+"""The name of a source, such as `spmv/dasp.cu`, and its compile-time constants."""
 
 _Key = tuple[object, ...]
 
@@ -64,7 +64,7 @@ def digest(folder: Path) -> str:
 
 
 def read(name: str) -> str:
-    """Return the text of a source, for example `read("spmv/product.cu")`."""
+    """Return the text of a source, for example `read("spmv/dasp.cu")`."""
     return (find() / name).read_text(encoding="utf-8")
 
 
@@ -98,7 +98,7 @@ def load(name: str, defines: Mapping[str, str]) -> KernelModule:
     Parameters
     ----------
     name : str
-        Such as "spmv/product.cu".
+        Such as "spmv/dasp.cu".
     defines : mapping of str to str
         Compile-time constants, such as `{"DASP_VALUE": "double"}`.
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from dasp.formats.csr import cpu
-from dasp.formats.csr.cuda import CudaOperations
-from dasp.formats.csr.cuda.sort import sort
+from dasp.formats.csr.cuda import CudaOperations, sort
 from dasp.formats.csr.matrix import Csr, equal, slice_columns, slice_rows
 from tests.support.gallery import matrices
 from tests.support.pack_device import PackingDevice

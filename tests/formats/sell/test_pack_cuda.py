@@ -393,7 +393,7 @@ def test_what_a_usual_matrix_needs_is_compiled_at_once(narrow):
     assert all(times == 1 for times in device.sources.values())
     SELL.pack(csr, SELL.options(narrow=narrow), H200, packing)
     assert {name for name, _ in set(device.sources) - at_once} <= {"pack/store.cu"}
-    assert len({name for name, _ in at_once}) == 7
+    assert len({name for name, _ in at_once}) == 6
     unused = {name for name, constants in at_once if device.sources[name, constants] == 1}
     assert unused == (set() if narrow else {"pack/values.cu"})
 

@@ -111,9 +111,9 @@ def emulated_diagonal(plan, k):
 
 def assert_clears_pads(plan):
     columns = expand(plan)[1]
-    for dtype in (np.int8, np.float16, np.float64, np.complex128):
+    for dtype in (np.float16, np.float64, np.complex128):
         for on in (cpu, CudaPrimitives(PackingDevice())):
-            codes = np.full(len(columns), np.nan if np.dtype(dtype).kind != "i" else 7).astype(dtype)
+            codes = np.full(len(columns), np.nan).astype(dtype)
             want = np.where(columns < 0, dtype(0), codes).astype(dtype)
             on.clear_pads(plan.pattern, codes)
             assert_same(codes, want)

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.csr.cuda.sort import COUNT as COUNT
+from dasp.formats.csr.cuda import COUNT as COUNT
+from dasp.formats.csr.cuda import INT64 as INT64
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import narrowest
+from dasp.formats.plan import Plan, narrowest
 from dasp.formats.sell.pattern import Coding, code_type
 from dasp.runtime.cuda.launch import Kinds
 from dasp.runtime.dtypes import BFLOAT16, C_NAMES
 
 Dtype = np.dtype[Any]
 
-INT64 = np.dtype(np.int64)
 UINT8, UINT32 = np.dtype(np.uint8), np.dtype(np.uint32)
 
 BLOCK_SLICES = 8
@@ -47,6 +47,12 @@ def find_entry_kinds(index: Dtype, place: Dtype, dtype: Dtype, coding: Coding) -
     return _find_kinds(integers, dtype, coding)
 
 
+def find_plan_kinds(plan: Plan) -> Kinds:
+    """Return the kinds for kernels that read a plan."""
+    pattern = plan.pattern
+    return find_entry_kinds(pattern.index_dtype, narrowest(pattern.entries), plan.dtype, plan.values.coding)
+
+
 @cache
 def _find_kinds(integers: tuple[tuple[str, Dtype], ...], dtype: Dtype | None, coding: Coding) -> Kinds:
     """Return the kinds for integers of some types and, unless `dtype` is None, for coded values."""
@@ -61,10 +67,3 @@ def _find_kinds(integers: tuple[tuple[str, Dtype], ...], dtype: Dtype | None, co
         }
         types |= {"Bits": dtype, "Code": code_type(coding, dtype)}
     return Kinds(types, constants)
-
-
-@cache
-def find_code_kinds(index: Dtype, code: Dtype) -> Kinds:
-    """Return the kinds for kernels that read a pattern and copy codes."""
-    found = _find_kinds((("Start", INT64), ("Column", index), ("Index", index)), None, Coding.PLAIN)
-    return Kinds(found.types | {"Code": code}, found.constants | {"DASP_CODE_BYTES": str(code.itemsize)})

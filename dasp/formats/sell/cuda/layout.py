@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dasp.formats.csr.cuda import CudaOperations
-from dasp.formats.csr.cuda.sort import sort
+from dasp.formats.csr.cuda import CudaOperations, sort
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array
 from dasp.formats.sell.cuda.kinds import INT64, UINT32
@@ -38,7 +37,7 @@ LIST_LONG = Signature(
 )
 
 COLUMN_KEYS = Signature(
-    "pack/keys.cu",
+    "pack/segments.cu",
     "dasp_column_keys",
     """
     const Column*     indices

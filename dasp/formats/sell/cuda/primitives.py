@@ -4,10 +4,10 @@
 module    kernels of kernels/pack/               the host reads
 ========= ====================================== ==================================================
 `survey`  survey.cu, values.cu                   facts of the integers and of the values
-`windows` windows.cu or keys.cu; cut.cu          slices, steps and sectors of each window
+`windows` windows.cu, cut.cu, sectors.cu         slices, steps and sectors of each window
 `layout`  segments.cu, cut.cu                    slices and steps, if no window was tried
-`store`   store.cu, columns.cu                   blocks of deltas
-`unpack`  unpack.cu, decode.cu                   nothing
+`store`   store.cu; refill.cu, values.cu         blocks of deltas; whether a coding holds new values
+`unpack`  unpack.cu                              nothing
 ========= ====================================== ==================================================
 
 `dasp.formats.sell.pack` calls the first four in this order, and `dasp.formats.sell.primitives` says
@@ -72,7 +72,6 @@ class CudaPrimitives(CudaOperations):
             _windows.CUT_TILES: integers,
             _windows.COUNT_SECTORS: integers,
             _store.STORE_SLICES: stored,
-            _store.FILL_DELTAS: integers,
         }
         self.device.begin_loading([(signature.source, of.constants) for signature, of in usual.items()])
 

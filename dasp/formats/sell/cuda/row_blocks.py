@@ -8,6 +8,7 @@ explains how they are stored and multiplied. They are made from a plan of slices
 from __future__ import annotations
 
 import threading
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,11 +25,10 @@ from dasp.formats.sell.cuda.column_blocks import (
     choose_rule,
 )
 from dasp.formats.sell.cuda.columns import Kernels
-from dasp.formats.sell.cuda.kinds import find_code_kinds
 from dasp.formats.sell.cuda.primitives import CudaPrimitives, primitives
-from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.cuda.launch import Kinds, Signature
 from dasp.runtime.cuda.stream import on_stream
-from dasp.runtime.dtypes import Arithmetic
+from dasp.runtime.dtypes import C_NAMES, Arithmetic
 from dasp.runtime.sizes import ceil_div
 
 ROWS, COLUMNS = 8, 4
@@ -360,9 +360,16 @@ def find_grid(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
     return 0, 0
 
 
+@cache
+def _find_kinds(index: np.dtype[Any], code: np.dtype[Any]) -> Kinds:
+    """Return the kinds for kernels that make row blocks: codes are moved as their bits."""
+    constants = {"DASP_INDEX": C_NAMES[index], "DASP_CODE_BYTES": str(code.itemsize)}
+    return Kinds({"Index": index, "Code": code, "Count": COUNT_TYPE}, constants)
+
+
 def _launch(made_of: CudaPrimitives, signature: Signature, plan: Plan, entries: Entries, **more: Any) -> None:
     """Launch a kernel that makes row blocks of a plan's entries, `ROWS` threads for each."""
-    kinds = find_code_kinds(plan.pattern.index_dtype, plan.values.codes.dtype)
+    kinds = _find_kinds(plan.pattern.index_dtype, plan.values.codes.dtype)
     row_blocks = ceil_div(plan.shape[0], ROWS)
     given = dict(zip(("indptr", "indices", "codes"), entries, strict=True)) | more
     given |= {"rows": plan.shape[0], "row_blocks": row_blocks}

@@ -55,7 +55,7 @@ STORE_SLICES = Signature(
 )
 
 FILL_DELTAS = Signature(
-    "pack/columns.cu",
+    "pack/store.cu",
     "dasp_fill_deltas",
     """
     const Start*      indptr
@@ -89,7 +89,7 @@ REFILL = Signature(
 )
 
 HOLDS = Signature(
-    "pack/holds.cu",
+    "pack/values.cu",
     "dasp_holds",
     """
     long long    count
@@ -114,7 +114,7 @@ def store(
     on: CudaOperations, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
 ) -> tuple[Values, tuple[Array, Array, Array, Array]]:
     """See `Primitives`."""
-    device, kinds, counted = on.device, survey.detail.kinds, None
+    device, kinds, counted = on.device, find_matrix_kinds(csr, coding), None
     if coding == Coding.DICTIONARY:
         assert survey.values
         counted = survey.values, survey.detail.distinct
@@ -137,7 +137,7 @@ def store(
     }
     on.launch(
         STORE_SLICES,
-        find_matrix_kinds(csr, coding),
+        kinds,
         blocks,
         **slices,
         data=csr.data,

@@ -19,7 +19,7 @@ from dasp.runtime.cuda.launch import Kinds, Signature
 from dasp.runtime.sizes import ceil_div
 
 LONG_TILE, LONG_COUNTS = 2048, 3
-"""Rows of a tile in which long rows are counted, and the counts of a tile: kernels/pack/segments.cuh."""
+"""Rows of a tile in which long rows are counted, and the counts of a tile: kernels/pack/pack.cuh."""
 
 BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1
 """The number whose addition makes signed numbers compare as unsigned ones; and a mask that flips all bits."""

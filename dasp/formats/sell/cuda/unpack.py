@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.csr.cuda import CudaOperations
-from dasp.formats.plan import Array, Plan
+from dasp.formats.plan import Array, Plan, narrowest
 from dasp.formats.sell.cuda.kinds import (
     BLOCK_SLICES,
     COUNT,
     INT64,
-    find_code_kinds,
-    find_value_kinds,
+    find_entry_kinds,
+    find_plan_kinds,
 )
-from dasp.formats.sell.pattern import Coding, Pattern, Values
+from dasp.formats.sell.pattern import Coding, Pattern
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.sizes import ceil_div
 
@@ -74,7 +74,7 @@ CLEAR_PADS = Signature(
 )
 
 DECODE = Signature(
-    "pack/decode.cu",
+    "pack/unpack.cu",
     "dasp_decode",
     """
     const Code*  codes
@@ -88,7 +88,7 @@ DECODE = Signature(
 def unpack(on: CudaOperations, plan: Plan) -> tuple[Array, Array, Array]:
     """See `Primitives`."""
     indptr, indices, codes = unpack_codes(on, plan)
-    return indptr, indices, _decode(on, plan.values, codes, plan.pattern.entries, plan.dtype)
+    return indptr, indices, _decode(on, plan, codes)
 
 
 def unpack_codes(on: CudaOperations, plan: Plan) -> tuple[Array, Array, Array | None]:
@@ -101,7 +101,7 @@ def unpack_codes(on: CudaOperations, plan: Plan) -> tuple[Array, Array, Array | 
     if pattern.entries:
         on.launch(
             FILL_ENTRIES,
-            find_code_kinds(pattern.index_dtype, values.codes.dtype),
+            find_plan_kinds(plan),
             ceil_div(len(pattern.headers), BLOCK_SLICES),
             **list_row_slots(pattern),
             bases=pattern.bases,
@@ -121,7 +121,7 @@ def count_entries(on: CudaOperations, plan: Plan) -> tuple[Array, Array]:
     if pattern.entries:
         on.launch(
             COUNT_ENTRIES,
-            find_code_kinds(pattern.index_dtype, plan.values.codes.dtype),
+            find_plan_kinds(plan),
             ceil_div(len(pattern.headers), BLOCK_SLICES),
             **list_row_slots(pattern),
             lengths=lengths.view(COUNT),
@@ -130,22 +130,16 @@ def count_entries(on: CudaOperations, plan: Plan) -> tuple[Array, Array]:
     return on.scan(lengths).view(COUNT), pieces
 
 
-def _decode(
-    on: CudaOperations, values: Values, codes: Array | None, count: int, dtype: np.dtype[Any]
-) -> Array:
+def _decode(on: CudaOperations, plan: Plan, codes: Array | None) -> Array:
     """Decode the values of entries; `codes` is None if all are equal."""
+    values, count = plan.values, plan.pattern.entries
     if codes is not None and values.coding == Coding.PLAIN:
         return codes
-    data: Array = on.device.empty(count, dtype)
+    data: Array = on.device.empty(count, plan.dtype)
     if count:
+        blocks = on.count_blocks(count, 256)
         on.launch(
-            DECODE,
-            find_value_kinds(dtype, count, values.coding),
-            on.count_blocks(count, 256),
-            codes=codes,
-            table=values.table,
-            count=count,
-            data=data,
+            DECODE, find_plan_kinds(plan), blocks, codes=codes, table=values.table, count=count, data=data
         )
     return data
 
@@ -155,7 +149,7 @@ def clear_pads(on: CudaOperations, pattern: Pattern, codes: Array) -> None:
     if len(codes):
         on.launch(
             CLEAR_PADS,
-            find_code_kinds(pattern.index_dtype, codes.dtype),
+            find_entry_kinds(pattern.index_dtype, narrowest(pattern.entries), codes.dtype, Coding.PLAIN),
             ceil_div(len(pattern.headers), BLOCK_SLICES),
             slices=len(pattern.headers),
             headers=pattern.headers,

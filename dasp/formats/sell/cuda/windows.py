@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dasp.formats.csr.cuda import CudaOperations
-from dasp.formats.csr.cuda.sort import sort
+from dasp.formats.csr.cuda import CudaOperations, kinds_of, sort
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Array, nbytes
 from dasp.formats.sell.choose import TILE_ROWS, SliceStatistics
@@ -52,7 +51,7 @@ SORT_WINDOWS = Signature(
 )
 
 ROW_KEYS = Signature(
-    "pack/keys.cu",
+    "pack/windows.cu",
     "dasp_row_keys",
     """
     const Start*  indptr    [m + 1]
@@ -61,7 +60,7 @@ ROW_KEYS = Signature(
     long long     width
     long long     longest
     long long     most
-    long long*    keys      [m]
+    Key*          keys      [m]
     Index*        elements  [count]
     """,
 )
@@ -279,10 +278,11 @@ def _sort_rows(
             long_tiles=survey.detail.long_tiles,
             rows=rows[first:] if first else rows,
         )
+    of_keys = kinds_of(Start=csr.indptr.dtype, Column=csr.indices.dtype, Index=rows.dtype, Key=INT64)
     for nth, width in enumerate(widths[narrow:], narrow):
         keys, elements = on.device.empty(m, INT64), on.device.empty(count, rows.dtype)
         blocks = on.count_blocks(count, 256)
-        on.launch(ROW_KEYS, kinds, blocks, **arguments, width=width, keys=keys, elements=elements)
+        on.launch(ROW_KEYS, of_keys, blocks, **arguments, width=width, keys=keys, elements=elements)
         most_key = ceil_div(count, width) * (survey.longest + 1)
         sort(on, keys, most_key.bit_length(), rows[nth], rows.dtype, elements)
 

@@ -1,4 +1,4 @@
-"""Sort each row by column, and take prefix sums, on a GPU; `dasp.formats.csr.matrix.Operations` says more."""
+"""The operations on matrices on a GPU; `dasp.formats.csr.matrix.Operations` says what each returns."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.csr.matrix import Array, Csr
+from dasp.formats.csr.matrix import Array, Csr, equal
 from dasp.runtime.cuda.device import KernelLauncher
 from dasp.runtime.cuda.launch import Kinds, Signature
-from dasp.runtime.dtypes import C_NAMES
+from dasp.runtime.dtypes import C_NAMES, bits_type
 from dasp.runtime.sizes import ceil_div, narrowest
 
 COUNT = np.dtype(np.uint64)
 """The type of counters in the kernels."""
+
+INT64 = np.dtype(np.int64)
 
 
 @cache
@@ -55,7 +57,14 @@ MOVE_DIGITS = Signature(
 
 
 def sort(
-    on: KernelLauncher, keys: Array, bits: int, to: Array, place: np.dtype[Any], elements: Array | None = None
+    on: KernelLauncher,
+    keys: Array,
+    bits: int,
+    to: Array,
+    place: np.dtype[Any],
+    elements: Array | None = None,
+    *,
+    start: np.dtype[Any] = INT64,
 ) -> None:
     """Write the numbers of elements, sorted stably by their keys.
 
@@ -71,9 +80,11 @@ def sort(
         int32 or int64.
     elements : Array, shape (count,), optional
         The numbers in their order before the sort, of type `place`; by default all, from 0 on.
+    start : numpy.dtype
+        The type of indptr, if entries are sorted for a transpose, whose kernels are compiled with these.
     """
     count = keys.size if elements is None else elements.size
-    kinds = kinds_of(Key=keys.dtype, Place=place)
+    kinds = kinds_of(Start=start, Key=keys.dtype, Place=place)
     tiles, passes = ceil_div(count, SORT_TILE), max(ceil_div(bits, DIGIT_BITS), 1)
     counts, come = on.device.empty((tiles << DIGIT_BITS) + 1, COUNT), on.device.zeros(passes, COUNT)
     spare = on.device.empty(count, place) if passes > 1 else None
@@ -84,6 +95,49 @@ def sort(
         on.launch(COUNT_DIGITS, kinds, tiles, SORT_THREADS, come=come[nth : nth + 1], **known)
         on.launch(MOVE_DIGITS, kinds, tiles, SORT_THREADS, to=target, **known)
         source = target
+
+
+FIND_ROWS = Signature(
+    "csr/sort.cu",
+    "dasp_find_rows",
+    """
+    const Start*  indptr      [m + 1]
+    long long     m
+    long long     nnz
+    const Place*  order       [nnz]
+    Key*          to_indices  [nnz]
+    """,
+)
+
+START_COLUMNS = Signature(
+    "csr/sort.cu",
+    "dasp_start_columns",
+    """
+    const Key*     indices    [nnz]
+    long long      n
+    long long      nnz
+    const Place*   order      [nnz]
+    long long*     to_indptr  [n + 1]
+    """,
+)
+
+
+def transpose(on: KernelLauncher, csr: Csr) -> tuple[Csr, Array] | None:
+    """See `Operations`: sort entries by column, six bits at a time, and then move them."""
+    (m, n), nnz, place = csr.shape, len(csr.indices), narrowest(len(csr.indices))
+    indptr, order = on.device.zeros(n + 1, np.int64), on.device.empty(nnz, place)
+    indices = on.device.empty(nnz, csr.indices.dtype)
+    if not nnz:
+        return None if m == n else (Csr((n, m), indptr, indices, csr.data), order)
+    sort(on, csr.indices, max(n - 1, 0).bit_length(), order, place, start=csr.indptr.dtype)
+    kinds = kinds_of(Start=csr.indptr.dtype, Key=csr.indices.dtype, Place=place)
+    known = {"order": order, "nnz": nnz}
+    of_entries, of_columns = on.count_blocks(nnz, 256), on.count_blocks(n + 1, 256)
+    on.launch(FIND_ROWS, kinds, of_entries, indptr=csr.indptr, m=m, to_indices=indices, **known)
+    on.launch(START_COLUMNS, kinds, of_columns, indices=csr.indices, n=n, to_indptr=indptr, **known)
+    data = csr.data.view(bits_type(csr.data.dtype))[order].view(csr.data.dtype)
+    transposed = Csr((n, m), indptr, indices, data)
+    return None if equal(csr, transposed) else (transposed, order)
 
 
 RUN = 1024
@@ -177,3 +231,9 @@ def scan(on: KernelLauncher, numbers: Array) -> Array:
     on.launch(SUM_TILES, kinds, tiles, SCAN_THREADS, come=come, **known)
     on.launch(SCAN_TILES, kinds, tiles, SCAN_THREADS, starts=starts, **known)
     return starts
+
+
+class CudaOperations(KernelLauncher):
+    """The operations on matrices on one GPU, and the launches of their kernels."""
+
+    sort_columns, scan, transpose = sort_columns, scan, transpose

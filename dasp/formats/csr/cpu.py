@@ -1,8 +1,8 @@
-"""Sort each row by column, and take prefix sums, on the CPU; `dasp.formats.csr.matrix.Operations` says more.
+"""The operations on matrices on the CPU; `dasp.formats.csr.matrix.Operations` says what each returns.
 
-A short row is sorted in vector registers, by a bitonic network (Batcher, AFIPS 1968): no branch, no table. A
-longer one is sorted by the digits of its columns, the last digit first. NumPy sorts columns that have more
-digits than `MOST_DIGITS`.
+`sort_columns` sorts a short row in vector registers, by a bitonic network (Batcher, AFIPS 1968): no branch,
+no table. It sorts a longer one by the digits of its columns, the last digit first. NumPy sorts columns that
+have more digits than `MOST_DIGITS`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
+from scipy.sparse import csr_array
 
 from dasp.formats.csr.matrix import Csr
 from dasp.runtime.cpu.compile import jit
@@ -38,6 +39,20 @@ def scan(numbers: Vector) -> Vector:
     return starts
 
 
+def transpose(csr: Csr) -> tuple[Csr, Vector] | None:
+    """See `Operations`: SciPy sorts the numbers of the entries by column, stably."""
+    (m, n), indptr, indices, data = csr
+    count, parts = len(indices), max(data.itemsize // 8, 1)
+    words = data.view(f"u{data.itemsize // parts}").reshape(count, parts)
+    if m == n and _is_symmetric(indptr, indices, words, indptr[:-1].copy()):
+        return None
+    numbers = np.arange(count, dtype=narrowest(count))
+    starts = indptr.astype(numbers.dtype, copy=False)  # SciPy converts all to the widest type
+    columns = csr_array((numbers, indices, starts), shape=(m, n)).tocsc()
+    order, rows = columns.data, columns.indices.astype(indices.dtype, copy=False)
+    return Csr((n, m), columns.indptr.astype(np.int64), rows, data[order]), order
+
+
 def sort_columns(csr: Csr) -> tuple[Csr, Vector]:
     """See `Operations`."""
     (m, n), entries = csr.shape, len(csr.indices)
@@ -58,6 +73,26 @@ def sort_columns(csr: Csr) -> tuple[Csr, Vector]:
 
 _compile = jit(nogil=True)
 _inline = jit(nogil=True, inline="always")
+
+
+@_compile
+def _is_symmetric(indptr, indices, words, cursors):
+    """Return True if a matrix has the entries of its transpose in the same order, bit for bit.
+
+    Each entry of row i in column j must equal the entry at the cursor of row j, which must lie in column i.
+    Most other matrices fail early. Indices are unsigned, so that Numba handles no negative ones.
+    """
+    for row in range(len(cursors)):
+        for entry in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
+            column = np.uint64(indices[entry])
+            place = np.uint64(cursors[column])
+            if place >= np.uint64(indptr[column + np.uint64(1)]) or indices[place] != row:
+                return False
+            for word in range(words.shape[1]):
+                if words[place, word] != words[entry, word]:
+                    return False
+            cursors[column] = place + np.uint64(1)
+    return True
 
 
 @_compile
