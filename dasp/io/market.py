@@ -108,7 +108,7 @@ def read_matrix_market(path: Path) -> csr_array:
         stream = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else file
         head = _read_head(path, stream)
         lines = _CheckedLines(path, stream, head)
-        matrix = scipy.io.mmread(lines)
+        matrix = scipy.io.mmread(lines, spmatrix=False)
     if lines.count != head.count_lines():  # SciPy does not count the values of a symmetric array
         raise MatrixFileError(
             f"{path} has {lines.count:,} values; its size line promises {head.count_lines():,}; {_REMEDY}"

@@ -153,11 +153,12 @@ dasp_sort_windows(const Start* __restrict__ indptr, long long m, long long count
 
 #else
 
+using Key = DASP_KEY;
 constexpr int KEY_THREADS = 256;
 
 extern "C" __global__ void __launch_bounds__(KEY_THREADS)
 dasp_row_keys(const Start* __restrict__ indptr, long long m, long long count, long long width, long long longest,
-              long long most, DASP_KEY* __restrict__ keys, Index* __restrict__ elements)
+              long long most, Key* __restrict__ keys, Index* __restrict__ elements)
 {
     const Drawn drawn{m, count};
     const LengthKeys lengths{indptr, longest, most, drawn.is_sample()};
