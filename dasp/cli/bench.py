@@ -107,12 +107,12 @@ def _run(arguments: argparse.Namespace) -> int:
 def _as_json(rows: list[Row]) -> str:
     """Return rows as JSON, which has no NaN and no infinity: null and "never" in their place."""
 
-    def shown(value: Any) -> Any:
+    def show(value: Any) -> Any:
         if not isinstance(value, float) or math.isfinite(value):
             return value
         return None if math.isnan(value) else "never"
 
-    found = [{name: shown(value) for name, value in row.items()} for row in rows]
+    found = [{name: show(value) for name, value in row.items()} for row in rows]
     return json.dumps({"rows": found}, indent=1, allow_nan=False)
 
 
