@@ -53,21 +53,20 @@ class HaloExchanges:
         The first x with a type and number of columns must have these on all ranks, which then prepare an
         exchange together. Later calls check x here, and leave all else to the interior's product.
         """
-        if self._exchanges:  # others may wait in their product, which an error of this rank ends
-            x = self._check_operand(x)
-            exchange = self._exchanges.get((x.dtype, x.shape[1:]))
-            if exchange is not None:
-                return exchange, x
+        key = _key(x)
+        if key in self._exchanges:
+            return self._exchanges[key], self._check_operand(x)
         x, y_type = agree(self._comm, lambda: self._check_vectors(x, out, beta), _compare)
-        key = x.dtype, x.shape[1:]
-        kind = self._pattern, x.shape[1:], x.dtype, y_type
-        if self._device == "cpu":
-            self._exchanges[key] = HostHalo(self._comm, *kind)
-        else:
-            from dasp.distributed.halo_cuda import DeviceHalo
+        key = _key(x)
+        if key not in self._exchanges:
+            kind = self._pattern, x.shape[1:], x.dtype, y_type
+            if self._device == "cpu":
+                self._exchanges[key] = HostHalo(self._comm, *kind)
+            else:
+                from dasp.distributed.halo_cuda import DeviceHalo
 
-            transport = find_transport(self._comm, self._device)
-            self._exchanges[key] = DeviceHalo(transport, self._device, *kind)
+                transport = find_transport(self._comm, self._device)
+                self._exchanges[key] = DeviceHalo(transport, self._device, *kind)
         return self._exchanges[key], x
 
     def prepare_with_dot(
@@ -96,11 +95,9 @@ class HaloExchanges:
         return call, sums
 
     def _check_operand(self, x: ArrayLike) -> Array:
-        """Return x, integers in the type in which they are multiplied, or raise an error if x is wrong."""
+        """Return x, or raise an error that says what is wrong with it."""
         operand: Array = self._backend.as_operand(x, self._device)
         _check.operand(self._shape, operand)
-        if operand.dtype.kind in "biu":
-            operand = operand.astype(_dtypes.arithmetic(self._dtype, operand.dtype).x)
         return operand
 
     def _check_vectors(
@@ -123,3 +120,8 @@ def _compare(checked: tuple[Array, np.dtype[np.generic]]) -> dict[str, Any]:
     x, dtype = checked
     columns = x.shape[1] if x.ndim == 2 else "none"
     return {"dtype of x": x.dtype.name, "columns of x": columns, "dtype of y": dtype.name}
+
+
+def _key(x: ArrayLike) -> tuple[object, ...]:
+    """Return the key of an exchange: the type and the columns of x, or nothing if x is no array."""
+    return (x.dtype, x.shape[1:]) if hasattr(x, "dtype") and hasattr(x, "shape") else ()

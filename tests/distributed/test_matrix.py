@@ -333,37 +333,6 @@ def test_columns_that_a_matrix_lacks_are_refused(columns: tuple[int, int], words
         split(rows, Parts(np.array([0, 2, 9]), 1))
 
 
-def test_a_rank_may_pass_a_list_or_integers_where_others_pass_floats() -> None:
-    A = generate("poisson2d:6")
-
-    def run(comm: Any) -> list[np.ndarray]:
-        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
-        ones = np.ones(D.local_shape[1])
-        kinds = ones, ones.tolist(), ones.astype(bool), ones.astype(np.int64)
-        return [D @ (one if comm.rank == 1 else ones) for one in kinds]
-
-    first, *others = map(np.concatenate, zip(*run_ranks(3, run), strict=True))
-    np.testing.assert_array_equal(first, A @ np.ones(36))
-    assert all(one.tobytes() == first.tobytes() for one in others)
-
-
-@pytest.mark.parametrize(("x", "words"), [(None, "x is None"), (np.ones((12, 2, 2)), "x has shape")])
-def test_a_wrong_vector_is_named_in_a_later_product_too(x: Any, words: str) -> None:
-    A = generate("poisson2d:6")
-
-    def run(comm: Any) -> str:
-        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
-        good = np.ones(D.local_shape[1])
-        D @ good
-        with pytest.raises((TypeError, ValueError), match=words) as caught:
-            D @ (x if comm.rank == 1 else good)
-        np.testing.assert_array_equal(D @ good, (A @ np.ones(36))[D.rows.first :][: len(good)])
-        return str(caught.value)
-
-    found = run_ranks(3, run, leave=True)
-    assert [one.startswith("rank 1: ") for one in found] == [True, False, True]
-
-
 def test_a_rank_that_leaves_is_noticed() -> None:
     A = generate("poisson2d:6")
 
