@@ -98,7 +98,7 @@ def _run(arguments: argparse.Namespace) -> int:
         for spec in arguments.matrix or DEFAULT_MATRICES:
             csr = as_float(load_matrix(spec, seed=arguments.seed), arguments.dtype, arguments.seed)
             rows.append(measure_matrix(spec, csr, plan, device, seed=arguments.seed))
-    finally:  # an error does not take the results before it with it
+    finally:  # where a matrix fails, the results of those before it are printed too
         if rows:
             print(_as_json(rows) if arguments.json else report(rows))
     return int(not all(row["verified"] for row in rows))

@@ -341,8 +341,10 @@ def _as_json(
     outcomes: list[Outcome],
     stats: Stats,
 ) -> str:
+    """Return the result as JSON, which has no NaN and no infinity: null in their place; see `report`."""
+
     def finite(value: float) -> float | None:
-        return value if np.isfinite(value) else None  # JSON has no NaN
+        return value if np.isfinite(value) else None
 
     found = {
         "matrix": arguments.matrix,
