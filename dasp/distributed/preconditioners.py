@@ -27,7 +27,6 @@ from dasp.multigrid.hierarchy import (
     coarsen,
     cycle_type,
     host_radius,
-    invert_diagonal,
     levels_of,
     set_up,
 )
@@ -320,9 +319,10 @@ class RankMultigrid(Cycle):
             same = k == 0 and matrix.dtype == entry_type(matrix, self.dtype)
             A = matrix if same else plan(mine and mine.A, k, k)
             block = A.diagonal_block()
-            inverse = matrix.agree(partial(invert_diagonal, block, block.diagonal(), coarse=k > 0))
+            inverse = matrix.agree(partial(self._load_inverse, block, block.diagonal(), coarse=k > 0))
             operator, vectors = as_operator(A, self.device), None if k else self.vectors
-            levels.append(Level(operator, inverse, radius, self.space, options, vectors))
+            levels.append(Level(operator, len(inverse), self.space, options, vectors))
+            levels[k].load(inverse, radius)
             if k + 1 < len(sizes):
                 P.append(scatter(mine and mine.P, k, k + 1))
                 R.append(scatter(mine and mine.R, k + 1, k))

@@ -26,13 +26,12 @@ from dasp.multigrid.hierarchy import (
     set_up,
 )
 from dasp.multigrid.smoothers import LEVEL_VECTORS, CycleOptions, Level, check_options
-from dasp.preconditioners.base import PlannedPart, Preconditioner, host_matrix, place
+from dasp.preconditioners.base import PlannedPart, Preconditioner, cast, host_matrix, place
 from dasp.preconditioners.spectrum import spectral_radius
 from dasp.runtime.cpu.threads import run
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array, DTypeLike
 from dasp.solvers.operator import DeviceOperator
-from dasp.solvers.space import Vectors
 
 COARSE_SWEEPS = 8
 """Times that the last level is smoothed, forwards and backwards, if it is too large for an inverse."""
@@ -59,6 +58,11 @@ class Cycle(Preconditioner):
         self._vectors = [level.vectors for level in levels]
         if inverse is not None:
             self._vectors.append(self.space.vectors(inverse.shape[0], "b", "x") if levels else self.vectors)
+
+    def _load_inverse(self, A: csr_array, diagonal: Array, *, coarse: bool) -> Array:
+        """Return 1 / a_ii on the device, in the computing type; the errors are those of `invert_diagonal`."""
+        inverse = invert_diagonal(A, diagonal, coarse=coarse)
+        return self.space.asarray(cast(inverse, self.dtype, diagonal=True))
 
     def apply(self) -> None:
         """Run one cycle."""
@@ -118,7 +122,7 @@ class Multigrid(Cycle):
             before = None if like is None else like._parts[key]
             parts[key] = PlannedPart(matrices[key], dtype, self.device, before)
             if key[0] == "A":
-                inverses[key[1]] = invert_diagonal(matrices[key], parts[key].diagonal(), coarse=key[1] > 0)
+                inverses[key[1]] = self._load_inverse(matrices[key], parts[key].diagonal(), coarse=key[1] > 0)
 
         # In parallel: some steps of a plan on the CPU use one thread, and so does a GPU's compiler.
         # The checks come first, so that their error is the one raised.
@@ -128,18 +132,18 @@ class Multigrid(Cycle):
         levels = []
         for k, one in enumerate(setup.smoothed):
             part, inverse = self._parts["A", k], inverses[k]
-            vectors = (
-                self.vectors if k == 0 else self.space.vectors(part.csr.shape[0], "b", "x", *LEVEL_VECTORS)
-            )
-            radius = self._radius(part, inverse, vectors) if like is None else like._levels[k].radius
-            levels.append(Level(part.operator, inverse, radius, self.space, self._options, vectors, one.A))
+            vectors = None if k else self.vectors
+            level = Level(part.operator, len(inverse), self.space, self._options, vectors)
+            radius = self._radius(part, inverse, level) if like is None else like._levels[k].radius
+            level.load(inverse, radius, one.A)
+            levels.append(level)
         self._assemble(self._options, levels, *self._operators())
 
-    def _radius(self, part: PlannedPart, inverse: Array, vectors: Vectors) -> float:
+    def _radius(self, part: PlannedPart, inverse: Array, level: Level) -> float:
         """Estimate the largest eigenvalue of D^-1 A by products on the device; 0 if no smoother needs it."""
         if self._options.smoother == "gauss-seidel":
             return 0.0
-        return spectral_radius(part.csr, part.operator, inverse, self.space, vectors)
+        return spectral_radius(part.csr, part.operator, inverse, self.space, level.vectors)
 
     def _operators(self) -> tuple[list[DeviceOperator], list[DeviceOperator], DeviceOperator | None]:
         """Return P and R of all levels, and the inverse of the last one or None."""
@@ -173,9 +177,9 @@ class Multigrid(Cycle):
         same = [self._parts[key].load(matrix) for key, matrix in matrices.items()]
         for k, (level, one) in enumerate(zip(self._levels, numbers.smoothed, strict=True)):
             part = self._parts["A", k]
-            inverse = invert_diagonal(one.A, part.diagonal(), coarse=k > 0)
+            inverse = self._load_inverse(one.A, part.diagonal(), coarse=k > 0)
             level.A = part.operator
-            level.load(inverse, self._radius(part, inverse, level.vectors), one.A)
+            level.load(inverse, self._radius(part, inverse, level), one.A)
         self._P, self._R, self._inverse = self._operators()
         return all(same)
 

@@ -73,17 +73,15 @@ class Level:
     def __init__(
         self,
         A: DeviceOperator,
-        inverse: Array,
-        radius: float,
+        n: int,
         space: Space,
         options: CycleOptions,
-        vectors: Vectors | None,
-        csr: csr_array | None = None,
+        vectors: Vectors | None = None,
     ) -> None:
-        """Take A and the arguments of `load`, and prepare the smoother's passes."""
+        """Prepare the smoother's passes over vectors of length n; `load` must follow."""
         self.space, self.A, self._options = space, A, options
-        self.vectors = space.vectors(len(inverse), "b", "x", *LEVEL_VECTORS) if vectors is None else vectors
-        self.load(inverse, radius, csr)
+        self.vectors = space.vectors(n, "b", "x", *LEVEL_VECTORS) if vectors is None else vectors
+        self._scale = space.eager(self.vectors, "d = scale d")
         fuse = self.vectors.fuse
         self._residual = fuse("r = b - q")
         self._correct = fuse("x = x + q")
@@ -100,10 +98,10 @@ class Level:
             self._extend = fuse("r = r - q", "step = last step + rest d*r", "x = x + step")
 
     def load(self, inverse: Array, radius: float, csr: csr_array | None = None) -> None:
-        """Load 1 / a_ii and the largest eigenvalue of D^-1 A; `csr` is A, for Gauss-Seidel sweeps."""
+        """Load 1 / a_ii, on the device, and the largest eigenvalue of D^-1 A; Gauss-Seidel takes A too."""
         self.radius = radius
-        scaled = inverse / self._options.scale(radius)
-        self.vectors["d"][...] = self.space.asarray(cast(scaled, self.space.dtype, diagonal=True))
+        self.vectors["d"][...] = inverse
+        self._scale(scale=1.0 / self._options.scale(radius))
         if csr is not None and self._options.smoother == "gauss-seidel":
             self._csr = csr.indptr, csr.indices, cast(csr.data, self.space.dtype).copy()  # A may change
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from dasp.runtime.arrays import is_cupy, namespace
+from dasp.runtime.arrays import is_cupy, namespace, to_host
 from dasp.runtime.types import Array
 from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.space import Fused, Space, Vectors
@@ -42,8 +42,8 @@ def spectral_radius(
         A on the host, for a bound if it is not Hermitian.
     operator : DeviceOperator
         A on the device.
-    inverse : numpy.ndarray, shape (n,)
-        The diagonal of D^-1.
+    inverse : array, shape (n,)
+        The diagonal of D^-1, on the device of `space` or on the host.
     space : Space
     vectors : Vectors
         With all of `NAMES`, which are overwritten.
@@ -70,7 +70,7 @@ def spectral_radius(
         inside[...] = space.asarray(inverse)
         found = _find_by_lanczos(operator, space, vectors)
         if found is None:  # the largest sum of a row of absolute values
-            sizes = abs(inverse)
+            sizes = abs(to_host(inverse))
             found = float((sizes * (abs(A) @ np.ones_like(sizes))).max()) / UPPER
     if not math.isfinite(found):
         raise ValueError("A holds NaN or infinity, or its products overflow; finite numbers are needed")
