@@ -182,6 +182,15 @@ def _fold(bits, i):
     return bits[i, 0] ^ (bits[i, 1] << np.uint64(1) | bits[i, 1] >> np.uint64(63))
 
 
+@_inline
+def _copy(one, i, other, k):
+    """Set one[i] to other[k]; Numba takes seconds to compile the assignment of a row."""
+    if one.ndim == 1:
+        one[i] = other[k]
+    else:
+        one[i, 0], one[i, 1] = other[k, 0], other[k, 1]
+
+
 @_compile
 def _all_bytes(data, bits, minus_zero, large):
     """Return True if every value is an integer from -128 to 127 and no zero is negative."""
@@ -215,7 +224,8 @@ def _find_codes(bits, codes, code_of, distinct):
         if code_of[slot] < 0:
             if count == MOST_CODES:
                 return 0
-            code_of[slot], distinct[count] = count, bits[i]
+            code_of[slot] = count
+            _copy(distinct, count, bits, i)
             count += 1
         codes[i] = code_of[slot]
     return count
