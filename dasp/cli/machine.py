@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dasp._version import __version__
 from dasp.cli.options import Subparsers, add_device_option, add_json_option, add_parser
-from dasp.formats import cost, devices
+from dasp.formats import backends, cost
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cuda import gpus
 from dasp.runtime.cuda import source as _source
@@ -65,7 +65,7 @@ def describe() -> dict[str, str]:
 def _name_model(device: str) -> str:
     """Return the name of the cost model of a device, or the reason why it cannot be used."""
     try:
-        return str(devices.find(device).find_cost_model(device).name)
+        return str(backends.find(device).find_cost_model(device).name)
     except ValueError as error:
         return str(error)
 
@@ -132,7 +132,7 @@ def _multiply(csr: csr_array, device: str) -> None:
     import dasp
 
     A, n = dasp.SpMatrix(csr, device=device), csr.shape[1]
-    put = devices.find(device).asarray
+    put = backends.find(device).asarray
     x, X, data = (put(array, device, csr.dtype) for array in (np.ones(n), np.ones((n, 8)), csr.data))
     for B in (A, A.T, A.with_values(data)):
         B @ x
@@ -147,7 +147,7 @@ def _solve(csr: csr_array, device: str) -> None:
     from dasp import preconditioners, solvers
 
     A = dasp.SpMatrix(csr, device=device)
-    b = devices.find(device).asarray(np.ones(csr.shape[0], csr.dtype), device, csr.dtype)
+    b = backends.find(device).asarray(np.ones(csr.shape[0], csr.dtype), device, csr.dtype)
     for method in (solvers.cg, solvers.minres, solvers.bicgstab, solvers.gmres):
         method(A, b, maxiter=MOST_ITERATIONS)
     for make in (preconditioners.jacobi, preconditioners.chebyshev, preconditioners.ic0):

@@ -50,7 +50,7 @@ from dasp.cli.systems import (
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.launch import find_world, leave
 from dasp.distributed.partition import collect, find_cuts
-from dasp.formats import devices
+from dasp.formats import backends
 from dasp.io.matrices import load_matrix
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import find_device
@@ -286,7 +286,7 @@ def _take_right_hand_side(given: str, seed: int, D: distributed.SpMatrix, comm: 
     """Return this rank's part of b, on the device of D."""
     mine = slice(D.rows.first, D.rows.first + D.rows.count)
     b = as_solved(distributed.agree(comm, partial(right_hand_side, given, D.shape[0], seed))[mine], D.dtype)
-    return devices.find(D.device).asarray(b, D.device, b.dtype)
+    return backends.find(D.device).asarray(b, D.device, b.dtype)
 
 
 def _preconditioner_of_ranks(arguments: argparse.Namespace, D: distributed.SpMatrix) -> Any:

@@ -23,7 +23,7 @@ from dasp.cli.options import Subparsers, add_device_option, add_parser, check_fi
 from dasp.cli.report import Table
 from dasp.cli.timing import Candidate, replays, time_host
 from dasp.dense.gemm.rungs_cuda import user_table
-from dasp.formats import cost, device_cuda
+from dasp.formats import backend_cuda, cost
 from dasp.formats.cost import CostModel, Gathers
 from dasp.matrix import convert, planning
 from dasp.matrix.matrix import SpMatrix
@@ -105,7 +105,7 @@ def _tune_machine(arguments: argparse.Namespace) -> int:
         name, model = name_processor(), CostModel.for_cpu()
         planner = host_planner(arguments.seconds)
     else:
-        gpu = device_cuda.describe_gpu(device)
+        gpu = backend_cuda.describe_gpu(device)
         name, model, planner = gpu.name, CostModel.for_gpu(gpu), gpu_planner(device)
     measured = measure(model, [models.generate(name) for name in COLLECTION[model.kind]], planner)
     cost.write_own_numbers(path, name, measured)

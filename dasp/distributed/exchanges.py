@@ -10,7 +10,7 @@ import numpy as np
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.halo import HaloExchange, HaloPattern, HostHalo
 from dasp.distributed.transport import find_transport
-from dasp.formats import devices
+from dasp.formats import backends
 from dasp.matrix.matrix import SpMatrix
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
@@ -43,7 +43,7 @@ class HaloExchanges:
         shape: tuple[int, int],
         dtype: np.dtype[Any],
     ) -> None:
-        self._comm, self._device, self._backend = comm, device, devices.find(device)
+        self._comm, self._device, self._backend = comm, device, backends.find(device)
         self._pattern, self._shape, self._dtype = pattern, shape, dtype
         self._exchanges: dict[tuple[object, ...], HaloExchange] = {}
 

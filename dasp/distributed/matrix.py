@@ -18,7 +18,7 @@ from dasp.distributed.launch import find_communicator, set_timeout
 from dasp.distributed.partition import Parts
 from dasp.distributed.pieces import Entries, Split, join, plan_piece, read_halo, read_pieces, transpose
 from dasp.distributed.space import RanksSpace
-from dasp.formats import devices
+from dasp.formats import backends
 from dasp.matrix.matrix import SpMatrix as LocalMatrix
 from dasp.matrix.policy import Policy
 from dasp.runtime.cuda import gpus
@@ -103,7 +103,7 @@ class SpMatrix:
             return plan_piece(pieces.interior, policy, device), plan_piece(pieces.halo, policy, device)
 
         self.interior, self.halo = agree(comm, plan, lambda two: {"dtype": two[0].dtype.name})
-        self._backend = devices.find(device)
+        self._backend = backends.find(device)
         mine = self.interior.nnz + self.halo.nnz, self._backend.find_cost_model(device).launch_bytes
         counts, launch_bytes = zip(*comm.gather(mine), strict=True)
         self.nnz = sum(counts)

@@ -20,7 +20,7 @@ import scipy.sparse
 
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.protocols import Span
-from dasp.formats import devices
+from dasp.formats import backends
 from dasp.formats.csr.matrix import Csr, csr_from_coo, slice_rows
 from dasp.io.files import MatrixFileError
 from dasp.io.matrices import load_matrix
@@ -357,7 +357,7 @@ def read_rows(name: str, matrix: Any, device: str) -> Csr:
     """
     if type(matrix).__module__.startswith("cupyx.scipy.sparse") and hasattr(matrix, "get"):
         if device != "cpu" and matrix.format == "csr":
-            return Csr(matrix.shape, *devices.find(device).as_csr(matrix))
+            return Csr(matrix.shape, *backends.find(device).as_csr(matrix))
         matrix = matrix.get()
     if not scipy.sparse.issparse(matrix):
         raise TypeError(f"{name} is {_check.kind_of(matrix)}; a scipy.sparse matrix is needed")

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse
 
 from dasp import formats
-from dasp.formats import devices
+from dasp.formats import backends
 from dasp.matrix import planning
 from dasp.matrix.planned import PlannedMatrix
 from dasp.matrix.shifted import Shifted
@@ -57,7 +57,7 @@ class ArithmeticMatrix(PlannedMatrix):
         plan = self._backend.to_host(self.plan)
         indptr, indices, data = planning.unpack(plan, "cpu")
         data = data.astype(_dtypes.sum_type(self.dtype), copy=False)
-        return devices.find("cpu").sparse(self.shape, indptr, indices, data)
+        return backends.find("cpu").make_sparse(self.shape, indptr, indices, data)
 
     def tocsr(self) -> Any:
         """Return the matrix as CSR on its device: `scipy.sparse.csr_array` or CuPy's `csr_matrix`.
@@ -68,9 +68,9 @@ class ArithmeticMatrix(PlannedMatrix):
             A new one, with the entries that `to_scipy` returns.
         """
         indptr, indices, data = planning.unpack(self.plan, self.device)
-        with self._backend.filling(self.device):
+        with self._backend.use_primitives(self.device):
             data = data.astype(_dtypes.sum_type(self.dtype), copy=False)
-        return self._backend.sparse(self.shape, indptr, indices, data)
+        return self._backend.make_sparse(self.shape, indptr, indices, data)
 
     def tocsc(self) -> Any:
         """Return the matrix as CSC on its device, of SciPy or CuPy; see `tocsr`."""
@@ -126,7 +126,7 @@ class ArithmeticMatrix(PlannedMatrix):
         The function must take NumPy arrays too, even if the matrix is on a GPU.
         """
         plan = self.plan
-        with self._backend.filling(self.device) as primitives:
+        with self._backend.use_primitives(self.device) as primitives:
             mapped = formats.find(plan.format).mapped(plan, function, primitives)
             if mapped is None:
                 values = function(self._values())
@@ -223,7 +223,7 @@ class ArithmeticMatrix(PlannedMatrix):
         sizes = zip(("left", "right"), (left, right), self.shape, strict=True)
         left, right = (self._diagonal_factor(*each) for each in sizes)
         indptr, columns, values = planning.unpack(self.plan, self.device)
-        with self._backend.filling(self.device):
+        with self._backend.use_primitives(self.device):
             if left is not None:
                 values = values * left[self._rows_of(indptr, columns.dtype)]
             if right is not None:
@@ -273,7 +273,7 @@ class ArithmeticMatrix(PlannedMatrix):
             On the matrix's device.
         """
         indptr, columns, _ = planning.unpack(self.plan, self.device)
-        with self._backend.filling(self.device):
+        with self._backend.use_primitives(self.device):
             rows = self._rows_of(indptr, columns.dtype)
             return self._in_callers_order(rows), self._in_callers_order(columns)
 
@@ -299,7 +299,7 @@ class ArithmeticMatrix(PlannedMatrix):
         except TypeError as error:
             raise TypeError(f"k is {k!r}; a whole number is needed") from error
         k = min(max(k, -self.shape[0]), self.shape[1])  # a k beyond int64 is beyond the matrix, too
-        with self._backend.filling(self.device):
+        with self._backend.use_primitives(self.device):
             diagonal = self._product.diagonal(k)
         if diagonal is None:
             diagonal = self.tocsr().diagonal(k)
@@ -333,7 +333,7 @@ class ArithmeticMatrix(PlannedMatrix):
         """
         if axis is not None and (axis not in (0, 1, -1, -2) or not isinstance(axis, (int, np.integer))):
             raise ValueError(f"axis is {axis!r}; None, 0 or 1 is needed")
-        with self._backend.filling(self.device):
+        with self._backend.use_primitives(self.device):
             total = self._sum(axis).astype(dtype or self.dtype, copy=False)
             if out is None:
                 return total

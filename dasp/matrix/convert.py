@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import sparray, spmatrix
 
-from dasp.formats import devices
+from dasp.formats import backends
 from dasp.formats.csr.matrix import Csr, check_compressed, check_entries, csr_from_coo, sort_by_row
 from dasp.formats.plan import Array
 from dasp.matrix.planning import Request
@@ -97,7 +97,7 @@ def from_cupy(A: Any, request: Request) -> Entries:
     where = request.packing_device(shape)
     if A.format != "csr" or where != f"cuda:{A.data.device.id}":
         return from_scipy(A.get(), request)
-    return Csr(shape, *devices.find(where).as_csr(A)), None
+    return Csr(shape, *backends.find(where).as_csr(A)), None
 
 
 def from_dense(A: Any, request: Request) -> Entries:
@@ -105,7 +105,7 @@ def from_dense(A: Any, request: Request) -> Entries:
     if is_cupy(A) and A.ndim == 2:
         where = request.packing_device(A.shape)
         if where == f"cuda:{A.device.id}":
-            return Csr(A.shape, *devices.find(where).entries_of(A)), None
+            return Csr(A.shape, *backends.find(where).find_entries(A)), None
         A = A.get()
     dense = take("A", A)
     if dense.ndim != 2:

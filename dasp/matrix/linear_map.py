@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dasp.formats import devices
+from dasp.formats import backends
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.types import ArrayLike, DenseArray, Number
@@ -101,7 +101,7 @@ class LinearMap(ABC):
 
     def __rmatmul__(self, x: ArrayLike) -> Any:
         """Return x A by a product with the transpose, for x of shape (m,) or (k, m)."""
-        z: Any = x if _foreign.is_foreign(x) else devices.find(self.device).as_operand(x, self.device)
+        z: Any = x if _foreign.is_foreign(x) else backends.find(self.device).as_operand(x, self.device)
         _check.left_operand(self.shape, z.shape, -1)
         return self.T.matvec(z.T).T if len(z.shape) == 2 else self.T.matvec(z)
 
@@ -111,7 +111,7 @@ class LinearMap(ABC):
 
     def as_linear_operator(self) -> Any:
         """Return a LinearOperator for iterative solvers: SciPy's on the CPU, CuPy's on a GPU."""
-        operator = devices.find(self.device).find_operator_type()
+        operator = backends.find(self.device).find_operator_type()
         return operator(
             self.shape,
             self.matvec,

@@ -10,9 +10,9 @@ from typing import Any, Self, overload
 import numpy as np
 
 from dasp import formats
-from dasp.formats import devices
+from dasp.formats import backends
+from dasp.formats.backends import Backend
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.devices import Device
 from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.formats.product import Product
 from dasp.matrix import planning
@@ -54,7 +54,7 @@ class PlannedMatrix(LinearMap):
     """
 
     _device: str
-    _backend: Device
+    _backend: Backend
     _product: Product
     _shared: Shared
     _writes: int
@@ -63,8 +63,8 @@ class PlannedMatrix(LinearMap):
 
     def _begin(self, device: str, plan: Plan, shared: Shared, like: Product | None = None) -> None:
         """Take a plan to a device; `like` is the product of another matrix with the same pattern."""
-        self._device, self._backend = device, devices.find(device)
-        self._product = self._backend.product(plan, device, like)
+        self._device, self._backend = device, backends.find(device)
+        self._product = self._backend.make_product(plan, device, like)
         self._shared, self._writes, self._key = shared, 0, _foreign.new_key(self)
         self._derived, self._lock = {}, ProcessLock()
 
@@ -262,7 +262,7 @@ class PlannedMatrix(LinearMap):
     def copy(self) -> Self:
         """Return a matrix with the same pattern and its own copy of the values, to overwrite in place."""
         values = self.plan.values
-        with self._backend.filling(self.device):
+        with self._backend.use_primitives(self.device):
             own = with_arrays(values, (array.copy() for array in arrays_of(values)))
         return self._share(self.plan.of(own, self.dtype))
 
@@ -321,7 +321,7 @@ class PlannedMatrix(LinearMap):
                 "if its entries come in the order of A's"
             )
         plan = self.plan
-        with self._backend.filling(self.device) as primitives:
+        with self._backend.use_primitives(self.device) as primitives:
             values = self._backend.as_values(data, self.device)
             if values.shape != (self.nnz,):
                 raise ValueError(
@@ -340,8 +340,8 @@ class PlannedMatrix(LinearMap):
         """Overwrite the values in place; ValueError, and no change, if the coding cannot hold them."""
         slots = self._slots()
         if not all(map(_arrays.may_be_writable, arrays_of(self.plan.values))):  # in a pickle
-            self._product = self._backend.product(self.copy().plan, self.device)
-        with self._backend.filling(self.device) as primitives:
+            self._product = self._backend.make_product(self.copy().plan, self.device)
+        with self._backend.use_primitives(self.device) as primitives:
             formats.find(self.plan.format).values_into(self.plan, values, slots, primitives)
         self._writes += 1
         self._product.follow()
@@ -456,7 +456,7 @@ class PlannedMatrix(LinearMap):
         order = self.plan.order
         if order is None:
             return packed
-        with self._backend.filling(self.device):
+        with self._backend.use_primitives(self.device):
             came, bits = packed.copy(), _dtypes.bits_type(packed.dtype)
             came.view(bits)[order] = packed.view(bits)
         return came

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from dasp import formats
-from dasp.formats import devices
+from dasp.formats import backends
 from dasp.formats.cost import CostModel
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.format import BasicPrimitives
@@ -96,9 +96,9 @@ def pack(csr: Csr, order: Array | None, request: Request) -> Plan:
     request : Request
     """
     where = request.packing_device(csr.shape)
-    model = request.model or devices.find(request.device).find_cost_model(request.device)
-    backend = devices.find(where)
-    with backend.packing(csr, where) as (there, primitives):
+    model = request.model or backends.find(request.device).find_cost_model(request.device)
+    backend = backends.find(where)
+    with backend.bring_to_device(csr, where) as (there, primitives):
         if order is not None:
             order = backend.asarray(order, where)
         return make_plan(there, request.policy, model, primitives, order)
@@ -157,8 +157,8 @@ def make_plan(
 def read_where_packed(plan: Plan, device: str) -> Iterator[tuple[Plan, str, Any]]:
     """Yield a plan where its format is packed, that device, and its primitives; wait for their work."""
     where = device if formats.find(plan.format).packs_on_gpu else "cpu"
-    there = plan if where == device else devices.find(device).to_host(plan)
-    with devices.find(where).filling(where, ends=True) as primitives:
+    there = plan if where == device else backends.find(device).to_host(plan)
+    with backends.find(where).use_primitives(where, wait=True) as primitives:
         yield there, where, primitives
 
 
@@ -183,7 +183,7 @@ def unpack(plan: Plan, device: str) -> tuple[Array, Array, Array]:
         indptr, indices, data = formats.find(plan.format).unpack(there, primitives)
     if where == device:
         return indptr, indices, data
-    put = devices.find(device).asarray
+    put = backends.find(device).asarray
     return put(indptr, device), put(indices, device), put(data, device)
 
 
@@ -204,4 +204,4 @@ def find_slots(plan: Plan, device: str) -> Any:
     """
     with read_where_packed(plan, device) as (there, where, primitives):
         slots = formats.find(plan.format).slots(there, primitives)
-    return slots if where == device else devices.find(device).asarray(slots, device)
+    return slots if where == device else backends.find(device).asarray(slots, device)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats import devices
+from dasp.formats import backends
 from dasp.matrix.linear_map import LinearMap
 from dasp.matrix.planned import PlannedMatrix
 from dasp.runtime import check as _check
@@ -76,7 +76,7 @@ class Shifted(LinearMap):
             return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)
         y: Any = A.matvec(x, out=out, alpha=alpha, beta=beta)
         factor = _check.scale("alpha", alpha, y.dtype) * self.sigma
-        devices.find(self.device).add_scaled(y, factor, A.asarray(x))
+        backends.find(self.device).add_scaled(y, factor, A.asarray(x))
         return y
 
     def _shifted(self, x: ArrayLike) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dasp import solvers
-from dasp.formats import devices
+from dasp.formats import backends
 from dasp.matrix.matrix import SpMatrix
 from dasp.preconditioners.base import inverse_diagonal
 from dasp.preconditioners.jacobi import divide_by
@@ -186,7 +186,7 @@ def is_hermitian(A: Matrix) -> bool:
     vectors, products = [], []
     for _ in range(2):
         vector = rng.random(n) - 0.5 + (1j * (rng.random(n) - 0.5) if dtype.kind == "c" else 0)
-        x, y = (devices.find(device).asarray(numbers, device, dtype) for numbers in (vector, np.zeros(n)))
+        x, y = (backends.find(device).asarray(numbers, device, dtype) for numbers in (vector, np.zeros(n)))
         operator.multiply(x, y)
         vectors.append(to_host(x))
         products.append(to_host(y))

@@ -28,9 +28,9 @@ import numpy as np
 from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix
 
 from dasp import Policy, SpMatrix
+from dasp.formats.backends import find
 from dasp.formats.cost import H200, ZEN4
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.devices import find
 from dasp.formats.sell import SELL
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.primitives import CudaPrimitives

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix, load_plan, save_plan
-from dasp.formats import cost, device_cpu, device_cuda
+from dasp.formats import backend_cpu, backend_cuda, cost
 from dasp.formats.cost import H200, H200_GPU, ZEN4, CostModel, Gathers, Gpu
 from dasp.formats.plan import arrays_of
 from dasp.formats.sell import choose
@@ -43,7 +43,7 @@ NAMES = "name", "kind"
 def own(tmp_path, monkeypatch):
     """The user's own file, which is read anew by each plan."""
     monkeypatch.setenv("DASP_COST_MODEL", str(tmp_path / "own.json"))
-    monkeypatch.setattr(device_cpu, "find_cost_model", device_cpu.find_cost_model.__wrapped__)
+    monkeypatch.setattr(backend_cpu, "find_cost_model", backend_cpu.find_cost_model.__wrapped__)
     return tmp_path / "own.json"
 
 
@@ -347,7 +347,7 @@ def test_a_folder_is_no_file_of_cost_models(own):
 
 @pytest.mark.cuda
 def test_a_gpu_says_what_it_is():
-    gpu = device_cuda.describe_gpu("cuda:0")
+    gpu = backend_cuda.describe_gpu("cuda:0")
     assert min(gpu[1:4]) > 0
     if gpu.name == H200_GPU.name:
         assert gpu[:4] == H200_GPU[:4]

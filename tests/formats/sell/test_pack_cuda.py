@@ -317,7 +317,7 @@ def test_the_value_that_stands_for_none_is_counted_as_any_other(others, coding):
 def test_on_a_gpu_many_segments(steps):
     import cupy
 
-    from dasp.formats.device_cuda import to_host
+    from dasp.formats.backend_cuda import to_host
     from dasp.formats.sell.cuda.primitives import primitives as on_a_gpu
 
     rng = np.random.default_rng(steps)

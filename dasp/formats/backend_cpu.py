@@ -1,4 +1,4 @@
-"""The CPU as a device: see `dasp.formats.devices.Device`."""
+"""The backend of the CPU; see `dasp.formats.backends.Backend`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def find_cost_model(device: str) -> CostModel:
 
 
 @contextmanager
-def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Primitives]]:
+def bring_to_device(csr: Csr, device: str) -> Iterator[tuple[Csr, Primitives]]:
     """Yield the matrix and the primitives.
 
     indptr gets the narrowest type that holds its numbers, so that code compiled for a matrix of SciPy also
@@ -48,7 +48,7 @@ def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Primitives]]:
 
 
 @contextmanager
-def filling(device: str, *, ends: bool = False) -> Iterator[Primitives]:
+def use_primitives(device: str, *, wait: bool = False) -> Iterator[Primitives]:
     """Yield the primitives, whose work is done when they return."""
     with as_raised():
         yield primitives
@@ -59,7 +59,7 @@ def as_values(data: ArrayLike, device: str) -> Vector:
     return _arrays.values("data", data)
 
 
-def product(plan: Plan, device: str, like: CpuProduct | None = None) -> CpuProduct:
+def make_product(plan: Plan, device: str, like: CpuProduct | None = None) -> CpuProduct:
     """Return the product by a plan with NumPy arrays."""
     made: CpuProduct = formats.find_product(plan, "cpu")(plan)
     return made
@@ -110,7 +110,7 @@ def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike | None = None) -> Vec
     return np.asarray(_arrays.to_host(x), dtype)
 
 
-def sparse(shape: tuple[int, int], indptr: Vector, indices: Vector, data: Vector) -> Any:
+def make_sparse(shape: tuple[int, int], indptr: Vector, indices: Vector, data: Vector) -> Any:
     """Return a CSR matrix of SciPy.
 
     indptr takes the type of indices if that is wide enough, else SciPy converts the indices to its type.

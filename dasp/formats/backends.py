@@ -1,7 +1,7 @@
-"""The kinds of device on which formats are packed and multiplied: their interface and their modules.
+"""Backends: the modules that hold what differs between the kinds of device, and their interface.
 
-A kind is a module with the functions of `Device`: arrays, products, and the primitives in which packing is
-written. Code that calls them does not know whether arrays are NumPy's or CuPy's.
+A backend makes arrays and products, and yields the primitives in which packing is written. Code that calls it
+does not know whether arrays are NumPy's or CuPy's. `find("cuda:0")` returns the backend of a device.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dasp.runtime.arrays import Order
 from dasp.runtime.process import load
 from dasp.runtime.types import DTypeLike, Number
 
-MODULES = {"cpu": "dasp.formats.device_cpu", "cuda": "dasp.formats.device_cuda"}
+MODULES = {"cpu": "dasp.formats.backend_cpu", "cuda": "dasp.formats.backend_cuda"}
 
 
-class Device(Protocol):
-    """A kind of device."""
+class Backend(Protocol):
+    """The functions of a backend, which is a module."""
 
     def find_cost_model(self, device: str) -> CostModel:
         """Return the cost model of a device; ValueError if the user's file of cost models is bad."""
@@ -44,8 +44,8 @@ class Device(Protocol):
     def to_host(self, plan: Plan) -> Plan:
         """Return the plan with NumPy arrays, read-only."""
 
-    def packing(self, csr: Csr, device: str) -> AbstractContextManager[tuple[Csr, BasicPrimitives]]:
-        """Yield the matrix on a device, and the primitives; `product` waits for their work.
+    def bring_to_device(self, csr: Csr, device: str) -> AbstractContextManager[tuple[Csr, BasicPrimitives]]:
+        """Yield the matrix on a device, and the primitives; `make_product` waits for their work.
 
         The primitives of a GPU also check the matrix.
         """
@@ -53,10 +53,10 @@ class Device(Protocol):
     def as_values(self, data: object, device: str) -> Array:
         """Return values of a matrix as a vector on the device, in a type that plans have."""
 
-    def filling(self, device: str, *, ends: bool = False) -> AbstractContextManager[BasicPrimitives]:
-        """Yield the primitives, for work on the current stream; with `ends`, wait for it at the end."""
+    def use_primitives(self, device: str, *, wait: bool = False) -> AbstractContextManager[BasicPrimitives]:
+        """Yield the primitives, for work on the current stream; with `wait`, wait for it at the end."""
 
-    def product(self, plan: Plan, device: str, like: Any = None) -> Product:
+    def make_product(self, plan: Plan, device: str, like: Any = None) -> Product:
         """Return the product, on a device, by a plan with NumPy arrays or made there; wait for the plan.
 
         `like` is the product by a plan with the same pattern, perhaps of other types.
@@ -68,13 +68,13 @@ class Device(Protocol):
     def add_scaled(self, y: Array, factor: Number, x: Array) -> None:
         """Add `factor` times x to y, on the current stream, without allocating on a GPU."""
 
-    def sparse(self, shape: tuple[int, int], indptr: Array, indices: Array, data: Array) -> Any:
+    def make_sparse(self, shape: tuple[int, int], indptr: Array, indices: Array, data: Array) -> Any:
         """Return a CSR matrix of SciPy or CuPy."""
 
     def as_csr(self, matrix: Any) -> tuple[Array, Array, Array]:
         """Return the arrays of a CSR matrix of CuPy; GPUs alone have this."""
 
-    def entries_of(self, dense: Array) -> tuple[Array, Array, Array]:
+    def find_entries(self, dense: Array) -> tuple[Array, Array, Array]:
         """Return the CSR arrays of a dense matrix of CuPy; GPUs alone have this."""
 
     def find_operator_type(self) -> Any:
@@ -82,6 +82,6 @@ class Device(Protocol):
 
 
 @cache
-def find(device: str) -> Device:
-    """Return the module of a device, `cpu` or `cuda:N`."""
-    return cast(Device, load(MODULES[device.partition(":")[0]]))
+def find(device: str) -> Backend:
+    """Return the backend of a device, `cpu` or `cuda:N`."""
+    return cast(Backend, load(MODULES[device.partition(":")[0]]))

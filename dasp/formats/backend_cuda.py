@@ -1,4 +1,7 @@
-"""NVIDIA GPUs as devices: see `dasp.formats.devices.Device`. CuPy is imported when a GPU is first used."""
+"""The backend of NVIDIA GPUs; see `dasp.formats.backends.Backend`.
+
+CuPy is imported when a GPU is first used.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +56,8 @@ def describe_gpu(device: str) -> Gpu:
 
 
 @contextmanager
-def filling(device: str, *, ends: bool = False) -> Iterator[Primitives]:
-    """Yield the primitives of a GPU, for work on its current stream; with `ends`, wait for it at the end.
+def use_primitives(device: str, *, wait: bool = False) -> Iterator[Primitives]:
+    """Yield the primitives of a GPU, for work on its current stream; with `wait`, wait for it at the end.
 
     While that stream is captured, memory that is allocated in this context belongs to the graph alone.
     """
@@ -64,17 +67,17 @@ def filling(device: str, *, ends: bool = False) -> Iterator[Primitives]:
     with ExitStack() as contexts:
         if cuda.runtime.getDevice() != here:
             contexts.enter_context(cuda.Device(here))
-        if not ends and cuda.runtime.streamIsCapturing(cuda.get_current_stream().ptr):
+        if not wait and cuda.runtime.streamIsCapturing(cuda.get_current_stream().ptr):
             contexts.enter_context(cuda.using_allocator(cuda.malloc_async))
         yield primitives(here)
-        if ends:
+        if wait:
             cuda.get_current_stream().synchronize()
 
 
 @contextmanager
-def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Primitives]]:
-    """Yield a matrix of NumPy or CuPy on a GPU, and the primitives; `product` waits for their work."""
-    with filling(device) as on:
+def bring_to_device(csr: Csr, device: str) -> Iterator[tuple[Csr, Primitives]]:
+    """Yield a matrix of NumPy or CuPy on a GPU, and the primitives; `make_product` waits for their work."""
+    with use_primitives(device) as on:
         primitives(number(device)).begin_loading(csr)  # while the matrix is on its way
         if isinstance(csr.data, np.ndarray):
             csr = Csr(csr.shape, *upload(csr[1:]))
@@ -118,7 +121,7 @@ def as_csr(matrix: Any) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
     return cupy.ascontiguousarray(matrix.indptr), cupy.ascontiguousarray(matrix.indices), data
 
 
-def product(plan: Plan, device: str, like: CudaProduct | None = None) -> CudaProduct:
+def make_product(plan: Plan, device: str, like: CudaProduct | None = None) -> CudaProduct:
     """Return the product by a plan on a GPU; wait for the work of the current stream if the plan lies there.
 
     `like` is the product by a plan with the same pattern, whose compiled kernel may serve again.
@@ -221,7 +224,7 @@ def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike | None = None) -> Dev
         return cupy.asarray(x, dtype)
 
 
-def sparse(shape: tuple[int, int], indptr: DeviceArray, indices: DeviceArray, data: DeviceArray) -> Any:
+def make_sparse(shape: tuple[int, int], indptr: DeviceArray, indices: DeviceArray, data: DeviceArray) -> Any:
     """Return a CSR matrix of CuPy.
 
     indptr takes the type of indices if that is wide enough: CuPy reads index arrays of two types, and waits.
@@ -235,7 +238,7 @@ def sparse(shape: tuple[int, int], indptr: DeviceArray, indices: DeviceArray, da
         return csr_matrix((data, indices, indptr), shape=shape)
 
 
-def entries_of(dense: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+def find_entries(dense: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
     """Return indptr, indices and data of the non-zero numbers of a dense matrix of CuPy.
 
     Raises
