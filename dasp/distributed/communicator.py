@@ -44,6 +44,9 @@ INSIDE = HEAD - 8 * WORDS
 FAILED = -1
 """The operation of a message which says that a rank left the call with an error, and with which."""
 
+HEARD = "Another rank raised this."
+"""The note of an error that another rank has left the call with; its text begins with that rank's number."""
+
 KINDS = RankError, TypeError, MatrixFileError, ValueError
 """The types of errors that other ranks raise too; the first one replaces all other types."""
 
@@ -104,10 +107,7 @@ class Inbox:
                 raise self._make_error(data)
             if call >= label[0]:
                 self._early.appendleft(message)  # of a later call, perhaps
-                raise RankError(
-                    f"rank {self._comm.rank} and rank {self._rank} are not at the same operation; "
-                    "all ranks must make the same calls in the same order, with as many columns of one type"
-                )
+                raise _make_order_error(self._comm.rank, self._rank)
         return False
 
     def look_for_failure(self, call: int) -> None:
@@ -141,8 +141,16 @@ class Inbox:
 
     def _make_error(self, data: Vector) -> Exception:
         text = data.tobytes().decode(errors="replace")
-        error: Exception = KINDS[int(text[0])](f"rank {self._rank}: {text[1:]}")
+        error: Exception = KINDS[int(text[0])](text[1:])
+        error.add_note(HEARD)
         return error
+
+
+def _make_order_error(rank: int, other: int) -> RankError:
+    return RankError(
+        f"rank {rank} and rank {other} are not at the same operation; all ranks must make the same calls in "
+        "the same order, with as many columns of one type"
+    )
 
 
 class Exchange:
@@ -275,8 +283,9 @@ class Communicator:
         """Tell all ranks that this one has left the call."""
         self._has_failed = True
         kind = next((k for k, one in enumerate(KINDS) if isinstance(error, one)), 0)
+        origin = "" if HEARD in getattr(error, "__notes__", ()) else f"rank {self.rank}: "
         name = "" if isinstance(error, KINDS) else f"{type(error).__name__}: "
-        text = f"{kind}{name}{error}".encode()[:INSIDE]
+        text = f"{kind}{origin}{name}{error}".encode()[:INSIDE]
         head = np.zeros(HEAD, np.uint8)
         head[: 8 * WORDS].view(np.int64)[:] = self._number, FAILED, len(text)
         head[8 * WORDS : 8 * WORDS + len(text)] = np.frombuffer(text, np.uint8)
@@ -400,8 +409,8 @@ def agree(comm: Communicator, work: Callable[[], T], alike: Callable[[T], dict[s
     Raises
     ------
     TypeError, ValueError, RankError
-        The same on every rank: the error of the first rank that failed, with its number, or a ValueError
-        that says which value differs.
+        The same on every rank: the error of the first rank that failed, with its number, a ValueError that
+        says which value differs, or a RankError if ranks compare other values, as in different calls.
     """
     problem: tuple[type[Exception], str] | None = None
     cause: Exception | None = None
@@ -416,6 +425,9 @@ def agree(comm: Communicator, work: Callable[[], T], alike: Callable[[T], dict[s
     for rank, (failure, _) in enumerate(answers):
         if failure is not None:
             raise _mark_everywhere(failure[0](f"rank {rank}: {failure[1]}")) from cause
+    for rank, (_, other) in enumerate(answers):
+        if other.keys() != answers[0][1].keys():
+            raise _mark_everywhere(_make_order_error(0, rank))
     for name, first in answers[0][1].items():
         for rank, (_, other) in enumerate(answers):
             if other.get(name) != first:

@@ -45,19 +45,26 @@ class HaloExchanges:
     ) -> None:
         self._comm, self._device, self._backend = comm, device, backends.find(device)
         self._pattern, self._shape, self._dtype = pattern, shape, dtype
-        self._exchanges: dict[tuple[object, ...], HaloExchange] = {}
+        self._exchanges: dict[tuple[object, object], HaloExchange] = {}
 
     def find(self, x: ArrayLike, out: Array | None, beta: Number) -> tuple[HaloExchange, Array]:
         """Return the exchange of a product, and x as an array.
 
         The first x with a type and number of columns must have these on all ranks, which then prepare an
-        exchange together. Later calls check x here, and leave all else to the interior's product.
+        exchange together. Later calls check x here, and leave all else to the interior's product. A list
+        becomes an array, and integers the numbers that are multiplied, before their exchange is looked up.
         """
         key = _key(x)
+        if key not in self._exchanges:
+            try:
+                x = self._as_multiplied(x)
+            except (TypeError, ValueError):
+                if key[1] in {columns for _, columns in self._exchanges}:
+                    raise  # the others wait in their product; else they wait for all to agree
+            key = _key(x)
         if key in self._exchanges:
             return self._exchanges[key], self._check_operand(x)
         x, y_type = agree(self._comm, lambda: self._check_vectors(x, out, beta), _compare)
-        key = _key(x)
         if key not in self._exchanges:
             kind = self._pattern, x.shape[1:], x.dtype, y_type
             if self._device == "cpu":
@@ -94,6 +101,13 @@ class HaloExchanges:
 
         return call, sums
 
+    def _as_multiplied(self, x: ArrayLike) -> Array:
+        """Return x as an array; integers and bools in the type in which they are multiplied."""
+        operand: Array = self._backend.as_operand(x, self._device)
+        if operand.dtype.kind not in "biu":
+            return operand
+        return operand.astype(_dtypes.arithmetic(self._dtype, operand.dtype).x)
+
     def _check_operand(self, x: ArrayLike) -> Array:
         """Return x, or raise an error that says what is wrong with it."""
         operand: Array = self._backend.as_operand(x, self._device)
@@ -122,6 +136,6 @@ def _compare(checked: tuple[Array, np.dtype[np.generic]]) -> dict[str, Any]:
     return {"dtype of x": x.dtype.name, "columns of x": columns, "dtype of y": dtype.name}
 
 
-def _key(x: ArrayLike) -> tuple[object, ...]:
-    """Return the key of an exchange: the type and the columns of x, or nothing if x is no array."""
-    return (x.dtype, x.shape[1:]) if hasattr(x, "dtype") and hasattr(x, "shape") else ()
+def _key(x: ArrayLike) -> tuple[object, object]:
+    """Return the key of an exchange: the type of x, None if it is no array, and its columns."""
+    return getattr(x, "dtype", None), getattr(x, "shape", ())[1:]

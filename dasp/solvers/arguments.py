@@ -114,10 +114,12 @@ def make_limits(
     callback: Callable[[Any], None] | None,
     progress: bool,
     usual: int = 10,
+    **others: object,
 ) -> Limits:
     """Check the arguments that say when to stop; if A lies on several ranks, on all of them.
 
-    If `maxiter` is None, `usual` times the larger size of A stands for it.
+    If `maxiter` is None, `usual` times the larger size of A stands for it. `others` are arguments that are
+    not checked here, but must be equal on all ranks too.
 
     Raises
     ------
@@ -143,7 +145,7 @@ def make_limits(
     def alike(limits: Limits) -> dict[str, Any]:
         seen = {"callback": callback is not None, "progress": bool(progress)}
         numbers = {"rtol": limits.rtol, "atol": limits.atol, "maxiter": limits.maxiter}
-        return {**numbers, "check_every": limits.check_every, **seen}
+        return {**numbers, "check_every": limits.check_every, **seen, **others}
 
     limits: Limits = together(A, make, alike)
     return limits

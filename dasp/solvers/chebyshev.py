@@ -189,7 +189,8 @@ def chebyshev(
     >>> x.round(9), stats.converged
     (array([1., 2.]), True)
     """
-    limits = make_limits(A, rtol, atol, maxiter, check_every, callback, progress)
+    bounds = None if bounds is None else _check.interval(bounds, may_be_point=True)
+    limits = make_limits(A, rtol, atol, maxiter, check_every, callback, progress, bounds=bounds)
     check_square(A, M)
     if bounds is None:
         device, dtype = place_and_type(A, b, M)

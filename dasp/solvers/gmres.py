@@ -198,8 +198,9 @@ def gmres(
     >>> x.round(9), stats.converged
     (array([-4.,  3.]), True)
     """
-    limits = make_limits(A, rtol, atol, maxiter, check_every, callback, progress)
-    steps = min(_check.count("restart", restart), max((1, *getattr(A, "shape", ()))))
+    restart = _check.count("restart", restart)
+    limits = make_limits(A, rtol, atol, maxiter, check_every, callback, progress, restart=restart)
+    steps = min(restart, max((1, *getattr(A, "shape", ()))))
     if callback is not None or progress:
         limits.check_every = steps
     return solve(A, b, x0, limits, M, workspace, GeneralizedMinimalResiduals, steps)

@@ -14,8 +14,9 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dasp
 from dasp import solvers
-from dasp.distributed import Parts, RankError, SpMatrix
+from dasp.distributed import Parts, RankError, SpMatrix, agree
 from dasp.distributed.launch import find_rank_device
 from dasp.distributed.partition import cut_rows
 from dasp.distributed.pieces import split
@@ -323,6 +324,18 @@ def test_vectors_that_do_not_fit_are_refused_on_all_ranks() -> None:
         ValueError,
         "rtol is 0.001 on rank 0 and 0.002 on rank 1",
     )
+    everywhere(
+        2,
+        lambda e: (lambda D: solvers.gmres(D, x(D), restart=20 + e.rank))(made(e)),
+        ValueError,
+        "restart is 20 on rank 0 and 21 on rank 1",
+    )
+    everywhere(
+        2,
+        lambda e: (lambda D: solvers.chebyshev(D, x(D), bounds=(1, 8) if e.rank else None))(made(e)),
+        ValueError,
+        r"bounds is None on rank 0 and \(1.0, 8.0\) on rank 1",
+    )
 
 
 @pytest.mark.parametrize(("columns", "words"), [((0, 9), "0 to 9"), ((-1, 3), "-1 to -1")])
@@ -445,3 +458,58 @@ def test_what_a_matrix_over_ranks_has_not_is_told() -> None:
         assert ((mine.T @ D) == (D.T @ mine).T).all()
 
     run_ranks(2, run)
+
+
+def test_a_rank_may_pass_a_list_or_integers_where_others_pass_floats() -> None:
+    A = generate("poisson2d:6")
+
+    def run(comm: Any) -> list[np.ndarray]:
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
+        ones = np.ones(D.local_shape[1])
+        kinds = ones, ones.tolist(), ones.astype(bool), ones.astype(np.int64)
+        return [D @ (one if comm.rank == 1 else ones) for one in kinds]
+
+    first, *others = map(np.concatenate, zip(*run_ranks(3, run), strict=True))
+    np.testing.assert_array_equal(first, A @ np.ones(36))
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+
+
+@pytest.mark.parametrize("x", ["?", "i1", "u2", "i4", "u8"])
+def test_integers_have_the_products_of_one_process(x: str) -> None:
+    A, whole, kinds = generate("poisson2d:4"), np.arange(16).astype(x), ("f2", "f4", "f8", "c8", "c16")
+
+    def run(comm: Any) -> list[np.ndarray]:
+        D = SpMatrix.from_local_rows(rows_of(A, [0, 5, 16], comm.rank), comm, device="cpu")
+        mine, values = whole[D.columns.first :][: D.columns.count], D.local_rows().data
+        return [D.with_values(values.astype(kind)) @ mine for kind in kinds]
+
+    for kind, *parts in zip(kinds, *run_ranks(2, run), strict=True):
+        found = np.concatenate(parts)
+        want = dasp.SpMatrix(A.astype("f8"), "cpu").with_values(A.data.astype(kind)) @ whole
+        assert found.dtype == want.dtype
+        np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize("wrong", ["half", None, [[1.0], 2.0], np.full(8, None)])
+def test_a_wrong_x_in_a_later_product_is_told_to_ranks_that_wait_for_it(wrong: Any) -> None:
+    A = generate("poisson2d:5")
+
+    def run(comm: Any) -> str:
+        D = SpMatrix.from_scipy(A if comm.rank == 0 else None, comm, device="cpu")
+        ones = np.ones(D.local_shape[1])
+        D @ ones
+        with pytest.raises((TypeError, ValueError)) as caught:
+            D @ (wrong if comm.rank == 1 else ones)
+        assert (D @ ones).shape == ones.shape
+        return str(caught.value)
+
+    zero, one, two = run_ranks(3, run, leave=True)
+    assert zero == two == f"rank 1: {one}"
+
+
+def test_an_agreement_in_another_call_is_refused_on_all_ranks() -> None:
+    def run(comm: Any) -> None:
+        agree(comm, lambda: 1, lambda _: {"degree": 1} if comm.rank == 1 else {})
+
+    everywhere(3, run, RankError, "rank 0 and rank 1 are not at the same operation")

@@ -85,6 +85,10 @@ def check_product(comm: Any, matrix: Any) -> None:
     rounded = mine.astype(np.float32).astype(float)
     near, far = reference.product(local, np.concatenate(comm.gather(rounded)))
     assert (abs(single - near) <= reference.gamma(np.diff(local.indptr) + 3, np.float64) * far).all()
+    for kind in ("?", "i1", "u8"):
+        integers = np.arange(len(mine)).astype(kind)
+        floats = here(D @ there(integers.astype(np.float64)))
+        assert here(D @ there(integers)).tobytes() == floats.tobytes(), kind
     if DEVICE != "cpu":
         check_graph(D, given, y)
     assert (abs(block[:, 1] + want) <= bound).all()
