@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.plan import PAD, WARP, Plan
-from dasp.formats.sell.pattern import Coding, Pattern, Values, Width, unpack_shape, view_deltas
+from dasp.formats.sell.pattern import Coding, Pattern, Values, Width, unpack_shape
 
 Vector = np.ndarray[Any, Any]
 
@@ -46,6 +46,11 @@ def _owners(pattern: Pattern, owner: Vector) -> Vector:
     of_segments = owner < pattern.segments
     rows[of_segments] = long_rows[of_segments, None] if pattern.segments else 0
     return rows
+
+
+def view_deltas(deltas: Vector) -> tuple[Vector, Vector, Vector]:
+    """Return the deltas of a pattern as 8, as 16 and as 32 bits each."""
+    return deltas, deltas.view(np.uint16), deltas.view(np.uint32)
 
 
 def _columns(pattern: Pattern, owner: Vector) -> Vector:

@@ -194,11 +194,6 @@ MOST_COLUMNS = PAD_32
 """Columns that the widest deltas can tell apart, and rows that a header can count."""
 
 
-def view_deltas(deltas: Array) -> tuple[Array, Array, Array]:
-    """Return the deltas of a pattern as 8, as 16 and as 32 bits each."""
-    return deltas, deltas.view(np.uint16), deltas.view(np.uint32)
-
-
 Word = Any
 """An int or an array of 64-bit integers, in Python or in compiled code."""
 

@@ -26,7 +26,7 @@ from dasp.formats.sell.cpu import primitives
 from dasp.formats.sell.cpu.layout import rises_at
 from dasp.formats.sell.cpu.values import count_values, encode
 from dasp.formats.sell.cuda import vector as cuda
-from dasp.formats.sell.pattern import CODE_TYPES, Coding, Width, unpack_shape, view_deltas
+from dasp.formats.sell.pattern import CODE_TYPES, Coding, Width, unpack_shape
 from dasp.models import generate
 from dasp.runtime.cpu import threads
 from dasp.runtime.dtypes import into
@@ -35,7 +35,7 @@ from tests.support.executors import EXECUTORS, multiply
 from tests.support.gallery import EXAMPLES, from_lengths, matrices
 from tests.support.planned import MODELS, Tuned, plan_of
 from tests.support.reference import assert_close
-from tests.support.slots import expand
+from tests.support.slots import expand, view_deltas
 
 pytestmark = pytest.mark.simt
 

@@ -14,6 +14,7 @@ from dasp.formats.sell.pattern import BITS_8, BITS_16, BITS_32
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import (
     I32,
+    I64,
     data_of,
     load,
     place_of,
@@ -149,6 +150,42 @@ def store_deltas(typing_context, block, first, low, room, place, width):
         return context.get_dummy_value()
 
     return types.void(block, first, low, room, place, width), generate
+
+
+@intrinsic
+def load_columns(typing_context, deltas, place, width, base, block, first):
+    """Write the columns of a step, -1 for a pad.
+
+    Parameters
+    ----------
+    deltas : array, uint8
+    place : integer
+        Where the first delta lies, aligned to its bytes.
+    width : integer
+        The `Width` of the deltas.
+    base : int64
+        The column to which the deltas are added.
+    block : array, int64
+        Where the columns go, from index `first` on.
+    first : integer
+    """
+
+    def generate(context, builder, signature, arguments):
+        deltas, place, width, base, block, first = arguments
+        columns = ir.VectorType(I64, WARP)
+        to = place_of(context, builder, signature.args[4], block, first, columns)
+        bases = splat(builder, base, WARP)
+        store(builder, builder.add(bases, ir.Constant(columns, list(range(WARP)))), to)
+        for one in (BITS_8, BITS_16, BITS_32):
+            with builder.if_then(builder.icmp_unsigned("==", width, ir.Constant(width.type, one))):
+                narrow = ir.VectorType(ir.IntType(4 << one), WARP)
+                step = load(builder, place_of(context, builder, signature.args[0], deltas, place, narrow))
+                pads = builder.icmp_unsigned("==", step, ir.Constant(narrow, [-1] * WARP))
+                found = builder.add(resize_lanes(builder, step, I64), bases)
+                store(builder, builder.or_(found, builder.sext(pads, columns)), to)
+        return context.get_dummy_value()
+
+    return types.void(deltas, place, width, base, block, first), generate
 
 
 def _split_words(context: BaseContext, array: types.Type) -> tuple[ir.IntType, int]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,18 +13,9 @@ import numpy as np
 from dasp.formats.cost import MOST_STEPS
 from dasp.formats.plan import WARP, Plan, diagonal_rows, narrowest
 from dasp.formats.product_cpu import read_only
+from dasp.formats.sell.cpu.lanes import load_columns
 from dasp.formats.sell.cpu.values import decode
-from dasp.formats.sell.pattern import (
-    BITS_8,
-    BITS_16,
-    NONE,
-    PAD_8,
-    PAD_16,
-    PAD_32,
-    Pattern,
-    unpack_shape,
-    view_deltas,
-)
+from dasp.formats.sell.pattern import Pattern, unpack_shape
 from dasp.formats.sell.primitives import Runs, Slices
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
@@ -43,16 +34,9 @@ def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
     indices = new_array(pattern.entries, pattern.index_dtype)
     codes = new_array(pattern.entries if len(values.codes) else 0, values.codes.dtype)
     bits = bits_type(codes.dtype)
-    work = partial(
-        _list_entries,
-        _list_slice_arrays(pattern),
-        read_only(pattern.bases),
-        read_only(values.codes.view(bits)),
-        cursors,
-        indices,
-        codes.view(bits),
+    _over_slices(
+        _list_entries, pattern, read_only(values.codes.view(bits)), cursors, indices, codes.view(bits)
     )
-    over_ranges(len(pattern.headers), pattern.entries, work)
     return starts, indices, decode(values, codes, pattern.entries, plan.dtype)
 
 
@@ -89,8 +73,7 @@ def slots(plan: Plan) -> RowPlaces | Vector:
         return _find_places(pattern, cursors, counts)
     found = np.empty(pattern.entries, narrowest(WARP * len(pattern.bases)))
     order = read_only(np.empty(0, np.int32) if order is None else order)
-    work = partial(_number_slots, _list_slice_arrays(pattern), cursors, order, found)
-    over_ranges(len(pattern.headers), pattern.entries, work)
+    _over_slices(_number_slots, pattern, cursors, order, found)
     return found
 
 
@@ -105,10 +88,19 @@ def _find_places(pattern: Pattern, cursors: Vector, counts: Vector) -> RowPlaces
     return RowPlaces(Slices(first_run, shift, steps, full), headers[:, 0].copy(), runs)
 
 
-def _list_slice_arrays(pattern: Pattern) -> tuple[Any, ...]:
-    """Return the arrays that loops over slices read, all read-only, so that code is compiled for one type."""
-    deltas = view_deltas(read_only(pattern.deltas))
-    return read_only(pattern.headers), deltas, pattern.segments, pattern.positions
+def _over_slices(function: Callable[..., Any], pattern: Pattern, *arrays: Any) -> list[Any]:
+    """Call a compiled function for ranges of slices, in several threads; return its results.
+
+    It gets the pattern's arrays, all read-only, so that it is compiled for one type; then `arrays`, scratch
+    for the columns of a slice, and the range.
+    """
+    headers, deltas, bases = map(read_only, (pattern.headers, pattern.deltas, pattern.bases))
+    slices = headers, deltas, bases, pattern.segments, pattern.positions
+
+    def work(begin: int, end: int) -> Any:
+        return function(slices, *arrays, np.empty(WARP * MOST_STEPS, np.int64), begin, end)
+
+    return over_ranges(len(headers), pattern.entries, work)
 
 
 class _RowStarts(NamedTuple):
@@ -134,8 +126,7 @@ def _start_rows(pattern: Pattern, m: int) -> _RowStarts:
     """Return the places of the rows of a pattern of m rows."""
     positions, segments, long_rows = pattern.positions, pattern.segments, pattern.long_rows
     counts = np.empty(positions + segments, np.int64)
-    work = partial(_count_entries, _list_slice_arrays(pattern), counts)
-    gaps = over_ranges(len(pattern.headers), pattern.entries, work)
+    gaps = _over_slices(_count_entries, pattern, counts)
     lengths, pieces = np.zeros(m, np.int64), counts[positions:]
     rows = pattern.rows if len(pattern.rows) else slice(positions)
     lengths[rows] = counts[:positions]
@@ -169,10 +160,7 @@ def _find_diagonal(pattern: Pattern, k: int, first: int, count: int) -> Vector |
     """Return the slot of each row's entry on the k-th diagonal, -1 for none, or None if a row has two."""
     found, pieces = np.full(count, -1, np.int64), np.full(pattern.segments, -1, np.int64)
     rows = pattern.rows, pattern.long_rows, pattern.segment_rows
-    work = partial(
-        _find_columns, _list_slice_arrays(pattern), read_only(pattern.bases), rows, k, first, found, pieces
-    )
-    if any(over_ranges(len(pattern.headers), pattern.entries, work)):
+    if any(_over_slices(_find_columns, pattern, rows, k, first, found, pieces)):
         return None
     held = np.flatnonzero(pieces >= 0)
     of = pattern.long_rows[pattern.segment_rows[held]]
@@ -182,9 +170,7 @@ def _find_diagonal(pattern: Pattern, k: int, first: int, count: int) -> Vector |
 
 def clear_pads(pattern: Pattern, codes: Vector) -> None:
     """See `Primitives`."""
-    headers, deltas, *_ = _list_slice_arrays(pattern)
-    work = partial(_clear_pads, headers, deltas, codes.view(bits_type(codes.dtype)))
-    over_ranges(len(pattern.headers), len(codes), work)
+    _over_slices(_clear_pads, pattern, codes.view(bits_type(codes.dtype)))
 
 
 _compile = jit(nogil=True)
@@ -193,43 +179,39 @@ _unpack_shape = _compile(unpack_shape)
 
 
 @_inline
-def _is_pad(deltas, width, slot):
-    bytes_of, words_of, doubles_of = deltas
-    if width == BITS_8:
-        return bytes_of[slot] == PAD_8
-    if width == BITS_16:
-        return words_of[slot] == PAD_16
-    return width != NONE and doubles_of[slot] == PAD_32
+def _load_columns(slices, s, first, last, width, block):
+    """Write the column of every slot of some steps of slice s to the scratch, -1 for a pad."""
+    headers, deltas, bases, _, _ = slices
+    bytes_of_step = WARP * (1 << width >> 1)
+    place, base = WARP * np.int64(headers[s, 2]), np.int64(headers[s, 0])
+    for step in range(first, last):
+        column = np.int64(bases[np.uint64(base + step)])
+        load_columns(deltas, place + bytes_of_step * step, width, column, block, WARP * step)
 
 
 @_inline
-def _find_first_delta(header, width):
-    return WARP * np.int64(header[2]) >> max(width - 1, 0)
-
-
-@_inline
-def _find_slice_places(header, is_segment, shift, positions):
+def _find_slice_places(slices, s, shift):
     """Return the place of a slice's first row, and the number of its rows. Segments follow all positions."""
-    first = np.int64(header[1])
-    if is_segment:
+    headers, _, _, segments, positions = slices
+    first = np.int64(headers[s, 1])
+    if s < segments:
         return positions + first, np.int64(1)
     return first, min(np.int64(WARP >> shift), positions - first)
 
 
 @_compile
-def _count_entries(slices, counts, begin, end):
+def _count_entries(slices, counts, block, begin, end):
     """Count the entries of each position and segment. Return True if one of them comes behind a pad."""
-    headers, deltas, segments, positions = slices
     gaps = False
     for s in range(begin, end):
-        steps, full, shift, width = _unpack_shape(np.int64(headers[s, 3]))
-        slot = _find_first_delta(headers[s], width)
-        first, rows = _find_slice_places(headers[s], s < segments, shift, positions)
+        steps, full, shift, width = _unpack_shape(np.int64(slices[0][s, 3]))
+        _load_columns(slices, s, full, steps, width, block)
+        first, rows = _find_slice_places(slices, s, shift)
         for row in range(rows):
             count, behind = full << shift, full << shift
             for step in range(full, steps):
                 for lane in range(row << shift, (row + 1) << shift):
-                    there = not _is_pad(deltas, width, slot + WARP * step + lane)
+                    there = block[np.uint64(WARP * step + lane)] >= 0
                     gaps |= there and count < behind
                     count, behind = count + there, behind + 1
             counts[first + row] = count
@@ -237,17 +219,15 @@ def _count_entries(slices, counts, begin, end):
 
 
 @_compile
-def _find_columns(slices, bases, rows, k, first_row, found, pieces, begin, end):
+def _find_columns(slices, rows, k, first_row, found, pieces, block, begin, end):
     """Find the slot of the entry k columns behind its row. Return True if a row or segment has two."""
-    headers, deltas, segments, positions = slices
+    headers, _, _, segments, positions = slices
     of_positions, long_rows, segment_rows = rows
-    twice, wanted, block = False, np.empty(WARP, np.int64), np.empty(WARP * MOST_STEPS, np.int64)
+    twice, wanted = False, np.empty(WARP, np.int64)
     for s in range(begin, end):
         steps, _, shift, width = _unpack_shape(np.int64(headers[s, 3]))
+        _load_columns(slices, s, 0, steps, width, block)
         first_step, first = np.int64(headers[s, 0]), np.int64(headers[s, 1])
-        _widen(
-            deltas, width, _find_first_delta(headers[s], width), bases[first_step : first_step + steps], block
-        )
         for lane in range(WARP):
             position, column = first + (lane >> shift), np.int64(-1)
             if s < segments:
@@ -270,85 +250,56 @@ def _find_columns(slices, bases, rows, k, first_row, found, pieces, begin, end):
 
 
 @_compile
-def _clear_pads(headers, deltas, codes, begin, end):
+def _clear_pads(slices, codes, block, begin, end):
     for s in range(begin, end):
-        steps, full, _, width = _unpack_shape(np.int64(headers[s, 3]))
-        first_slot, slot = WARP * np.int64(headers[s, 0]), _find_first_delta(headers[s], width)
+        steps, full, _, width = _unpack_shape(np.int64(slices[0][s, 3]))
+        _load_columns(slices, s, full, steps, width, block)
+        first_slot = WARP * np.int64(slices[0][s, 0])
         for at in range(WARP * full, WARP * steps):
-            if _is_pad(deltas, width, slot + at):
+            if block[at] < 0:
                 codes[first_slot + at] = 0
 
 
 @_compile
-def _number_slots(slices, cursors, order, slots, begin, end):
+def _number_slots(slices, cursors, order, slots, block, begin, end):
     """Walk the entries row by row, and write the slot of each as they came in."""
-    headers, deltas, segments, positions = slices
     for s in range(begin, end):
-        steps, full, shift, width = _unpack_shape(np.int64(headers[s, 3]))
-        first_step, slot = np.int64(headers[s, 0]), _find_first_delta(headers[s], width)
-        first, rows = _find_slice_places(headers[s], s < segments, shift, positions)
+        steps, full, shift, width = _unpack_shape(np.int64(slices[0][s, 3]))
+        _load_columns(slices, s, full, steps, width, block)
+        first_slot = WARP * np.int64(slices[0][s, 0])
+        first, rows = _find_slice_places(slices, s, shift)
         for row in range(rows):
             place = cursors[first + row]
             for step in range(steps):
                 for lane in range(row << shift, (row + 1) << shift):
                     at = WARP * step + lane
-                    if step >= full and _is_pad(deltas, width, slot + at):
+                    if step >= full and block[at] < 0:
                         continue
-                    slots[order[place] if len(order) else place] = WARP * first_step + at
+                    slots[order[place] if len(order) else place] = first_slot + at
                     place += 1
 
 
 @_compile
-def _list_entries(slices, bases, codes, cursors, indices, to_codes, begin, end):
+def _list_entries(slices, codes, cursors, indices, to_codes, block, begin, end):
     """Write the column of each entry, row by row, and its code if there are codes."""
-    headers, deltas, segments, positions = slices
-    block = np.empty(WARP * MOST_STEPS, np.int64)
     for s in range(begin, end):
-        steps, full, shift, width = _unpack_shape(np.int64(headers[s, 3]))
-        first_step = np.int64(headers[s, 0])
-        _widen(
-            deltas, width, _find_first_delta(headers[s], width), bases[first_step : first_step + steps], block
-        )
-        first, rows = _find_slice_places(headers[s], s < segments, shift, positions)
-        own = codes[WARP * first_step : WARP * (first_step + steps)] if len(codes) else codes
+        steps, full, shift, width = _unpack_shape(np.int64(slices[0][s, 3]))
+        _load_columns(slices, s, 0, steps, width, block)
+        first_slot = np.uint64(WARP * np.int64(slices[0][s, 0]))
+        first, rows = _find_slice_places(slices, s, shift)
         mask = np.uint64((1 << shift) - 1)
         for row in range(rows):
             place, lane = np.uint64(cursors[first + row]), np.uint64(row << shift)
             for entry in range(np.uint64(full << shift)):
                 at = np.uint64(WARP) * (entry >> np.uint64(shift)) + lane + (entry & mask)
                 indices[place + entry] = block[at]
-                if len(own):
-                    to_codes[place + entry] = own[at]
+                if len(codes):
+                    to_codes[place + entry] = codes[first_slot + at]
             place += np.uint64(full << shift)
             for entry in range(np.uint64(full << shift), np.uint64(steps << shift)):
                 at = np.uint64(WARP) * (entry >> np.uint64(shift)) + lane + (entry & mask)
                 if block[at] >= 0:
                     indices[place] = block[at]
-                    if len(own):
-                        to_codes[place] = own[at]
+                    if len(codes):
+                        to_codes[place] = codes[first_slot + at]
                     place += np.uint64(1)
-
-
-@_inline
-def _widen(deltas, width, slot, bases, block):
-    """Write the column of every slot of a slice, -1 for a pad."""
-    bytes_of, words_of, doubles_of = deltas
-    if width == BITS_8:
-        _add(bytes_of, np.uint64(slot), bases, np.uint8(PAD_8), block)
-    elif width == BITS_16:
-        _add(words_of, np.uint64(slot), bases, np.uint16(PAD_16), block)
-    elif width == NONE:
-        for step in range(np.uint64(len(bases))):
-            for lane in range(np.uint64(WARP)):
-                block[np.uint64(WARP) * step + lane] = np.int64(bases[step]) + np.int64(lane)
-    else:
-        _add(doubles_of, np.uint64(slot), bases, np.uint32(PAD_32), block)
-
-
-@_inline
-def _add(stored, slot, bases, pad, block):
-    for step in range(np.uint64(len(bases))):
-        for lane in range(np.uint64(WARP)):
-            at = np.uint64(WARP) * step + lane
-            delta = stored[slot + at]
-            block[at] = np.int64(-1) if delta == pad else np.int64(bases[step]) + np.int64(delta)
