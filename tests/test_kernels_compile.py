@@ -20,7 +20,7 @@ from dasp.formats.sell.cuda import columns as several
 from dasp.formats.sell.cuda.column_blocks import BLOCKS, Gathering, choose_column_blocks, find_strides
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.dtypes import C_NAMES, TABLE, Arithmetic, arithmetic, into
+from dasp.runtime.dtypes import C_NAMES, TABLE, Arithmetic, find_arithmetic, find_arithmetic_into
 from dasp.solvers import persistent as one_launch
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cg import ConjugateGradients, HermitianConjugateGradients, PipelinedConjugateGradients
@@ -37,9 +37,9 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 Defines = dict[str, str]
 
 
-COMPLEX = arithmetic(np.dtype("complex128"), np.dtype("complex128"))
-SINGLES = arithmetic(np.dtype("float32"), np.dtype("float32"))
-HALVES = arithmetic(np.dtype("float16"), np.dtype("float16"))
+COMPLEX = find_arithmetic(np.dtype("complex128"), np.dtype("complex128"))
+SINGLES = find_arithmetic(np.dtype("float32"), np.dtype("float32"))
+HALVES = find_arithmetic(np.dtype("float16"), np.dtype("float16"))
 
 
 def type_names(kinds: Arithmetic) -> Defines:
@@ -72,13 +72,13 @@ def spmv() -> Iterator[Defines]:
             "DASP_THREADS": "128",
         }
     for value, x in DASP_TYPES:
-        known = type_names(arithmetic(np.dtype(value), np.dtype(x)))
+        known = type_names(find_arithmetic(np.dtype(value), np.dtype(x)))
         integers = {"DASP_INDEX": "int", "DASP_OFFSET": "int"}
         yield known | integers | {"DASP_TICKETS": "1", "DASP_THREADS": "128"}
 
 
 USUAL_SLICES = {
-    **type_names(arithmetic(np.dtype("float64"), np.dtype("float64"))),
+    **type_names(find_arithmetic(np.dtype("float64"), np.dtype("float64"))),
     "DASP_TICKETS": "0",
     "DASP_INDEX": "int",
     "DASP_OFFSET": "int",
@@ -129,7 +129,7 @@ def slices() -> Iterator[Defines]:
         ),
     ]
     others = [
-        {**USUAL_SLICES, **type_names(arithmetic(np.dtype(value), np.dtype(x))), **constants}
+        {**USUAL_SLICES, **type_names(find_arithmetic(np.dtype(value), np.dtype(x))), **constants}
         for value, x, constants in changed
     ]
     yield from others[: len(ARCHITECTURES)]
@@ -141,13 +141,14 @@ def diagonals() -> Iterator[Defines]:
     """Every coding, and every type of values."""
     usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_THREADS": "256"}
     usual |= {"DASP_CODING": str(int(Coding.PLAIN))}
-    double = into(*3 * [np.dtype(np.float64)])
+    double = find_arithmetic_into(*3 * [np.dtype(np.float64)])
     for row in TABLE.values():
-        yield {**usual, **into(*3 * [row.dtype]).defines}
+        yield {**usual, **find_arithmetic_into(*3 * [row.dtype]).defines}
     for coding in Coding:
         yield {**usual, **double.defines, "DASP_CODING": str(int(coding))}
     for coding in (Coding.SINGLE, Coding.DICTIONARY):
-        yield {**usual, **into(*3 * [np.dtype(np.complex128)]).defines, "DASP_CODING": str(int(coding))}
+        types = find_arithmetic_into(*3 * [np.dtype(np.complex128)])
+        yield {**usual, **types.defines, "DASP_CODING": str(int(coding))}
     yield {**usual, **double.defines, "DASP_INDEX": "long long"}
 
 
@@ -171,9 +172,9 @@ def columns() -> Iterator[Defines]:
         x, y = np.empty((9, wide), kinds.x, order), np.empty((9, k), kinds.y, order)
         x_at, y_at = (find_strides(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
         for one in choose_column_blocks(BLOCKS, k, kinds, x_at, y_at, Gathering(**plan), H200):
-            yield {**usual, **one.block.defines(), **type_names(kinds), "DASP_CODING": "0"}
+            yield {**usual, **one.block.define_constants(), **type_names(kinds), "DASP_CODING": "0"}
 
-    single, double = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
+    single, double = (find_arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
     seen: list[Defines] = []
     for kinds, k, order in product((single, double), (2, 5, 8, 16, 31, 32), "CF"):
         for alike in (True, False):
@@ -188,7 +189,7 @@ def columns() -> Iterator[Defines]:
         for constants in seen
     }.values()
     for value, x in OTHER_TYPES:
-        yield from blocks(arithmetic(np.dtype(value), np.dtype(x)), 32, "C")
+        yield from blocks(find_arithmetic(np.dtype(value), np.dtype(x)), 32, "C")
     (widest,) = blocks(double, 32, "C")
     for coding in (Coding.SINGLE, Coding.BYTE, Coding.DICTIONARY, Coding.EQUAL):
         yield {**widest, "DASP_CODING": str(int(coding))}
@@ -209,9 +210,9 @@ def eights() -> Iterator[Defines]:
     def blocks(kinds: Arithmetic, k: int, pack: int) -> Iterator[Defines]:
         at = column_blocks.Strides(k, 1, pack)
         for one in row_blocks.choose_passes(BLOCKS, k, kinds, at, at):
-            yield {**usual, **one.block.defines(), **type_names(kinds)}
+            yield {**usual, **one.block.define_constants(), **type_names(kinds)}
 
-    single, double = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
+    single, double = (find_arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
     for kinds, k, pack in (
         *((single, 8, 1), (single, 16, 2), (single, 20, 2), (single, 32, 4)),
         *((double, 8, 1), (double, 16, 2), (double, 20, 1)),
@@ -289,7 +290,7 @@ def persistent() -> Iterator[Defines]:
     usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_CODING": "0"}
     usual |= {"DASP_THREADS": str(one_launch.THREADS), "DASP_JACOBI": "0"}
     usual |= {"DASP_MAILBOX": str(one_launch.MAILBOX)}
-    mixed, double = (arithmetic(np.dtype(name), np.dtype(float)) for name in ("float32", "float64"))
+    mixed, double = (find_arithmetic(np.dtype(name), np.dtype(float)) for name in ("float32", "float64"))
     yield {**usual, **type_names(double)}
     yield {**usual, **type_names(double), "DASP_CODING": str(int(Coding.BYTE)), "DASP_JACOBI": "1"}
     yield {
@@ -534,11 +535,11 @@ def test_a_source_compiles_to_registers_alone(name, defines, arch):
 
 def test_x_is_not_read_through_the_read_only_cache():
     """The kernel before, whose end a product may overlap, may write it. A header is 16 bytes, too."""
-    kinds = arithmetic(np.dtype(float), np.dtype(float))
+    kinds = find_arithmetic(np.dtype(float), np.dtype(float))
     at = column_blocks.Strides(32, 1, column_blocks.WIDEST_LOAD // kinds.x.itemsize)
     name, usual = "spmv/slices_columns.cu", {"DASP_INDEX": "int", "DASP_OFFSET": "int"}
     (one,) = choose_column_blocks(BLOCKS, 32, kinds, at, at, Gathering(), H200)
-    defines = {**usual, **one.block.defines(), **type_names(kinds), "DASP_CODING": "0"}
+    defines = {**usual, **one.block.define_constants(), **type_names(kinds), "DASP_CODING": "0"}
     cubin = compile_text(_source.read(name), defines, "sm_90", title=name).cubin
     found = sass.listing(cubin)["dasp_slices_columns"]
     assert found.count("LDG.E.128") > 0

@@ -106,7 +106,7 @@ class HaloExchanges:
         operand: Array = self._backend.as_operand(x, self._device)
         if operand.dtype.kind not in "biu":
             return operand
-        return operand.astype(_dtypes.arithmetic(self._dtype, operand.dtype).x)
+        return operand.astype(_dtypes.find_arithmetic(self._dtype, operand.dtype).x)
 
     def _check_operand(self, x: ArrayLike) -> Array:
         """Return x, or raise an error that says what is wrong with it."""
@@ -119,7 +119,7 @@ class HaloExchanges:
     ) -> tuple[Array, np.dtype[np.generic]]:
         """Return x and the type of its product, or raise an error that says what is wrong."""
         operand = self._check_operand(x)
-        dtype = _dtypes.arithmetic(self._dtype, operand.dtype).y
+        dtype = _dtypes.find_arithmetic(self._dtype, operand.dtype).y
         _check.scale("beta", beta, dtype)
         if out is not None:
             shape = (self._shape[0], *operand.shape[1:])

@@ -52,26 +52,26 @@ class VectorKernel(Protocol):
     SIGNATURE: Signature
     """Source, entry point and parameters; the last are those of `VARYING`."""
 
-    def defines(self, plan: Plan, kinds: Arithmetic, /) -> dict[str, str]:
+    def define_constants(self, plan: Plan, arithmetic: Arithmetic, /) -> dict[str, str]:
         """Return the compile-time constants that the format adds, for the types of a product."""
 
-    def types(self, plan: Plan, /) -> dict[str, np.dtype[Any]]:
+    def find_types(self, plan: Plan, /) -> dict[str, np.dtype[Any]]:
         """Return the types that the source names."""
 
-    def warps(self, plan: Plan, /) -> int:
+    def count_warps(self, plan: Plan, /) -> int:
         """Return the number of warps that a product needs."""
 
-    def threads(self, plan: Plan, /) -> int:
+    def count_threads(self, plan: Plan, /) -> int:
         """Return the threads of a block."""
 
-    def partials(self, plan: Plan, /) -> int:
+    def count_partials(self, plan: Plan, /) -> int:
         """Return the number of partial sums that a product needs."""
 
-    def arguments(self, plan: Plan, scratch: Scratch, /) -> dict[str, Any]:
+    def list_arguments(self, plan: Plan, scratch: Scratch, /) -> dict[str, Any]:
         """Return the kernel's arguments but those that come with each product."""
 
 
-def numbers(total: np.dtype[Any], alpha: complex, beta: complex) -> tuple[Any, ...]:
+def cast_scale(total: np.dtype[Any], alpha: complex, beta: complex) -> tuple[Any, ...]:
     """Return alpha and beta in the type of a kernel's sums; for complex sums, as two numbers each.
 
     A number too large for float32 becomes infinite, as on the CPU.
@@ -80,36 +80,37 @@ def numbers(total: np.dtype[Any], alpha: complex, beta: complex) -> tuple[Any, .
     return tuple(part for z in pair for part in (z.real, z.imag)) if total.kind == "c" else pair
 
 
-def defines(kernel: VectorKernel, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
+def define_constants(kernel: VectorKernel, plan: Plan, arithmetic: Arithmetic) -> dict[str, str]:
     """Return the compile-time constants of the kernel for a plan and the types of a product."""
     return {
-        **kernel.defines(plan, kinds),
-        **kinds.defines,
-        "DASP_THREADS": str(kernel.threads(plan)),
-        "DASP_TICKETS": str(int(kernel.partials(plan) > 0)),
+        **kernel.define_constants(plan, arithmetic),
+        **arithmetic.defines,
+        "DASP_THREADS": str(kernel.count_threads(plan)),
+        "DASP_TICKETS": str(int(kernel.count_partials(plan) > 0)),
     }
 
 
-def types(kernel: VectorKernel, plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
+def find_types(kernel: VectorKernel, plan: Plan, arithmetic: Arithmetic) -> dict[str, np.dtype[Any]]:
     """Return the types that the kernel's source names."""
-    return kernel.types(plan) | kinds.types | {"Bits": np.dtype(f"u{real_type(kinds.sum).itemsize}")}
+    bits = np.dtype(f"u{real_type(arithmetic.sum).itemsize}")
+    return kernel.find_types(plan) | arithmetic.types | {"Bits": bits}
 
 
-def blocks(kernel: VectorKernel, plan: Plan) -> int:
+def count_blocks(kernel: VectorKernel, plan: Plan) -> int:
     """Return the number of blocks of a launch."""
-    return int(ceil_div(kernel.warps(plan) * WARP, kernel.threads(plan)))
+    return int(ceil_div(kernel.count_warps(plan) * WARP, kernel.count_threads(plan)))
 
 
 def compile_product(
     kernel: VectorKernel,
     plan: Plan,
-    kinds: Arithmetic,
+    arithmetic: Arithmetic,
     signature: Signature | None = None,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> KernelFunction:
     """Return a product's kernel for the current GPU, or another of its source, with more constants."""
     signature = signature or kernel.SIGNATURE
-    constants = {**defines(kernel, plan, kinds), **more}
+    constants = {**define_constants(kernel, plan, arithmetic), **more}
     return signature.load(constants)
 
 

@@ -11,7 +11,7 @@ from dasp.formats.product import Product
 from dasp.runtime.arrays import address
 from dasp.runtime.cpu.emitter import LINE
 from dasp.runtime.cpu.operands import store_rounded, transpose, widen
-from dasp.runtime.dtypes import into, sum_type
+from dasp.runtime.dtypes import find_arithmetic_into, sum_type
 from dasp.runtime.types import Number
 
 Vector = np.ndarray[Any, Any]
@@ -83,7 +83,7 @@ class CpuProduct(Product):
                 self.multiply(x[:, k], y[:, k], alpha, beta)
             return
         total = sum_type(y.dtype)
-        read = read_only(_convert(x, into(self.plan.dtype, x.dtype, total).x))
+        read = read_only(_convert(x, find_arithmetic_into(self.plan.dtype, x.dtype, total).x))
         result = _convert(y, total)
         multiply = self.multiply_vector if x.ndim == 1 else self._multiply_matrix
         multiply(read, result, total.type(alpha), total.type(beta))

@@ -18,13 +18,13 @@ from dasp.formats.kernel_cuda import (
     VARYING,
     Scratch,
     VectorKernel,
-    blocks,
+    cast_scale,
     compile_product,
     compile_settling,
-    defines,
+    count_blocks,
+    define_constants,
+    find_types,
     new_scratch,
-    numbers,
-    types,
 )
 from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.formats.product import Product
@@ -34,7 +34,7 @@ from dasp.runtime.cuda.gpus import number
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch
 from dasp.runtime.cuda.source import begin_loading
 from dasp.runtime.cuda.stream import PER_THREAD_STREAM, THIS_THREAD, on_stream
-from dasp.runtime.dtypes import BFLOAT16, Arithmetic, into, real_type
+from dasp.runtime.dtypes import BFLOAT16, Arithmetic, find_arithmetic_into, real_type
 from dasp.runtime.sizes import round_up
 from dasp.runtime.types import DeviceArray, KernelFunction
 
@@ -85,10 +85,10 @@ class CudaProduct(Product):
         self._device = cupy.cuda.Device(self._number)
         self._capability = int(self._device.compute_capability)
         self._overlaps = self._capability >= OVERLAPPING and runtime.driverGetVersion() >= OVERLAPPING_DRIVER
-        self._kinds = kinds = into(dtype, dtype, dtype)
+        self._arithmetic = arithmetic = find_arithmetic_into(dtype, dtype, dtype)
         # For `quick`.
         self._several = runtime.getDeviceCount() > 1
-        self._plain = numbers(kinds.sum, 1.0, 0.0)
+        self._plain = cast_scale(arithmetic.sum, 1.0, 0.0)
         self._dtype = np.dtype(dtype.type)
         self._strides = (dtype.itemsize,)
         # CuPy looks up a letter faster than a type, but knows no letter for bfloat16.
@@ -99,7 +99,7 @@ class CudaProduct(Product):
         self._current_device: Callable[[], int] = runtime.getDevice
         self._current_stream: Callable[[], Any] = cupy.cuda.get_current_stream
         self._is_capturing: Callable[[int], bool] = runtime.streamIsCapturing
-        constants = defines(kernel, plan, kinds)
+        constants = define_constants(kernel, plan, arithmetic)
         if constants.get("DASP_MMA") == "1" and self._capability < TENSOR_CORES:
             raise RuntimeError(
                 f"this GPU is sm_{self._capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
@@ -108,20 +108,20 @@ class CudaProduct(Product):
             begin_loading([(kernel.SIGNATURE.source, constants)])  # the first product waits for it
             self.plan = plan if is_cupy(next(arrays_of(plan.values))) else _upload(plan)
         self._m, self._n = plan.shape
-        self._threads, self._segments = kernel.threads(plan), kernel.partials(plan)
-        self._blocks = blocks(kernel, plan)
+        self._threads, self._segments = kernel.count_threads(plan), kernel.count_partials(plan)
+        self._blocks = count_blocks(kernel, plan)
         self._begin()
 
     @cached_property
     def _kernel(self) -> KernelFunction:
         """The kernel of products by vectors of the plan's own type."""
-        return compile_product(self.kernel, self.plan, self._kinds)
+        return compile_product(self.kernel, self.plan, self._arithmetic)
 
     def _begin(self) -> None:
         """Reset the product to one that has launched nothing yet."""
         self._lock = threading.Lock()
         self._launches: dict[Arithmetic, dict[Any, Launch]] = defaultdict(dict)
-        self._own = self._launches[self._kinds]
+        self._own = self._launches[self._arithmetic]
         self._captured: tuple[Any, Launch] | None = None
         self._streams: dict[int, Any] = {}
         self._quick: Launch | None = None
@@ -177,21 +177,21 @@ class CudaProduct(Product):
         if self._quick and scale is None:
             self._quick(stream, start, result)
         elif self._blocks:
-            plain = self._plain if scale is None else numbers(self._kinds.sum, *scale)
-            self._find_launch(stream)(stream, start, result, *plain)
+            plain = self._plain if scale is None else cast_scale(self._arithmetic.sum, *scale)
+            self._find_own_launch(stream)(stream, start, result, *plain)
         return out
 
     def _is_here(self, vector: DeviceArray) -> bool:
         """Return True if a vector lies on the matrix's device and that is the current one."""
         return bool(vector.data.device_id == self._number == self._current_device())
 
-    def _find_launch(self, stream: int) -> Launch:
+    def _find_own_launch(self, stream: int) -> Launch:
         """Return the launch of a product by vectors of the plan's own type on a stream."""
         launch = self._own.get(stream if self._segments else 0)
         if launch is None or (self._segments and self._is_capturing(stream)):
-            launch = self._launch_on(stream, self._kinds)
+            launch = self._find_launch(stream, self._arithmetic)
         if self._quick is None and not self._segments:  # the launch belongs to no stream
-            self._quick = self._new_launch(self._kinds, Scratch(None, None), plain=True)
+            self._quick = self._new_launch(self._arithmetic, Scratch(None, None), plain=True)
         return launch
 
     def multiply(self, x: DeviceArray, y: DeviceArray, alpha: complex, beta: complex) -> None:
@@ -208,13 +208,15 @@ class CudaProduct(Product):
         if x.ndim == 2:
             self._multiply_columns(x, y, alpha, beta)
             return
-        kinds = into(self.plan.dtype, x.dtype, y.dtype)
+        arithmetic = find_arithmetic_into(self.plan.dtype, x.dtype, y.dtype)
         with self._device:
             stream = self._current_stream().ptr
             captured = self._is_capturing(stream)
             with in_pool(self._cupy) if captured else _HERE:
-                vector, result = self._plain_vector(x, kinds.x), self._plain_vector(y, kinds.y)
-            self._launch(vector.data.ptr, result.data.ptr, kinds, alpha, beta)
+                vector, result = self._plain_vector(x, arithmetic.x), self._plain_vector(y, arithmetic.y)
+            if self._blocks:
+                scale = cast_scale(arithmetic.sum, alpha, beta)
+                self._find_launch(stream, arithmetic)(stream, vector.data.ptr, result.data.ptr, *scale)
             if result is not y:
                 self._cupy.copyto(y, result)
             if captured and (vector is not x or result is not y):
@@ -232,44 +234,39 @@ class CudaProduct(Product):
             return plain
         return plain.view(real_type(dtype)).copy().view(dtype)  # CuPy's kernels load whole numbers, too
 
-    def _launch(self, x: int, y: int, kinds: Arithmetic, alpha: complex, beta: complex) -> None:
-        """Launch a product on CuPy's current stream; the matrix's device must be the current one."""
-        if self._blocks:
-            stream = self._current_stream().ptr
-            self._launch_on(stream, kinds)(stream, x, y, *numbers(kinds.sum, alpha, beta))
-
-    def _launch_on(self, stream: int, kinds: Arithmetic) -> Launch:
+    def _find_launch(self, stream: int, arithmetic: Arithmetic) -> Launch:
         """Return a launch for a stream, with scratch that no other running launch uses."""
         place: int | tuple[int, int] = 0
         if self._segments:
             if self._is_capturing(stream):
-                return self._captured_launch(stream, kinds)
+                return self._find_captured_launch(stream, arithmetic)
             place = (stream, THIS_THREAD.number) if stream == PER_THREAD_STREAM else stream
-        launches = self._launches[kinds]
+        launches = self._launches[arithmetic]
         if place not in launches:
             with self._lock:
                 if place not in launches:
                     if self._segments:
-                        self._hold(stream)
-                    launches[place] = self._new_launch(kinds, self._scratch(kinds))
+                        self._keep_stream(stream)
+                    launches[place] = self._new_launch(arithmetic, self._allocate_scratch(arithmetic))
         return launches[place]
 
-    def _new_launch(self, kinds: Arithmetic, scratch: Scratch, *, plain: bool = False) -> Launch:
+    def _new_launch(self, arithmetic: Arithmetic, scratch: Scratch, *, plain: bool = False) -> Launch:
         """Return a launch for the types of a product; if `plain`, with alpha 1 and beta 0."""
         kernel = self.kernel
-        scale = {"alpha": kinds.sum.type(1), "beta": kinds.sum.type(0)} if plain else {}
+        scale = {"alpha": arithmetic.sum.type(1), "beta": arithmetic.sum.type(0)} if plain else {}
+        is_usual = arithmetic == self._arithmetic
         return Launch(
-            self._kernel if kinds == self._kinds else compile_product(kernel, self.plan, kinds),
+            self._kernel if is_usual else compile_product(kernel, self.plan, arithmetic),
             kernel.SIGNATURE,
-            types(kernel, self.plan, kinds),
-            kernel.arguments(self.plan, scratch) | scale,
+            find_types(kernel, self.plan, arithmetic),
+            kernel.list_arguments(self.plan, scratch) | scale,
             BETWEEN if plain else VARYING,
             blocks=self._blocks,
             threads=self._threads,
             overlaps=self._overlaps,
         )
 
-    def _scratch(self, kinds: Arithmetic) -> Scratch:
+    def _allocate_scratch(self, arithmetic: Arithmetic) -> Scratch:
         """Return new scratch, filled on the current stream, or before this returns if that is captured.
 
         A plan without segments needs none.
@@ -277,26 +274,26 @@ class CudaProduct(Product):
         if not self._segments:
             return Scratch(None, None)
         if not self._is_capturing(self._current_stream().ptr):
-            return new_scratch(self._segments, kinds.sum, self._cupy)
+            return new_scratch(self._segments, arithmetic.sum, self._cupy)
         with on_stream(self._cupy.cuda.Stream(non_blocking=True)) as stream:
-            scratch = new_scratch(self._segments, kinds.sum, self._cupy)
+            scratch = new_scratch(self._segments, arithmetic.sum, self._cupy)
             stream.synchronize()
         return scratch
 
-    def _captured_launch(self, stream: int, kinds: Arithmetic) -> Launch:
+    def _find_captured_launch(self, stream: int, arithmetic: Arithmetic) -> Launch:
         """Return a launch with scratch that lives as long as the graph; products on one stream share it."""
         capture, graph = find_capture(stream)
-        key = capture, stream, threading.get_ident(), kinds
+        key = capture, stream, threading.get_ident(), arithmetic
         latest = self._captured
         if latest is not None and latest[0] == key:
             return latest[1]
-        scratch = self._scratch(kinds)
+        scratch = self._allocate_scratch(arithmetic)
         keep(scratch, graph)
-        launch = self._new_launch(kinds, scratch)
+        launch = self._new_launch(arithmetic, scratch)
         self._captured = key, launch
         return launch
 
-    def _hold(self, stream: int) -> None:
+    def _keep_stream(self, stream: int) -> None:
         """Keep CuPy's object of the current stream; drop those that have ended, and their scratch.
 
         CUDA may give the handle of a destroyed stream to a new one while work of the old one still runs:

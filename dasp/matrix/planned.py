@@ -173,7 +173,7 @@ class PlannedMatrix(LinearMap):
             return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)
         operand = self._backend.as_operand(x, self.device)
         _check.operand(self.shape, operand)
-        dtype = _dtypes.arithmetic(self.dtype, operand.dtype).y
+        dtype = _dtypes.find_arithmetic(self.dtype, operand.dtype).y
         formats.refuse_type(self.plan.format, dtype, "the product")
         alpha, beta = _check.scale("alpha", alpha, dtype), _check.scale("beta", beta, dtype)
         shape = (self.shape[0], *operand.shape[1:])

@@ -156,7 +156,7 @@ def result_type(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
     return stored(np.dtype(np.result_type(one, other)))
 
 
-def arithmetic(matrix: np.dtype[Any], x: np.dtype[Any]) -> Arithmetic:
+def find_arithmetic(matrix: np.dtype[Any], x: np.dtype[Any]) -> Arithmetic:
     """Return the types in the product of a matrix and a vector; see docs/dtypes.md.
 
     Raises
@@ -166,11 +166,11 @@ def arithmetic(matrix: np.dtype[Any], x: np.dtype[Any]) -> Arithmetic:
     """
     if not is_number(x) or x.itemsize > (16 if x.kind == "c" else 8):
         raise TypeError(f"x has dtype {x}; a real or complex dtype of at most double precision is needed")
-    return into(matrix, x, result_type(matrix, x))
+    return find_arithmetic_into(matrix, x, result_type(matrix, x))
 
 
 @functools.cache
-def into(matrix: np.dtype[Any], x: np.dtype[Any], y: np.dtype[Any]) -> Arithmetic:
+def find_arithmetic_into(matrix: np.dtype[Any], x: np.dtype[Any], y: np.dtype[Any]) -> Arithmetic:
     """Return the types in the product of a matrix and a vector that is written into a vector of type `y`.
 
     Values keep their stored type; x has the type of y, or of y's real part where x is real.

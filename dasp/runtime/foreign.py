@@ -78,7 +78,7 @@ def call(
     with stream_of(x if is_foreign(x) else out, A.device):
         vector, result = take("x", x, A.device), out
         if out is None and _root(x) == "torch" and not scales.get("beta"):
-            kind = _dtypes.arithmetic(A.dtype, vector.dtype).y
+            kind = _dtypes.find_arithmetic(A.dtype, vector.dtype).y
             result = x.new_empty((A.shape[0], *x.shape[1:]), dtype=_tensor_type(kind))
         if result is None:
             return give_back(product(vector, **scales), x)

@@ -16,14 +16,14 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from dasp.formats.kernel_cuda import types
+from dasp.formats.kernel_cuda import find_types
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cuda import vector
 from dasp.formats.sell.cuda.product import SellCudaProduct
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.launch import Signature
-from dasp.runtime.dtypes import C_NAMES, into
+from dasp.runtime.dtypes import C_NAMES, find_arithmetic_into
 from dasp.runtime.sizes import ceil_div
 from dasp.solvers.cuda.loop import HISTORY
 from dasp.solvers.cuda.space import CudaSpace
@@ -79,7 +79,7 @@ VARYING = "most", "rtol", "atol", "margin", "mode", "finish"
 """The arguments that differ from launch to launch."""
 
 PLAN_ARGUMENTS = "headers", "bases", "deltas", "values", "table", "rows", "count", "positions", "identity"
-"""The arguments of `vector.plan_arguments` that the kernel takes: it takes none of segments."""
+"""The arguments of `vector.list_plan_arguments` that the kernel takes: it takes none of segments."""
 
 THREADS = 512
 """Threads of a block; a multiprocessor runs one block."""
@@ -126,15 +126,15 @@ def make_recipe(plan: Plan, on: Chip, *, diagonal: bool) -> Recipe | None:
 
     `diagonal` says whether there is a preconditioner.
     """
-    kinds = into(plan.dtype, np.dtype(np.float64), np.dtype(np.float64))
-    pattern, every = plan.pattern, vector.plan_arguments(plan)
+    arithmetic = find_arithmetic_into(plan.dtype, np.dtype(np.float64), np.dtype(np.float64))
+    pattern, every = plan.pattern, vector.list_plan_arguments(plan)
     slices, steps = len(pattern.headers), len(pattern.bases)
     if pattern.segments or not slices or not on.processors:
         return None
     blocks = min(on.processors, slices)
     code_bytes = 0 if plan.values.coding == Coding.EQUAL else plan.values.codes.dtype.itemsize
     index_bytes = pattern.index_dtype.itemsize
-    row_bytes = (NUMBERS_WITH_DIAGONAL if diagonal else NUMBERS) * kinds.x.itemsize
+    row_bytes = (NUMBERS_WITH_DIAGONAL if diagonal else NUMBERS) * arithmetic.x.itemsize
     row_bytes += 0 if every["identity"] else index_bytes
     step_bytes = WARP * code_bytes + index_bytes
     total = HEADER_BYTES * slices + step_bytes * steps + pattern.deltas.nbytes + row_bytes * pattern.positions
@@ -144,7 +144,7 @@ def make_recipe(plan: Plan, on: Chip, *, diagonal: bool) -> Recipe | None:
     if shared_bytes > on.shared_bytes - STATIC_BYTES:
         return None
     constants = {
-        **kinds.defines,
+        **arithmetic.defines,
         "DASP_INDEX": C_NAMES[pattern.index_dtype],
         "DASP_OFFSET": "int",
         "DASP_CODING": str(int(plan.values.coding)),
@@ -153,7 +153,7 @@ def make_recipe(plan: Plan, on: Chip, *, diagonal: bool) -> Recipe | None:
         "DASP_JACOBI": str(int(diagonal)),
     }
     arguments = {name: every[name] for name in PLAN_ARGUMENTS} | {"nbytes": shared_bytes}
-    return Recipe(constants, arguments, types(vector, plan, kinds), blocks, shared_bytes)
+    return Recipe(constants, arguments, find_types(vector, plan, arithmetic), blocks, shared_bytes)
 
 
 @dataclass(frozen=True)

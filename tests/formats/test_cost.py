@@ -28,7 +28,7 @@ from dasp.io.plans import HEAD, pack_plan, unpack_plan
 from dasp.models import generate
 from dasp.runtime.cpu.compile import name_processor
 from dasp.runtime.cuda.device import KernelLauncher
-from dasp.runtime.dtypes import arithmetic, into
+from dasp.runtime.dtypes import find_arithmetic, find_arithmetic_into
 from dasp.solvers.cuda.space import CudaSpace
 from tests.support.gallery import from_lengths
 from tests.support.planned import Tuned, plan_of, with_model
@@ -114,7 +114,7 @@ def test_a_gpu_that_does_not_say_all_has_a_model(silent):
     model = CostModel.for_gpu(A100._replace(**silent))
     assert model.slot_bytes == H200.slot_bytes or "l2_bytes" in silent
     plan = with_model(plan_of(generate("poisson2d:30"), SELL), model)
-    assert "DASP_IN_FLIGHT" in vector.defines(plan, into(*3 * [plan.dtype]))
+    assert "DASP_IN_FLIGHT" in vector.define_constants(plan, find_arithmetic_into(*3 * [plan.dtype]))
 
 
 def test_the_documentation_names_every_number():
@@ -162,9 +162,9 @@ def decisions(model):
             vector.pays_to_dot(plan, slices // 4),
         )
         yield choose_parts(model, slices, 8), vector.estimate_slices_at_once(plan, 8)
-        yield describe(arithmetic(double, double), Strides(8, 1, 2), Gathering(slices=slices), model)
+        yield describe(find_arithmetic(double, double), Strides(8, 1, 2), Gathering(slices=slices), model)
         for k in (4, 8, 16, 32):
-            kinds = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
+            kinds = (find_arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
             yield [row_blocks.limit_tiles(plan, kind, k) for kind in kinds]
             yield pays_to_transpose(plan, 1.0, 8 * k)
 

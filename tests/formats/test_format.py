@@ -121,22 +121,22 @@ class Kernel:
         """,
     )
 
-    def defines(self, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
+    def define_constants(self, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
         return {}
 
-    def types(self, plan: Plan) -> dict[str, np.dtype[Any]]:
+    def find_types(self, plan: Plan) -> dict[str, np.dtype[Any]]:
         return {}
 
-    def warps(self, plan: Plan) -> int:
+    def count_warps(self, plan: Plan) -> int:
         return -(-plan.shape[0] // WARP) if plan.pattern.columns.size else 1
 
-    def threads(self, plan: Plan) -> int:
+    def count_threads(self, plan: Plan) -> int:
         return 64
 
-    def partials(self, plan: Plan) -> int:
+    def count_partials(self, plan: Plan) -> int:
         return 0
 
-    def arguments(self, plan: Plan, scratch: Scratch) -> dict[str, Any]:
+    def list_arguments(self, plan: Plan, scratch: Scratch) -> dict[str, Any]:
         columns = plan.pattern.columns
         arrays = {"columns": columns, "numbers": plan.values.numbers}
         return arrays | {"rows": columns.shape[0], "width": columns.shape[1]}

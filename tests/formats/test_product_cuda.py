@@ -352,7 +352,7 @@ def test_a_plan_waits_for_no_kernel_and_a_product_says_that_it_does_not_compile(
         raise RuntimeError("the kernel does not compile")
 
     def compile_as_wanted(kernel, plan, kinds):
-        wanted.append((kernel.SIGNATURE.source, product.defines(kernel, plan, kinds)))
+        wanted.append((kernel.SIGNATURE.source, product.define_constants(kernel, plan, kinds)))
         return compile_product(kernel, plan, kinds)
 
     monkeypatch.setattr(product, "begin_loading", begun.extend)
@@ -592,7 +592,7 @@ def test_memory_that_products_took_goes_to_nobody_who_would_not_wait_for_them(gp
 
 def test_a_launch_is_told_of_no_memory_that_was_given_back(gpu, matrix):
     """The stand-in sees that, as it sees where an array ends."""
-    launch = planned(matrix, "sell")._product._find_launch(gpu.stream)
+    launch = planned(matrix, "sell")._product._find_own_launch(gpu.stream)
     x, y = gpu.put(np.ones(300)), gpu.put(np.ones(matrix.shape[0]))
     short, lost = gpu.put(np.ones(299)), gpu.put(np.ones(matrix.shape[0])).data.ptr
     launch(gpu.stream, x.data.ptr, y.data.ptr, 1.0, 0.0)

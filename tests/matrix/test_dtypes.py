@@ -26,7 +26,7 @@ from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.formats.sell.pattern import Coding
 from dasp.matrix import planning
 from dasp.runtime.cpu.operands import store_rounded, widen
-from dasp.runtime.dtypes import BFLOAT16, TABLE, arithmetic, bits_type, named, real_type, result_type
+from dasp.runtime.dtypes import BFLOAT16, TABLE, bits_type, find_arithmetic, named, real_type, result_type
 from tests.formats.sell.test_columns import multiply as by_columns
 from tests.support.executors import EXECUTORS, multiply
 from tests.support.gallery import GALLERY, MILLION, from_lengths, matrices
@@ -79,7 +79,7 @@ def test_results_have_numpys_types():
         else:
             wanted = np.result_type(named(one), named(other))
         assert result_type(named(one), named(other)) == wanted
-        assert arithmetic(named(one), named(other)).y == wanted
+        assert find_arithmetic(named(one), named(other)).y == wanted
     for name in ("?", "i1", "u1", "i2", "u2", "i4", "i8", "u8"):
         for one in TYPES:
             if one != "bfloat16":
@@ -90,7 +90,7 @@ def test_results_have_numpys_types():
 
 def test_no_matrix_is_cast_and_real_numbers_stay_real():
     for one, other in pairs(TYPES, TYPES):
-        kinds = arithmetic(named(one), named(other))
+        kinds = find_arithmetic(named(one), named(other))
         assert kinds.value == named(one)
         assert (kinds.x.kind == "c") == (named(other).kind == "c")
         assert kinds.sum.itemsize >= max(4, kinds.y.itemsize)
@@ -100,7 +100,7 @@ def test_no_matrix_is_cast_and_real_numbers_stay_real():
 @pytest.mark.parametrize("kind", ["g", "G", "O", "S3", "M8[s]"])
 def test_x_of_other_types_is_refused(kind):
     with pytest.raises(TypeError, match="x has dtype"):
-        arithmetic(named("float64"), np.dtype(kind))
+        find_arithmetic(named("float64"), np.dtype(kind))
 
 
 # ---- products ----------------------------------------------------------------------------------------

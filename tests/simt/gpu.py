@@ -182,16 +182,20 @@ class Gpu:
     def _compile(
         self, kernel: Any, plan: Any, kinds: Any, signature: Any = None, more: Any = MappingProxyType({})
     ) -> Any:
-        constants = {**kernel_cuda.defines(kernel, plan, kinds), **more}
-        return self._kernel(signature or kernel.SIGNATURE, constants, kernel_cuda.types(kernel, plan, kinds))
+        constants = {**kernel_cuda.define_constants(kernel, plan, kinds), **more}
+        return self._kernel(
+            signature or kernel.SIGNATURE, constants, kernel_cuda.find_types(kernel, plan, kinds)
+        )
 
     def _compile_diagonal(self, plan: Any, kinds: Any) -> Any:
-        return self._kernel(sell.DIAGONAL, sell.define_diagonal(plan, kinds), columns.types(plan, kinds))
+        return self._kernel(sell.DIAGONAL, sell.define_diagonal(plan, kinds), columns.find_types(plan, kinds))
 
     def _compile_block(self, signature: Any, plan: Any, kinds: Any, block: Any) -> Any:
         if signature is not row_blocks.SIGNATURE and block.share == 1:
             block = block._replace(steps=4)  # any number of steps gives the same bits
-        return self._kernel(signature, columns.defines(plan, kinds, block), columns.types(plan, kinds))
+        return self._kernel(
+            signature, columns.define_constants(plan, kinds, block), columns.find_types(plan, kinds)
+        )
 
     def _compile_transposing(self, item: int, width: int, to_rows: bool) -> Any:
         constants = {"DASP_BYTES": str(item), "DASP_COLUMNS": str(width), "DASP_TO_ROWS": str(int(to_rows))}

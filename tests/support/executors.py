@@ -14,7 +14,7 @@ from dasp.formats.sell.cuda import columns as several
 from dasp.formats.sell.cuda import row_blocks
 from dasp.formats.sell.cuda.column_blocks import BLOCKS, MOST_ROW, BlockTable, find_strides, read_sectors
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
-from dasp.runtime.dtypes import arithmetic, into, real_type
+from dasp.runtime.dtypes import find_arithmetic, find_arithmetic_into, real_type
 from tests.simt import compile_kernels, poisoned
 from tests.support.pack_device import PackingDevice
 from tests.support.planned import plan_of
@@ -33,7 +33,7 @@ def multiply(
     beta: complex = 0.0,
 ) -> Any:
     """Return alpha A x + beta y as a NumPy array; y starts all NaN if none is given."""
-    dtype = arithmetic(matrix.dtype, x.dtype).y
+    dtype = find_arithmetic(matrix.dtype, x.dtype).y
     out = np.full(matrix.shape[0], np.nan, dtype) if y is None else y.astype(dtype)
     if executor == "simt":
         return _emulated(matrix, x, policy, out, alpha, beta)
@@ -60,17 +60,17 @@ def emulate(
     a GPU.
     """
     kernel = formats.find_product(plan, "cuda").kernel
-    kinds = into(plan.dtype, x.dtype, y.dtype)
-    constants = cuda.defines(kernel, plan, kinds)
+    kinds = find_arithmetic_into(plan.dtype, x.dtype, y.dtype)
+    constants = cuda.define_constants(kernel, plan, kinds)
     if tickets is not None:
         constants["DASP_TICKETS"] = str(int(tickets))
     module = compile_kernels(kernel.SIGNATURE.source, constants)
-    scratch = new_scratch(kernel.partials(plan), kinds.sum)
+    scratch = new_scratch(kernel.count_partials(plan), kinds.sum)
     scale = (kinds.sum.type(alpha), kinds.sum.type(beta))
-    blocks, threads = cuda.blocks(kernel, plan), kernel.threads(plan)
+    blocks, threads = cuda.count_blocks(kernel, plan), kernel.count_threads(plan)
     if blocks:
-        known = cuda.types(kernel, plan, kinds)
-        arguments = kernel.SIGNATURE.ordered(known, kernel.arguments(plan, scratch), cuda.VARYING)
+        known = cuda.find_types(kernel, plan, kinds)
+        arguments = kernel.SIGNATURE.ordered(known, kernel.list_arguments(plan, scratch), cuda.VARYING)
         arguments[-4:] = [x, y if beta else poisoned(y), *scale]
         module.launch(kernel.SIGNATURE.entry, grid=blocks, block=threads, args=arguments, **launch)
     assert (scratch.partials == ABSENT[real_type(kinds.sum).itemsize]).all(), (
@@ -94,13 +94,13 @@ def emulate_columns(
     x and y are C- or F-ordered, or views of such arrays that begin at their first element. Where no warps
     share a slice, `steps` are loaded before the first is multiplied; a GPU loads as many as the plan has.
     """
-    kernels, kinds, k = several.SLICES, into(plan.dtype, x.dtype, y.dtype), x.shape[1]
+    kernels, kinds, k = several.SLICES, find_arithmetic_into(plan.dtype, x.dtype, y.dtype), x.shape[1]
     x_at, y_at = (find_strides(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
     most = row_blocks.limit_tiles(plan, kinds, k)
     if most >= 1 and row_blocks.serve(plan, kinds, x_at):
         _, found = row_blocks.build(CudaPrimitives(PackingDevice()), plan, most)
-        kernels = kernels if found is None else found.kernels()
-    known = kernels.types(plan, kinds)
+        kernels = kernels if found is None else found.make_kernels()
+    known = kernels.find_types(plan, kinds)
     partials = poisoned(np.full((plan.pattern.segments, k), np.nan, kinds.sum))
     scale = kinds.sum.type(alpha), kinds.sum.type(beta)
     read, written = ((a if a.base is None else a.base).reshape(-1, order="A") for a in (x, y))
@@ -109,29 +109,32 @@ def emulate_columns(
     strides = np.int64(x_at.column), np.int64(y_at.column), *rows
 
     def launch(signature: Any, block: Any, arguments: Any, blocks: int, varying: Any, *values: Any) -> None:
-        module = compile_kernels(signature.source, several.defines(plan, kinds, block))
+        module = compile_kernels(signature.source, several.define_constants(plan, kinds, block))
         given = signature.ordered(known, arguments, varying)
         given[-len(varying) :] = values
         if blocks:
             module.launch(signature.entry, grid=blocks, block=block.threads, args=given)
 
     zeros = np.zeros(MOST_ROW // x.itemsize, x.dtype)
-    passes = kernels.passes(table, plan, k, kinds, x_at, y_at, lambda: read_sectors(plan))
+    passes = kernels.choose_passes(table, plan, k, kinds, x_at, y_at, lambda: read_sectors(plan))
     if kernels is several.SLICES:
         alike = (one.block if one.block.share > 1 else one.block._replace(steps=steps) for one in passes)
         passes = [one._replace(block=block) for one, block in zip(passes, alike, strict=True)]
     for first, columns, block in passes:
         values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
-        arguments, count = kernels.arguments(plan, zeros, parts), kernels.count_blocks(plan, block, parts)
+        arguments, count = (
+            kernels.list_arguments(plan, zeros, parts),
+            kernels.count_blocks(plan, block, parts),
+        )
         launch(kernels.signature, block, arguments, count, several.VARYING, *values)
     if plan.pattern.segments:
         values = target, partials, strides[1], strides[3], np.int32(k), *scale
-        arguments, block = several.finish_arguments(plan), passes[0].block
-        count = several.finish_blocks(plan, block, k)
+        arguments, block = several.list_finish_arguments(plan), passes[0].block
+        count = several.count_finish_blocks(plan, block, k)
         launch(several.FINISH, block, arguments, count, several.FINISH_VARYING, *values)
 
 
 def _emulated(matrix: Any, x: Any, policy: Policy | None, y: Any, alpha: complex, beta: complex) -> Any:
     plan = plan_of(matrix, policy)
-    emulate(plan, x.astype(into(plan.dtype, x.dtype, y.dtype).x), y, alpha, beta)
+    emulate(plan, x.astype(find_arithmetic_into(plan.dtype, x.dtype, y.dtype).x), y, alpha, beta)
     return y

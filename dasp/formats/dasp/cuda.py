@@ -58,20 +58,20 @@ class _Kernel:
 
     SIGNATURE = PRODUCT
 
-    def defines(self, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
+    def define_constants(self, plan: Plan, arithmetic: Arithmetic) -> dict[str, str]:
         """Return the compile-time constants that the format adds; tensor cores are for sums in float64."""
         pattern = plan.pattern
         return {
             "DASP_INDEX": C_NAMES[pattern.index_dtype],
             "DASP_OFFSET": C_NAMES[pattern.offset_dtype],
-            "DASP_MMA": str(int(pattern.mma and kinds.sum == np.float64)),
+            "DASP_MMA": str(int(pattern.mma and arithmetic.sum == np.float64)),
         }
 
-    def types(self, plan: Plan) -> dict[str, np.dtype[Any]]:
+    def find_types(self, plan: Plan) -> dict[str, np.dtype[Any]]:
         """Return the types that the source names."""
         return {"Index": plan.pattern.index_dtype, "Offset": plan.pattern.offset_dtype}
 
-    def warps(self, plan: Plan) -> int:
+    def count_warps(self, plan: Plan) -> int:
         """Return the number of warps that a product needs."""
         pattern = plan.pattern
         medium, short = pattern.medium, pattern.short
@@ -84,16 +84,16 @@ class _Kernel:
             + ceil_div(len(pattern.empty_rows), WARP)
         )
 
-    def threads(self, plan: Plan) -> int:
+    def count_threads(self, plan: Plan) -> int:
         """Return the threads of a block: more if most rows are short, because their warps end soon."""
         most_are_short = 2 * len(plan.pattern.short.rows) > plan.shape[0]
         return 256 if most_are_short else 128
 
-    def partials(self, plan: Plan) -> int:
+    def count_partials(self, plan: Plan) -> int:
         """Return the number of partial sums that a product needs."""
         return len(plan.pattern.long.segment_rows)
 
-    def arguments(self, plan: Plan, scratch: Scratch) -> dict[str, Any]:
+    def list_arguments(self, plan: Plan, scratch: Scratch) -> dict[str, Any]:
         """Return the kernel's arguments but those that come with each product."""
         pattern, values = plan.pattern, plan.values
         long, medium, short = pattern.long, pattern.medium, pattern.short

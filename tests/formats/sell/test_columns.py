@@ -33,7 +33,7 @@ from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.models import generate
 from dasp.runtime.cpu import threads
 from dasp.runtime.cpu.operands import transpose
-from dasp.runtime.dtypes import arithmetic, into
+from dasp.runtime.dtypes import find_arithmetic, find_arithmetic_into
 from tests.support.executors import EXECUTORS, emulate, emulate_columns
 from tests.support.executors import multiply as by_vector
 from tests.support.gallery import GALLERY, from_lengths, matrices
@@ -57,14 +57,14 @@ def columns(n, k, seed=1, dtype=np.float64, order="C"):
 
 def multiply(executor, matrix, x, policy=None, out=None, alpha=1.0, beta=0.0):
     """Return alpha A X + beta out as a NumPy array; without out, of NaN in the order of X."""
-    dtype = arithmetic(matrix.dtype, x.dtype).y
+    dtype = find_arithmetic(matrix.dtype, x.dtype).y
     if out is None:
         order = "F" if x.flags.f_contiguous and not x.flags.c_contiguous else "C"
         out = np.full((matrix.shape[0], x.shape[1]), np.nan, dtype, order=order)
     if executor == "simt":
         if x.shape[1]:
             plan = plan_of(matrix, policy)
-            read = x.astype(into(plan.dtype, x.dtype, dtype).x, order="K")
+            read = x.astype(find_arithmetic_into(plan.dtype, x.dtype, dtype).x, order="K")
             emulate_columns(plan, read, out, alpha, beta)
         return out
     planned = SpMatrix.from_scipy(matrix, policy=policy, device=executor)
@@ -214,7 +214,7 @@ def of_type(dtype, only_real=False):
     ("value", "other"), [("complex128", "complex128"), ("float64", "complex128"), ("bfloat16", "float32")]
 )
 def test_other_types_have_the_bits_of_the_product_by_a_vector(value, other):
-    kinds = arithmetic(np.dtype(value), np.dtype(other))
+    kinds = find_arithmetic(np.dtype(value), np.dtype(other))
     plan = SpMatrix.from_coo(*of_type(kinds.value), policy=SPLIT, device="cpu").plan
     x = numbers(np.random.default_rng(1), (30, 5), kinds.x)
     y = np.zeros((plan.shape[0], 5), kinds.y)
@@ -421,7 +421,7 @@ TOY = dataclasses.replace(
 BUSY = dataclasses.replace(H200, wave_slices=100)
 
 HALF = np.dtype(np.float16)
-SINGLE, DOUBLE = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
+SINGLE, DOUBLE = (find_arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
 
 
 def choose(k, kinds, x, y=None, table=BLOCKS, **plan):
@@ -453,7 +453,7 @@ def test_passes_cover_every_column_once(item, order):
     for k in range(1, 70):
         x = np.empty((50, k), dtype, order)
         at = find_strides(x.shape, x.strides, item, 0)
-        passes = choose(k, arithmetic(dtype, dtype), at, table=BLOCKS)
+        passes = choose(k, find_arithmetic(dtype, dtype), at, table=BLOCKS)
         assert len(passes) <= 2
         assert [j for one in passes for j in range(one.first, one.first + one.columns)] == list(range(k))
         for one in passes:
@@ -526,7 +526,7 @@ def test_warps_share_slices_of_many_steps_and_whole_rows():
     assert many.steps % many.share == 0
     full, ragged = (choose(k, DOUBLE, Strides(k, 1, 1))[0].block for k in (8, 7))
     assert full.share > ragged.share == 1
-    (half,) = choose(32, arithmetic(HALF, HALF), Strides(32, 1, 8))
+    (half,) = choose(32, find_arithmetic(HALF, HALF), Strides(32, 1, 8))
     assert half.block.share == 1
     long, mixed, short = (
         plan_of(from_lengths([2000] * long + [5] * short, 3000))

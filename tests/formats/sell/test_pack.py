@@ -29,7 +29,7 @@ from dasp.formats.sell.cuda import vector as cuda
 from dasp.formats.sell.pattern import CODE_TYPES, Coding, Width, unpack_shape
 from dasp.models import generate
 from dasp.runtime.cpu import threads
-from dasp.runtime.dtypes import into
+from dasp.runtime.dtypes import find_arithmetic_into
 from dasp.runtime.sizes import HUGE_PAGE, new_array
 from tests.support.executors import EXECUTORS, multiply
 from tests.support.gallery import EXAMPLES, from_lengths, matrices
@@ -50,7 +50,7 @@ def slices_of(matrix: csr_array, *, machine: str = "gpu", **choices: object) -> 
 
 def defines_of(matrix: csr_array, policy: Policy) -> dict[str, str]:
     plan = plan_of(matrix, policy)
-    return cuda.defines(plan, into(*3 * [plan.dtype]))
+    return cuda.define_constants(plan, find_arithmetic_into(*3 * [plan.dtype]))
 
 
 def unpack(part: SimpleNamespace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

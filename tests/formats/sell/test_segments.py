@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dasp.runtime.dtypes import arithmetic
+from dasp.runtime.dtypes import find_arithmetic
 from tests.simt import SimtError
 from tests.support.executors import emulate
 from tests.support.gallery import from_lengths
@@ -62,14 +62,14 @@ def test_plans_with_segments_draw_tickets_and_others_do_not(split):
     _, plan = split
     whole = plan_of(from_lengths([5] * 40, 300), POLICIES["sell"])
     assert (
-        cuda.defines(formats.find_product(plan, "cuda").kernel, plan, arithmetic(plan.dtype, plan.dtype))[
-            "DASP_TICKETS"
-        ]
+        cuda.define_constants(
+            formats.find_product(plan, "cuda").kernel, plan, find_arithmetic(plan.dtype, plan.dtype)
+        )["DASP_TICKETS"]
         == "1"
     )
     assert (
-        cuda.defines(formats.find_product(whole, "cuda").kernel, whole, arithmetic(whole.dtype, whole.dtype))[
-            "DASP_TICKETS"
-        ]
+        cuda.define_constants(
+            formats.find_product(whole, "cuda").kernel, whole, find_arithmetic(whole.dtype, whole.dtype)
+        )["DASP_TICKETS"]
         == "0"
     )

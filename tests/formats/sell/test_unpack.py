@@ -23,7 +23,7 @@ from dasp.formats.sell.pattern import BITS_8, Choice, Coding, Pattern, Values, p
 from dasp.matrix import planning
 from dasp.models import generate
 from dasp.runtime.cpu import threads
-from dasp.runtime.dtypes import into, sum_type
+from dasp.runtime.dtypes import find_arithmetic_into, sum_type
 from tests.formats.sell.test_pack_cuda import (
     VALUES,
     bits,
@@ -94,7 +94,10 @@ def assert_finds_diagonals(plan, rows, columns, values):
 
 def emulated_diagonal(plan, k):
     """The diagonal that the CUDA kernel finds; None if it says that segments of a row both have an entry."""
-    kinds, (first, count) = into(plan.dtype, plan.dtype, plan.dtype), diagonal_rows(plan.shape, k)
+    kinds, (first, count) = (
+        find_arithmetic_into(plan.dtype, plan.dtype, plan.dtype),
+        diagonal_rows(plan.shape, k),
+    )
     cut, y = len(plan.pattern.long_rows), np.full(count, np.nan, sum_type(plan.dtype))
     claims = np.zeros(cut + 1, np.uint64)
     if not count or not plan.nnz:
@@ -104,7 +107,7 @@ def emulated_diagonal(plan, k):
     arguments = cuda.list_diagonal_arguments(plan) | {"claims": claims, "y": y}
     arguments |= {"further": k, "first_row": first, "length": count}
     kernel = compile_kernels(cuda.DIAGONAL.source, cuda.define_diagonal(plan, kinds))
-    ordered = cuda.DIAGONAL.ordered(columns.types(plan, kinds), arguments)
+    ordered = cuda.DIAGONAL.ordered(columns.find_types(plan, kinds), arguments)
     kernel.launch(cuda.DIAGONAL.entry, cuda.count_diagonal_blocks(plan), cuda.DIAGONAL_THREADS, ordered)
     return None if claims[cut] else y
 

@@ -198,7 +198,7 @@ class ColumnBlock(NamedTuple):
     threads: int
     share: int = 1
 
-    def defines(self) -> dict[str, str]:
+    def define_constants(self) -> dict[str, str]:
         """Return the compile-time constants."""
         return {f"DASP_{name.upper()}": str(number) for name, number in self._asdict().items()}
 
@@ -238,22 +238,22 @@ def find_strides(shape: tuple[int, ...], strides: tuple[int, ...], item: int, ad
     return Strides(row, column, pack)
 
 
-def describe(kinds: Arithmetic, x: Strides, by: Gathering, model: CostModel) -> frozenset[str]:
+def describe(arithmetic: Arithmetic, x: Strides, by: Gathering, model: CostModel) -> frozenset[str]:
     """Return the words that hold of a product, for `Rule.where`.
 
     `wide`, `narrow`: numbers of X have at least 8 bytes, or fewer. `near`: entries that a warp reads together
     have columns near each other. `far`: they have not, and rows of X are aligned. `shared`: warps may share
     slices. `few`: there are not so many slices that sharing costs more.
     """
-    wide, near = kinds.x.itemsize >= NUMBER_BYTES, by.sectors < FAR_SECTORS
-    aligned = x.pack * kinds.x.itemsize == WIDEST_LOAD
+    wide, near = arithmetic.x.itemsize >= NUMBER_BYTES, by.sectors < FAR_SECTORS
+    aligned = x.pack * arithmetic.x.itemsize == WIDEST_LOAD
     crowded = 2 * by.slices >= model.wave_slices
     words = {
         "wide": wide,
         "narrow": not wide,
         "near": near,
         "far": aligned and not near,
-        "shared": by.alike and by.steps >= SHARED_STEPS and kinds.x == kinds.sum,
+        "shared": by.alike and by.steps >= SHARED_STEPS and arithmetic.x == arithmetic.sum,
         "few": near or not (aligned and crowded),
     }
     return frozenset(word for word, holds in words.items() if holds)
@@ -262,7 +262,7 @@ def describe(kinds: Arithmetic, x: Strides, by: Gathering, model: CostModel) -> 
 def choose_column_blocks(
     table: BlockTable,
     columns: int,
-    kinds: Arithmetic,
+    arithmetic: Arithmetic,
     x: Strides,
     y: Strides,
     by: Gathering,
@@ -274,7 +274,7 @@ def choose_column_blocks(
     ----------
     table : BlockTable
     columns : int
-    kinds : Arithmetic
+    arithmetic : Arithmetic
     x, y : Strides
         Of X and Y.
     by : Gathering
@@ -282,11 +282,11 @@ def choose_column_blocks(
         Of the machine that the plan was made for.
     """
     rules, most = (table.c_order, WARP) if x.column == 1 else (table.f_order, MOST_OWN)
-    words, number = describe(kinds, x, by, model), max(kinds.x.itemsize, kinds.sum.itemsize)
+    words, number = describe(arithmetic, x, by, model), max(arithmetic.x.itemsize, arithmetic.sum.itemsize)
     passes, first = [], 0
     while first < columns:
         rule, width, count = choose_rule(rules, columns - first, number, most, words)
-        passes.append(Pass(first, count, _make_block(rule, width, count, kinds, x, y, by.steps)))
+        passes.append(Pass(first, count, _make_block(rule, width, count, arithmetic, x, y, by.steps)))
         first += count
     return tuple(passes)
 
@@ -324,14 +324,17 @@ def choose_rule(
 
 
 def _make_block(
-    rule: Rule, width: int, columns: int, kinds: Arithmetic, x: Strides, y: Strides, steps: int
+    rule: Rule, width: int, columns: int, arithmetic: Arithmetic, x: Strides, y: Strides, steps: int
 ) -> ColumnBlock:
     """Return the block of a width for columns that fill it or not.
 
     If warps share slices, a lane multiplies the columns of at most two loads. If a lane multiplies all
     columns of a block, the block has no more than there are.
     """
-    item, held = kinds.x.itemsize, 2 if kinds.sum.kind == "c" else 1  # registers of a complex number
+    item, held = (
+        arithmetic.x.itemsize,
+        2 if arithmetic.sum.kind == "c" else 1,
+    )  # registers of a complex number
     if x.column != 1 or rule.lane >= rule.row:
         width = own = min(width, round_up(columns, x.pack))
         pack = min(x.pack, width)

@@ -118,34 +118,34 @@ MOST_WRITTEN = 8, 4
 order, and with rows in another order."""
 
 
-class Kernels(NamedTuple):
+class ColumnKernels(NamedTuple):
     """The way in which a plan is multiplied by several columns: in slices, or in row blocks.
 
     Attributes
     ----------
     signature : Signature
-    types : callable
-        (plan, kinds) -> the types that the source names.
-    passes : callable
-        (table, plan, columns, kinds, x, y, sectors) -> the launches, of type `Pass`; sectors() is that of
-        `read_sectors`.
-    warps : callable
+    find_types : callable
+        (plan, arithmetic) -> the types that the source names.
+    choose_passes : callable
+        (table, plan, columns, arithmetic, x, y, sectors) -> the launches, of type `Pass`; sectors() is that
+        of `read_sectors`.
+    count_warps : callable
         (plan, block) -> the warps that a column block needs.
-    arguments : callable
+    list_arguments : callable
         (plan, zeros, parts) -> the kernel's arguments that do not vary from product to product.
     """
 
     signature: Signature
-    types: Callable[[Plan, Arithmetic], dict[str, np.dtype[Any]]]
-    passes: Callable[
+    find_types: Callable[[Plan, Arithmetic], dict[str, np.dtype[Any]]]
+    choose_passes: Callable[
         [BlockTable, Plan, int, Arithmetic, Strides, Strides, Callable[[], float]], tuple[Pass, ...]
     ]
-    warps: Callable[[Plan, ColumnBlock], int]
-    arguments: Callable[[Plan, DeviceArray, int], dict[str, Any]]
+    count_warps: Callable[[Plan, ColumnBlock], int]
+    list_arguments: Callable[[Plan, DeviceArray, int], dict[str, Any]]
 
     def count_blocks(self, plan: Plan, block: ColumnBlock, parts: int) -> int:
         """Return the blocks of threads of a launch."""
-        return int(ceil_div(self.warps(plan, block) * WARP, block.threads) * parts)
+        return int(ceil_div(self.count_warps(plan, block) * WARP, block.threads) * parts)
 
 
 def round_row(columns: int, item: int) -> int:
@@ -155,30 +155,30 @@ def round_row(columns: int, item: int) -> int:
     return ceil_div(size, whole) * whole // item
 
 
-def defines(plan: Plan, kinds: Arithmetic, block: ColumnBlock) -> dict[str, str]:
+def define_constants(plan: Plan, arithmetic: Arithmetic, block: ColumnBlock) -> dict[str, str]:
     """Return the compile-time constants of the kernels for a plan, the types of a product and a block."""
-    return block.defines() | vector.plan_defines(plan) | kinds.defines
+    return block.define_constants() | vector.define_plan_constants(plan) | arithmetic.defines
 
 
-def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
+def find_types(plan: Plan, arithmetic: Arithmetic) -> dict[str, np.dtype[Any]]:
     """Return the types that the source names."""
-    return vector.types(plan) | kinds.types
+    return vector.find_types(plan) | arithmetic.types
 
 
-def arguments(plan: Plan, zeros: DeviceArray, parts: int) -> dict[str, Any]:
+def list_arguments(plan: Plan, zeros: DeviceArray, parts: int) -> dict[str, Any]:
     """Return the kernel's arguments but those that come with each product."""
-    taken = vector.plan_arguments(plan)
+    taken = vector.list_plan_arguments(plan)
     others = "long_rows", "segment_offsets", "segment_rows"
     own = {"zeros": zeros, "parts": parts}
     return {name: taken[name] for name in taken if name not in others} | own
 
 
-def finish_blocks(plan: Plan, block: ColumnBlock, columns: int) -> int:
+def count_finish_blocks(plan: Plan, block: ColumnBlock, columns: int) -> int:
     """Return the blocks of the launch that adds the segments of long rows."""
     return int(ceil_div(len(plan.pattern.long_rows) * columns * WARP, block.threads))
 
 
-def finish_arguments(plan: Plan) -> dict[str, Any]:
+def list_finish_arguments(plan: Plan) -> dict[str, Any]:
     """Return the arguments of that launch but those that come with each product."""
     pattern = plan.pattern
     return {
@@ -192,27 +192,27 @@ def choose_passes(
     table: BlockTable,
     plan: Plan,
     columns: int,
-    kinds: Arithmetic,
+    arithmetic: Arithmetic,
     x: Strides,
     y: Strides,
     sectors: Callable[[], float],
 ) -> tuple[Pass, ...]:
     """Return the launches that multiply a plan by `columns` columns."""
     by = find_gathering(plan, sectors())
-    return choose_column_blocks(table, columns, kinds, x, y, by, plan.pattern.choice.model)
+    return choose_column_blocks(table, columns, arithmetic, x, y, by, plan.pattern.choice.model)
 
 
-Others = Callable[[Arithmetic, int, Strides], Kernels | None]
+FindOthers = Callable[[Arithmetic, int, Strides], ColumnKernels | None]
 
 Prepared = tuple[list[tuple[Pass, Launch]], Launch | None]
 """The launches of a product, and the one that adds the segments of long rows, if there are any."""
 
-SLICES = Kernels(
+SLICES = ColumnKernels(
     signature=SIGNATURE,
-    types=types,
-    passes=choose_passes,
-    warps=lambda plan, block: vector.warps(plan) * block.share,
-    arguments=arguments,
+    find_types=find_types,
+    choose_passes=choose_passes,
+    count_warps=lambda plan, block: vector.count_warps(plan) * block.share,
+    list_arguments=list_arguments,
 )
 
 
@@ -225,15 +225,15 @@ class Columns:
         With CuPy's arrays on the current device.
     overlaps : bool
         True if a launch may begin before the previous one has ended.
-    others : callable, optional
-        (kinds, columns, x) -> other kernels that are faster for such a product, or None.
+    find_others : callable, optional
+        (arithmetic, columns, x) -> other kernels that are faster for such a product, or None.
     """
 
-    def __init__(self, plan: Plan, overlaps: bool, others: Others | None = None) -> None:
+    def __init__(self, plan: Plan, overlaps: bool, find_others: FindOthers | None = None) -> None:
         import cupy
 
-        self._cupy, self._plan, self._overlaps, self._others = cupy, plan, overlaps, others
-        self._segments = vector.partials(plan)
+        self._cupy, self._plan, self._overlaps, self._find_others = cupy, plan, overlaps, find_others
+        self._segments = vector.count_partials(plan)
         self._read: float | None = None
         self._most_written = MOST_WRITTEN[len(plan.pattern.rows) > 0]
         self._lock = threading.Lock()
@@ -241,7 +241,7 @@ class Columns:
         self._transposing: dict[tuple[int, int, bool], Launch] = {}
 
     def multiply(
-        self, x: DeviceArray, y: DeviceArray, kinds: Arithmetic, scale: tuple[Any, ...], adds: bool
+        self, x: DeviceArray, y: DeviceArray, arithmetic: Arithmetic, scale: tuple[Any, ...], adds: bool
     ) -> None:
         """Set Y = alpha A X + beta Y on CuPy's current stream; Y is not read if beta is 0.
 
@@ -251,7 +251,7 @@ class Columns:
             Any type that Y's type holds, any strides.
         y : cupy.ndarray, shape (m, k), any strides
             Not overlapping X; on the matrix's device, which must be the current one.
-        kinds : Arithmetic
+        arithmetic : Arithmetic
             Of a product of this plan, of X's type and into Y's.
         scale : tuple
             alpha and beta as the kernels take them.
@@ -265,18 +265,18 @@ class Columns:
         stream = self._cupy.cuda.get_current_stream().ptr
         captured = self._cupy.cuda.runtime.streamIsCapturing(stream)
         with in_pool(self._cupy) if captured else _HERE:
-            taken, x_strides = self._place(x, kinds.x)
+            taken, x_strides = self._place(x, arithmetic.x)
             if self._is_transposed(taken, x_strides):
                 columns, column_strides = taken, x_strides
                 taken, x_strides = self._allocate_rows(columns)
                 self._transpose(columns, column_strides, taken, True)
-            result, y_strides = self._place(y, kinds.y)
+            result, y_strides = self._place(y, arithmetic.y)
             written, written_strides = result, y_strides
             if not adds and y.shape[1] > self._most_written and self._is_transposed(taken, y_strides):
                 written, written_strides = self._allocate_rows(result)
             k = x.shape[1]
-            partials = self._cupy.empty((self._segments, k), kinds.sum) if self._segments else None
-            self._launch(stream, taken, x_strides, written, written_strides, partials, k, kinds, scale)
+            partials = self._cupy.empty((self._segments, k), arithmetic.sum) if self._segments else None
+            self._launch(stream, taken, x_strides, written, written_strides, partials, k, arithmetic, scale)
             if written is not result:
                 self._transpose(result, y_strides, written, False)
             if result is not y:
@@ -348,11 +348,11 @@ class Columns:
         y_strides: Strides,
         partials: DeviceArray | None,
         k: int,
-        kinds: Arithmetic,
+        arithmetic: Arithmetic,
         scale: tuple[Any, ...],
     ) -> None:
-        key = kinds, k, x_strides.column == 1, x_strides.pack, y_strides.column == 1, y_strides.pack
-        passes, finish = self._prepared.get(key) or self._prepare(key, kinds, k, x_strides, y_strides)
+        key = arithmetic, k, x_strides.column == 1, x_strides.pack, y_strides.column == 1, y_strides.pack
+        passes, finish = self._prepared.get(key) or self._prepare(key, arithmetic, k, x_strides, y_strides)
         room = 0 if partials is None else partials.data.ptr
         strides = x_strides.column, y_strides.column, x_strides.row * x.itemsize, y_strides.row
         for (first, columns, _), launch in passes:
@@ -361,27 +361,29 @@ class Columns:
         if finish is not None:
             finish(stream, y.data.ptr, room, y_strides.column, y_strides.row, k, *scale)
 
-    def _prepare(self, key: tuple[Any, ...], kinds: Arithmetic, k: int, x: Strides, y: Strides) -> Prepared:
+    def _prepare(
+        self, key: tuple[Any, ...], arithmetic: Arithmetic, k: int, x: Strides, y: Strides
+    ) -> Prepared:
         """Compile and keep the launches for k columns and these strides."""
         plan = self._plan
         with self._lock:
             if key in self._prepared:
                 return self._prepared[key]
-            kernels = (self._others and self._others(kinds, k, x)) or SLICES
-            known = kernels.types(plan, kinds)
+            kernels = (self._find_others and self._find_others(arithmetic, k, x)) or SLICES
+            known = kernels.find_types(plan, arithmetic)
             passes: list[tuple[Pass, Launch]] = []
             finish: Launch | None = None
             row = zero_row(self._cupy.cuda.Device().id)
-            zeros = self._cupy.ndarray(MOST_ROW // kinds.x.itemsize, kinds.x, row.data)
-            for one in kernels.passes(BLOCKS, plan, k, kinds, x, y, self._count_sectors):
+            zeros = self._cupy.ndarray(MOST_ROW // arithmetic.x.itemsize, arithmetic.x, row.data)
+            for one in kernels.choose_passes(BLOCKS, plan, k, arithmetic, x, y, self._count_sectors):
                 count = ceil_div(one.columns, one.block.columns)
-                parts = choose_parts(plan.pattern.choice.model, kernels.warps(plan, one.block), count)
-                kernel = compile_block(kernels.signature, plan, kinds, one.block)
+                parts = choose_parts(plan.pattern.choice.model, kernels.count_warps(plan, one.block), count)
+                kernel = compile_block(kernels.signature, plan, arithmetic, one.block)
                 launch = Launch(
                     kernel,
                     kernels.signature,
                     known,
-                    kernels.arguments(plan, zeros, parts),
+                    kernels.list_arguments(plan, zeros, parts),
                     VARYING,
                     blocks=kernels.count_blocks(plan, one.block, parts),
                     threads=one.block.threads,
@@ -391,12 +393,12 @@ class Columns:
             if self._segments:
                 block = passes[0][0].block
                 finish = Launch(
-                    compile_block(FINISH, plan, kinds, block),
+                    compile_block(FINISH, plan, arithmetic, block),
                     FINISH,
                     known,
-                    finish_arguments(plan),
+                    list_finish_arguments(plan),
                     FINISH_VARYING,
-                    blocks=finish_blocks(plan, block, k),
+                    blocks=count_finish_blocks(plan, block, k),
                     threads=block.threads,
                     overlaps=self._overlaps,
                 )
@@ -419,9 +421,11 @@ def zero_row(number: int) -> DeviceArray:
     return row
 
 
-def compile_block(signature: Signature, plan: Plan, kinds: Arithmetic, block: ColumnBlock) -> KernelFunction:
+def compile_block(
+    signature: Signature, plan: Plan, arithmetic: Arithmetic, block: ColumnBlock
+) -> KernelFunction:
     """Return a kernel for a column block, compiled for the current device."""
-    constants = defines(plan, kinds, block)
+    constants = define_constants(plan, arithmetic, block)
     return signature.load(constants)
 
 

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dasp.formats import product_cuda
-from dasp.formats.kernel_cuda import TENSOR_CORES, compile_product, numbers, types
+from dasp.formats.kernel_cuda import TENSOR_CORES, cast_scale, compile_product, find_types
 from dasp.formats.plan import WARP, Plan, diagonal_rows
 from dasp.formats.sell.cuda import columns, row_blocks, vector
 from dasp.formats.sell.cuda.primitives import primitives
 from dasp.runtime.cuda.launch import Launch, Signature
-from dasp.runtime.dtypes import Arithmetic, into
+from dasp.runtime.dtypes import Arithmetic, find_arithmetic_into
 from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import DeviceArray, KernelFunction
 
@@ -52,7 +52,7 @@ class SellCudaProduct(product_cuda.CudaProduct):
     @cached_property
     def _columns(self) -> columns.Columns:
         """Products of slices by several columns."""
-        others = None if self._row_blocks is None else self._row_blocks.kernels
+        others = None if self._row_blocks is None else self._row_blocks.find_kernels
         made = columns.Columns(self.plan, self._overlaps, others)
         return self._keep_first("_columns", made)
 
@@ -87,9 +87,9 @@ class SellCudaProduct(product_cuda.CudaProduct):
         if x.shape[1] == 1:
             super()._multiply_columns(x, y, alpha, beta)
         elif self._blocks and x.shape[1]:
-            kinds = into(self.plan.dtype, x.dtype, y.dtype)
+            arithmetic = find_arithmetic_into(self.plan.dtype, x.dtype, y.dtype)
             with self._device:
-                self._columns.multiply(x, y, kinds, numbers(kinds.sum, alpha, beta), beta != 0)
+                self._columns.multiply(x, y, arithmetic, cast_scale(arithmetic.sum, alpha, beta), beta != 0)
 
     @property
     def nbytes(self) -> int:
@@ -111,11 +111,11 @@ class SellCudaProduct(product_cuda.CudaProduct):
     @cached_property
     def _diagonal(self) -> Launch:
         """The launch that finds a diagonal."""
-        plan, kinds = self.plan, self._kinds
+        plan, arithmetic = self.plan, self._arithmetic
         return Launch(
-            compile_diagonal(plan, kinds),
+            compile_diagonal(plan, arithmetic),
             DIAGONAL,
-            columns.types(plan, kinds),
+            columns.find_types(plan, arithmetic),
             list_diagonal_arguments(plan),
             ("claims", "further", "first_row", "length", "y"),
             blocks=count_diagonal_blocks(plan),
@@ -127,7 +127,7 @@ class SellCudaProduct(product_cuda.CudaProduct):
 
         None if two segments of a row have an entry there; the host reads that only if rows are cut.
         """
-        cupy, total, stream = self._cupy, self._kinds.sum, self._current_stream().ptr
+        cupy, total, stream = self._cupy, self._arithmetic.sum, self._current_stream().ptr
         first, count = diagonal_rows(self.plan.shape, k)
         if not count or not self._blocks:
             return cupy.zeros(count, total)
@@ -171,24 +171,24 @@ class SellCudaProduct(product_cuda.CudaProduct):
             return None
         if any(one.dtype != x.dtype or not one.flags.c_contiguous for one in given):
             return None
-        kinds = into(plan.dtype, x.dtype, y.dtype)
-        if (kinds.x, kinds.y) != (x.dtype, x.dtype):
+        arithmetic = find_arithmetic_into(plan.dtype, x.dtype, y.dtype)
+        if (arithmetic.x, arithmetic.y) != (x.dtype, x.dtype):
             return None
         with self._device:
-            kernel, at_once = self._with_dot(kinds, square)
+            kernel, at_once = self._with_dot(arithmetic, square)
             blocks = self._blocks
             if run:
                 blocks = ceil_div(blocks, run)
             elif blocks > vector.limit_dot_blocks(plan):
                 blocks = min(blocks, at_once)
             sums = self._cupy.zeros((1 + square) * blocks, np.float64)
-            arguments = vector.arguments(plan, self._scratch(kinds))
-            arguments |= {"x": x, "y": y, "alpha": kinds.sum.type(1), "beta": kinds.sum.type(0)}
+            arguments = vector.list_arguments(plan, self._allocate_scratch(arithmetic))
+            arguments |= {"x": x, "y": y, "alpha": arithmetic.sum.type(1), "beta": arithmetic.sum.type(0)}
             arguments |= {"w": w, "sums": sums, "run": run}
             launch = Launch(
                 kernel,
                 vector.DOT_SIGNATURE,
-                types(vector, plan, kinds),
+                find_types(vector, plan, arithmetic),
                 arguments,
                 blocks=blocks,
                 threads=self._threads,
@@ -197,16 +197,16 @@ class SellCudaProduct(product_cuda.CudaProduct):
         current = self._current_stream
         return lambda: launch(current().ptr), sums
 
-    def _with_dot(self, kinds: Arithmetic, square: bool) -> tuple[KernelFunction, int]:
+    def _with_dot(self, arithmetic: Arithmetic, square: bool) -> tuple[KernelFunction, int]:
         """Return the kernel that also leaves dot products, and the blocks of it that run at the same time."""
-        if (kinds, square) not in self._dotted:
-            more = vector.dot_defines(self.plan, square=square)
-            kernel = compile_product(vector, self.plan, kinds, vector.DOT_SIGNATURE, more)
+        if (arithmetic, square) not in self._dotted:
+            more = vector.define_dot_constants(self.plan, square=square)
+            kernel = compile_product(vector, self.plan, arithmetic, vector.DOT_SIGNATURE, more)
             processors = self._cupy.cuda.runtime.deviceGetAttribute(PROCESSORS, self._number)
             count_blocks = self._cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
             at_once = processors * count_blocks(kernel.ptr, self._threads, 0)
-            self._dotted[kinds, square] = kernel, max(1, at_once)
-        return self._dotted[kinds, square]
+            self._dotted[arithmetic, square] = kernel, max(1, at_once)
+        return self._dotted[arithmetic, square]
 
 
 # ---- a diagonal, in one launch -------------------------------------------------------------------------
@@ -239,18 +239,18 @@ def count_diagonal_blocks(plan: Plan) -> int:
     return ceil_div(len(plan.pattern.headers), DIAGONAL_THREADS // WARP)
 
 
-def define_diagonal(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
-    """Return the compile-time constants; `kinds` are the types of a product by the plan's own."""
-    return vector.plan_defines(plan) | kinds.defines | {"DASP_THREADS": str(DIAGONAL_THREADS)}
+def define_diagonal(plan: Plan, arithmetic: Arithmetic) -> dict[str, str]:
+    """Return the compile-time constants; `arithmetic` are the types of a product by the plan's own."""
+    return vector.define_plan_constants(plan) | arithmetic.defines | {"DASP_THREADS": str(DIAGONAL_THREADS)}
 
 
 def list_diagonal_arguments(plan: Plan) -> dict[str, Any]:
     """Return the kernel's arguments but those that come with each diagonal."""
-    given = vector.plan_arguments(plan)
+    given = vector.list_plan_arguments(plan)
     del given["segment_offsets"]
     return given | {"cut": len(plan.pattern.long_rows)}
 
 
-def compile_diagonal(plan: Plan, kinds: Arithmetic) -> KernelFunction:
+def compile_diagonal(plan: Plan, arithmetic: Arithmetic) -> KernelFunction:
     """Return the kernel for the current GPU."""
-    return DIAGONAL.load(define_diagonal(plan, kinds))
+    return DIAGONAL.load(define_diagonal(plan, arithmetic))

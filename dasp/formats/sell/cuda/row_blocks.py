@@ -24,7 +24,7 @@ from dasp.formats.sell.cuda.column_blocks import (
     Strides,
     choose_rule,
 )
-from dasp.formats.sell.cuda.columns import Kernels
+from dasp.formats.sell.cuda.columns import ColumnKernels
 from dasp.formats.sell.cuda.primitives import CudaPrimitives, primitives
 from dasp.runtime.cuda.launch import Kinds, Signature
 from dasp.runtime.cuda.stream import on_stream
@@ -141,13 +141,13 @@ class LazyRowBlocks:
         self._found: RowBlocks | None = None
         self._tiles: int | None = None
 
-    def kernels(self, kinds: Arithmetic, k: int, x: Strides) -> Kernels | None:
+    def find_kernels(self, arithmetic: Arithmetic, k: int, x: Strides) -> ColumnKernels | None:
         """Return the kernels that multiply row blocks by k columns of X, or None where slices are faster.
 
         Row blocks are made at their first use, if there is memory for them.
         """
-        most = limit_tiles(self._plan, kinds, k)
-        if most < 1 or not serve(self._plan, kinds, x):
+        most = limit_tiles(self._plan, arithmetic, k)
+        if most < 1 or not serve(self._plan, arithmetic, x):
             return None
         with self._lock:
             if self._tiles is None or (self._found is None and self._tiles <= most):
@@ -159,7 +159,7 @@ class LazyRowBlocks:
                     self._tiles, self._found = self._build(most)
                     stream.synchronize()
             tiles, found = self._tiles, self._found
-        return None if found is None or tiles > most else found.kernels()
+        return None if found is None or tiles > most else found.make_kernels()
 
     def _build(self, most: float) -> tuple[int, RowBlocks | None]:
         """Return the number of tiles, or `NEVER` if memory is short, and the row blocks."""
@@ -211,16 +211,18 @@ class RowBlocks(NamedTuple):
         """Bytes of all arrays."""
         return sum(int(array.nbytes) for array in self)
 
-    def kernels(self) -> Kernels:
+    def make_kernels(self) -> ColumnKernels:
         """Return the kernels that multiply them."""
         return columns.SLICES._replace(
             signature=SIGNATURE,
-            passes=lambda table, plan, k, kinds, x, y, sectors: choose_passes(table, k, kinds, x, y),
-            warps=lambda plan, block: len(self.starts) - 1,
-            arguments=self.arguments,
+            choose_passes=lambda table, plan, k, arithmetic, x, y, sectors: choose_passes(
+                table, k, arithmetic, x, y
+            ),
+            count_warps=lambda plan, block: len(self.starts) - 1,
+            list_arguments=self.list_arguments,
         )
 
-    def arguments(self, plan: Plan, zeros: Array, parts: int) -> dict[str, Any]:
+    def list_arguments(self, plan: Plan, zeros: Array, parts: int) -> dict[str, Any]:
         """Return the kernel's arguments but those that come with each product."""
         starts, columns_of, masks, values, rows = self
         own = {"starts": starts, "columns_of": columns_of, "masks": masks, "values": values, "rows": rows}
@@ -228,7 +230,7 @@ class RowBlocks(NamedTuple):
         return own | sizes | {"table": plan.values.table, "zeros": zeros}
 
 
-def serve(plan: Plan, kinds: Arithmetic, x: Strides) -> bool:
+def serve(plan: Plan, arithmetic: Arithmetic, x: Strides) -> bool:
     """Return True if row blocks can replace a plan of slices in a product.
 
     They cannot where rows are cut: a row block is made by eight lanes that read eight rows entry by entry.
@@ -238,16 +240,16 @@ def serve(plan: Plan, kinds: Arithmetic, x: Strides) -> bool:
         and bool(plan.nnz)
         and bool(plan.pattern.choice.mma)
         and not plan.pattern.segments
-        and kinds.value.kind == "f"
-        and kinds.x in TYPES
-        and kinds.sum in TYPES
+        and arithmetic.value.kind == "f"
+        and arithmetic.x in TYPES
+        and arithmetic.sum in TYPES
     )
 
 
-def limit_tiles(plan: Plan, kinds: Arithmetic, k: int) -> float:
+def limit_tiles(plan: Plan, arithmetic: Arithmetic, k: int) -> float:
     """Return the number of tiles up to which row blocks multiply k columns faster than slices."""
     for number, least, entries in plan.pattern.choice.model.tile_entries:
-        if kinds.x.itemsize >= number and k >= least:
+        if arithmetic.x.itemsize >= number and k >= least:
             return float(plan.nnz / entries)
     return 0.0
 
@@ -282,10 +284,10 @@ def build(made_of: CudaPrimitives, plan: Plan, most: float) -> tuple[int, RowBlo
 
 
 def choose_passes(
-    table: BlockTable, columns: int, kinds: Arithmetic, x: Strides, y: Strides
+    table: BlockTable, columns: int, arithmetic: Arithmetic, x: Strides, y: Strides
 ) -> tuple[Pass, ...]:
     """Return the launches for `columns` columns: large blocks first, smaller ones for the rest."""
-    item, passes, first = kinds.x.itemsize, [], 0
+    item, passes, first = arithmetic.x.itemsize, [], 0
     words = frozenset(["wide" if item >= NUMBER_BYTES else "narrow"])
     while first < columns:
         rule, width, count = choose_rule(table.row_blocks, columns - first, item, columns + WARP, words)

@@ -75,14 +75,14 @@ SIGNATURE = Signature(
 )
 
 
-def defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
+def define_constants(plan: Plan, arithmetic: Arithmetic) -> dict[str, str]:
     """Return the compile-time constants that the format adds.
 
     Registers are bounded where x and y have the matrix's own type.
     """
     steps, kept = choose_in_flight(plan), choose_kept_share(plan)
-    registers = _limit_registers(plan, steps) if kinds.x == kinds.y == plan.dtype else 0
-    constants = plan_defines(plan) | {"DASP_IN_FLIGHT": str(steps)}
+    registers = _limit_registers(plan, steps) if arithmetic.x == arithmetic.y == plan.dtype else 0
+    constants = define_plan_constants(plan) | {"DASP_IN_FLIGHT": str(steps)}
     if kept:
         constants["DASP_KEEP"] = f"{kept}f"
     if registers:
@@ -90,7 +90,7 @@ def defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
     return constants
 
 
-def plan_defines(plan: Plan) -> dict[str, str]:
+def define_plan_constants(plan: Plan) -> dict[str, str]:
     """Return the compile-time constants of every product of slices."""
     return {
         "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
@@ -99,17 +99,17 @@ def plan_defines(plan: Plan) -> dict[str, str]:
     }
 
 
-def types(plan: Plan) -> dict[str, np.dtype[Any]]:
+def find_types(plan: Plan) -> dict[str, np.dtype[Any]]:
     """Return the types that the source names."""
     return {"Index": plan.pattern.index_dtype, "Code": plan.values.codes.dtype}
 
 
-def warps(plan: Plan) -> int:
+def count_warps(plan: Plan) -> int:
     """Return the number of warps that a product needs: one for each slice."""
     return len(plan.pattern.headers)
 
 
-def threads(plan: Plan) -> int:
+def count_threads(plan: Plan) -> int:
     """Return the threads of a block."""
     return int(WARP * plan.pattern.choice.warps)
 
@@ -171,7 +171,7 @@ def estimate_slices_at_once(plan: Plan, in_flight: int) -> int:
     registers = round_up(SLICE_REGISTERS + of_step * in_flight, 8)
     if plan.values.codes.itemsize >= WIDE:  # the compiler uses all registers allowed
         registers = _limit_registers(plan, in_flight) or registers
-    blocks = REGISTERS // (registers * threads(plan))
+    blocks = REGISTERS // (registers * count_threads(plan))
     choice = plan.pattern.choice
     return int(choice.model.multiprocessors * max(blocks, 1) * choice.warps)
 
@@ -186,17 +186,17 @@ def choose_kept_share(plan: Plan) -> float:
     return round(20 * max(min(1.0, room / size), 0.0)) / 20
 
 
-def partials(plan: Plan) -> int:
+def count_partials(plan: Plan) -> int:
     """Return the number of partial sums that a product needs."""
     return int(plan.pattern.segments)
 
 
-def arguments(plan: Plan, scratch: Scratch) -> dict[str, Any]:
+def list_arguments(plan: Plan, scratch: Scratch) -> dict[str, Any]:
     """Return the kernel's arguments but those that come with each product."""
-    return plan_arguments(plan) | {"partials": scratch.partials, "tickets": scratch.tickets}
+    return list_plan_arguments(plan) | {"partials": scratch.partials, "tickets": scratch.tickets}
 
 
-def plan_arguments(plan: Plan) -> dict[str, Any]:
+def list_plan_arguments(plan: Plan) -> dict[str, Any]:
     """Return the kernel's arguments that belong to the plan."""
     pattern, values = plan.pattern, plan.values
     return {
@@ -246,7 +246,7 @@ def pays_to_dot(plan: Plan, blocks: int) -> bool:
     return blocks <= limit_dot_blocks(plan) or (not pattern.segments and take_turns(plan))
 
 
-def dot_defines(plan: Plan, *, square: bool) -> dict[str, str]:
+def define_dot_constants(plan: Plan, *, square: bool) -> dict[str, str]:
     """Return the compile-time constants for w'y, or with `square` for w'y and y'y.
 
     Dot products take registers too, so fewer steps are in flight where slices take turns.
