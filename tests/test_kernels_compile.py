@@ -15,9 +15,9 @@ import pytest
 
 from dasp.dense.gemm import rungs_cuda as dense
 from dasp.formats.cost import H200
-from dasp.formats.sell.cuda import column_blocks, row_blocks
+from dasp.formats.sell.cuda import column_rules, row_blocks
 from dasp.formats.sell.cuda import columns as several
-from dasp.formats.sell.cuda.column_blocks import BLOCKS, Gathering, choose_column_blocks, find_strides
+from dasp.formats.sell.cuda.column_rules import BLOCKS, Gathering, choose_column_blocks, find_strides
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.dtypes import C_NAMES, TABLE, Arithmetic, find_arithmetic, find_arithmetic_into
@@ -208,7 +208,7 @@ def eights() -> Iterator[Defines]:
     usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_CODING": "0"}
 
     def blocks(kinds: Arithmetic, k: int, pack: int) -> Iterator[Defines]:
-        at = column_blocks.Strides(k, 1, pack)
+        at = column_rules.Strides(k, 1, pack)
         for one in row_blocks.choose_passes(BLOCKS, k, kinds, at, at):
             yield {**usual, **one.block.define_constants(), **type_names(kinds)}
 
@@ -536,7 +536,7 @@ def test_a_source_compiles_to_registers_alone(name, defines, arch):
 def test_x_is_not_read_through_the_read_only_cache():
     """The kernel before, whose end a product may overlap, may write it. A header is 16 bytes, too."""
     kinds = find_arithmetic(np.dtype(float), np.dtype(float))
-    at = column_blocks.Strides(32, 1, column_blocks.WIDEST_LOAD // kinds.x.itemsize)
+    at = column_rules.Strides(32, 1, column_rules.WIDEST_LOAD // kinds.x.itemsize)
     name, usual = "spmv/slices_columns.cu", {"DASP_INDEX": "int", "DASP_OFFSET": "int"}
     (one,) = choose_column_blocks(BLOCKS, 32, kinds, at, at, Gathering(), H200)
     defines = {**usual, **one.block.define_constants(), **type_names(kinds), "DASP_CODING": "0"}

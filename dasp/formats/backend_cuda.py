@@ -18,7 +18,7 @@ from dasp.formats.cost import CostModel, Gpu, apply_own_numbers
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Plan, arrays_of, with_arrays
 from dasp.formats.product_cuda import CudaProduct
-from dasp.formats.sell.cuda.primitives import primitives
+from dasp.formats.sell.cuda.primitives import find_primitives
 from dasp.formats.sell.primitives import Primitives
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
@@ -69,7 +69,7 @@ def use_primitives(device: str, *, wait: bool = False) -> Iterator[Primitives]:
             contexts.enter_context(cuda.Device(here))
         if not wait and cuda.runtime.streamIsCapturing(cuda.get_current_stream().ptr):
             contexts.enter_context(cuda.using_allocator(cuda.malloc_async))
-        yield primitives(here)
+        yield find_primitives(here)
         if wait:
             cuda.get_current_stream().synchronize()
 
@@ -78,7 +78,7 @@ def use_primitives(device: str, *, wait: bool = False) -> Iterator[Primitives]:
 def bring_to_device(csr: Csr, device: str) -> Iterator[tuple[Csr, Primitives]]:
     """Yield a matrix of NumPy or CuPy on a GPU, and the primitives; `make_product` waits for their work."""
     with use_primitives(device) as on:
-        primitives(number(device)).begin_loading(csr)  # while the matrix is on its way
+        find_primitives(number(device)).begin_loading(csr)  # while the matrix is on its way
         if isinstance(csr.data, np.ndarray):
             csr = Csr(csr.shape, *upload(csr[1:]))
         yield csr, on

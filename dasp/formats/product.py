@@ -20,7 +20,9 @@ class Product(ABC):
     plan: Plan
 
     @abstractmethod
-    def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Array | None:
+    def multiply_if_plain(
+        self, x: Any, out: Any = None, scale: tuple[float, float] | None = None
+    ) -> Array | None:
         """Return A x if x, and `out` if it is given, are plain arrays that need no conversion, else None.
 
         With `scale` = (alpha, beta), return alpha A x + beta out; `out` is given if beta is not 0.
@@ -39,10 +41,10 @@ class Product(ABC):
         """
 
     @abstractmethod
-    def follow(self) -> None:
+    def refresh(self) -> None:
         """Make later products use values that were written into the plan on a GPU's current stream."""
 
-    def take_values(self, data: Any, slots: Any) -> bool:
+    def write_if_plain(self, data: Any, slots: Any) -> bool:
         """Overwrite the plan's values if data is a plain array that the coding holds, else return False.
 
         Parameters

@@ -52,10 +52,12 @@ class CpuProduct(Product):
         """
         raise NotImplementedError
 
-    def follow(self) -> None:
+    def refresh(self) -> None:
         """Do nothing: products read the plan each time."""
 
-    def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Vector | None:
+    def multiply_if_plain(
+        self, x: Any, out: Any = None, scale: tuple[float, float] | None = None
+    ) -> Vector | None:
         """Return A x if x and `out` are plain arrays, else None; this makes small products faster."""
         if type(x) is not np.ndarray:
             return None

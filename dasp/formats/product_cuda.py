@@ -86,7 +86,7 @@ class CudaProduct(Product):
         self._capability = int(self._device.compute_capability)
         self._overlaps = self._capability >= OVERLAPPING and runtime.driverGetVersion() >= OVERLAPPING_DRIVER
         self._arithmetic = arithmetic = find_arithmetic_into(dtype, dtype, dtype)
-        # For `quick`.
+        # For `multiply_if_plain`.
         self._several = runtime.getDeviceCount() > 1
         self._plain = cast_scale(arithmetic.sum, 1.0, 0.0)
         self._dtype = np.dtype(dtype.type)
@@ -124,7 +124,7 @@ class CudaProduct(Product):
         self._own = self._launches[self._arithmetic]
         self._captured: tuple[Any, Launch] | None = None
         self._streams: dict[int, Any] = {}
-        self._quick: Launch | None = None
+        self._plain_launch: Launch | None = None
         self._settled: Launch | None = None
 
     def of(self, plan: Plan) -> CudaProduct | None:
@@ -143,7 +143,9 @@ class CudaProduct(Product):
         """Return True if this product's compiled kernel can multiply another plan of the same pattern."""
         return plan.dtype == self.plan.dtype
 
-    def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> DeviceArray | None:
+    def multiply_if_plain(
+        self, x: Any, out: Any = None, scale: tuple[float, float] | None = None
+    ) -> DeviceArray | None:
         """Return A x, in `out` if that is given, or None if an argument must be converted or refused.
 
         The host does little here, because the kernels of many matrices take no longer than it does.
@@ -174,8 +176,8 @@ class CudaProduct(Product):
             result = out.data.ptr
             if (start < result + out.nbytes and result < start + x.nbytes) or result & self._misaligned:
                 return None
-        if self._quick and scale is None:
-            self._quick(stream, start, result)
+        if self._plain_launch and scale is None:
+            self._plain_launch(stream, start, result)
         elif self._blocks:
             plain = self._plain if scale is None else cast_scale(self._arithmetic.sum, *scale)
             self._find_own_launch(stream)(stream, start, result, *plain)
@@ -190,8 +192,8 @@ class CudaProduct(Product):
         launch = self._own.get(stream if self._segments else 0)
         if launch is None or (self._segments and self._is_capturing(stream)):
             launch = self._find_launch(stream, self._arithmetic)
-        if self._quick is None and not self._segments:  # the launch belongs to no stream
-            self._quick = self._new_launch(self._arithmetic, Scratch(None, None), plain=True)
+        if self._plain_launch is None and not self._segments:  # the launch belongs to no stream
+            self._plain_launch = self._new_launch(self._arithmetic, Scratch(None, None), plain=True)
         return launch
 
     def multiply(self, x: DeviceArray, y: DeviceArray, alpha: complex, beta: complex) -> None:
@@ -317,7 +319,7 @@ class CudaProduct(Product):
             and bool(held[stream].done)
         )
 
-    def follow(self) -> None:
+    def refresh(self) -> None:
         """Make later products use values that were written into the plan on CuPy's current stream."""
         with self._here():
             self._settle(self._current_stream().ptr)

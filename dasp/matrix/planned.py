@@ -153,12 +153,13 @@ class PlannedMatrix(LinearMap):
         for an absolute value.
         """
         if type(alpha) is float and type(beta) is float and (out is not None or beta == 0.0):
-            y = self._product.quick(x, out, None if alpha == 1.0 and beta == 0.0 else (alpha, beta))
+            scale = None if alpha == 1.0 and beta == 0.0 else (alpha, beta)
+            y = self._product.multiply_if_plain(x, out, scale)
             if y is not None:
                 return y
-        return self._multiply(x, out, alpha, beta)
+        return self._convert_and_multiply(x, out, alpha, beta)
 
-    def _multiply(
+    def _convert_and_multiply(
         self, x: ArrayLike, out: DenseArray | None = None, alpha: Number = 1.0, beta: Number = 0.0
     ) -> Any:
         """Return alpha A x + beta out for operands of any kind; see `matvec`."""
@@ -196,13 +197,13 @@ class PlannedMatrix(LinearMap):
 
     def __matmul__(self, x: ArrayLike) -> Any:
         """Return A x; see `matvec`."""
-        y = self._product.quick(x)
-        return self._multiply(x) if y is None else y
+        y = self._product.multiply_if_plain(x)
+        return self._convert_and_multiply(x) if y is None else y
 
     def __rmatmul__(self, x: ArrayLike) -> Any:
         """Return x A for x of shape (m,) or (k, m)."""
         if getattr(x, "ndim", 0) == 1:  # several vectors are rows of x, but columns for the transpose
-            y = self.T._product.quick(x)
+            y = self.T._product.multiply_if_plain(x)
             if y is not None:
                 return y
         return super().__rmatmul__(x)
@@ -312,7 +313,7 @@ class PlannedMatrix(LinearMap):
         """
         if isinstance(out, PlannedMatrix) and out._shared is self._shared:
             with out._lock.get():
-                if not out._derived and out._product.take_values(data, self._shared.slots):
+                if not out._derived and out._product.write_if_plain(data, self._shared.slots):
                     out._writes += 1
                     return out
         if hasattr(data, "tocsr"):
@@ -344,7 +345,7 @@ class PlannedMatrix(LinearMap):
         with self._backend.use_primitives(self.device) as primitives:
             formats.find(self.plan.format).values_into(self.plan, values, slots, primitives)
         self._writes += 1
-        self._product.follow()
+        self._product.refresh()
 
     def _check_out(self, out: object, dtype: np.dtype[Any]) -> None:
         """Check that `out` has this pattern and the type `dtype`; TypeError or ValueError if not."""

@@ -259,4 +259,4 @@ def multigrid(
         raise ValueError(
             "smoother is 'gauss-seidel', which goes row by row, on a GPU; 'chebyshev' is needed there"
         )
-    return Multigrid(set_up(hierarchy), options, computed, where)._follow(ml)
+    return Multigrid(set_up(hierarchy), options, computed, where)._remember_source(ml)

@@ -154,9 +154,9 @@ class Preconditioner:
                 self._own, self.generation = None, self.generation + 1
                 self._bound.clear()
                 self._prepared.clear()
-        self._follow(A)
+        self._remember_source(A)
 
-    def _follow(self, A: Matrix) -> Self:
+    def _remember_source(self, A: Matrix) -> Self:
         """Remember the matrix whose numbers M holds, and return M."""
         self._source, self._writes, self._warned = lambda: None, 0, False
         if isinstance(A, SpMatrix):

@@ -91,7 +91,7 @@ def block_jacobi(A: Matrix, *, block: int | None = None, device: str | None = No
     block = find_block(matrix) if block is None else _check.count("block", block)
     block = min(block, max(1, matrix.shape[0]))
     inverses = _invert_blocks(matrix, block)
-    return BlockJacobi(inverses, block, computing_type(matrix), place(A, device))._follow(A)
+    return BlockJacobi(inverses, block, computing_type(matrix), place(A, device))._remember_source(A)
 
 
 def find_block(matrix: csr_array) -> int:

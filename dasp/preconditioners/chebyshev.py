@@ -204,4 +204,4 @@ def chebyshev(
         raise ValueError(f"ratio is {ratio}; a number above 1 is needed")
     numbers = _read(A)
     dtype = computing_type(numbers.matrix)
-    return MatrixPolynomial(numbers, high, ratio, degree, dtype, place(A, device))._follow(A)
+    return MatrixPolynomial(numbers, high, ratio, degree, dtype, place(A, device))._remember_source(A)

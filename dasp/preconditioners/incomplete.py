@@ -262,8 +262,8 @@ def _make(A: Matrix, factorize: Factorize, sweeps: int | None, device: str | Non
     dtype = computing_type(matrix)
     factors, where = factorize(matrix, dtype), place(A, device)
     if sweeps is not None:
-        return Swept(factors, factorize, int(sweeps), dtype, where)._follow(A)
-    return Incomplete(factors, factorize, dtype, where)._follow(A)
+        return Swept(factors, factorize, int(sweeps), dtype, where)._remember_source(A)
+    return Incomplete(factors, factorize, dtype, where)._remember_source(A)
 
 
 def _factorize_lu(matrix: csr_array, dtype: np.dtype[Any]) -> _Factors:

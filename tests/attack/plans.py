@@ -284,7 +284,7 @@ class Side:
 
     def __init__(self, rng: random.Random) -> None:
         if GPU:
-            self.on, self.put = find("cuda:0").primitives(0), cupy.asarray
+            self.on, self.put = find("cuda:0").find_primitives(0), cupy.asarray
         else:
             device = PackingDevice(rng.choice((None, rng.getrandbits(31))))
             self.on, self.put = CudaPrimitives(device), np.array

@@ -17,7 +17,7 @@ from dasp.formats.cost import H200, H200_GPU, ZEN4, CostModel, Gathers, Gpu
 from dasp.formats.plan import arrays_of
 from dasp.formats.sell import choose
 from dasp.formats.sell.cuda import row_blocks, vector
-from dasp.formats.sell.cuda.column_blocks import (
+from dasp.formats.sell.cuda.column_rules import (
     Gathering,
     Strides,
     choose_parts,

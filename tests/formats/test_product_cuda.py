@@ -19,7 +19,7 @@ from dasp.formats.plan import diagonal_rows
 from dasp.formats.sell.cuda import columns, row_blocks
 from dasp.formats.sell.cuda import product as of_slices
 from dasp.formats.sell.cuda import vector as by_vector
-from dasp.formats.sell.cuda.column_blocks import read_sectors
+from dasp.formats.sell.cuda.column_rules import read_sectors
 from dasp.models import generate
 from dasp.runtime.cuda import driver
 from tests.support.gallery import GALLERY, LENGTHS, from_lengths
@@ -227,21 +227,21 @@ class _Filling:
 
 def test_plain_values_are_written_the_short_way_and_no_others(gpu, matrix, monkeypatch):
     filling, data = _Filling(), gpu.put(np.ones(matrix.nnz))
-    monkeypatch.setattr(of_slices, "primitives", lambda number: filling)
+    monkeypatch.setattr(of_slices, "find_primitives", lambda number: filling)
     A = planned(matrix, "sell")
-    assert not A._product.take_values(data, None)  # nobody asked where entries are
+    assert not A._product.write_if_plain(data, None)  # nobody asked where entries are
     A._shared.slots = filling
     assert A.with_values(data, out=A) is A
     assert filling.given == [data]
     filling.fits = False
-    assert not A._product.take_values(data, filling)
+    assert not A._product.write_if_plain(data, filling)
     wide = gpu.put(np.ones((matrix.nnz, 2)))
     for other in (data[1:], wide[:, 0], wide[:, :1], gpu.put(np.ones(matrix.nnz, np.float32)), [1.0]):
-        assert not A._product.take_values(other, filling)
+        assert not A._product.write_if_plain(other, filling)
     gpu.device = 1
-    assert not A._product.take_values(data, filling)
+    assert not A._product.write_if_plain(data, filling)
     gpu.device = 0
-    assert not planned(matrix, "dasp")._product.take_values(data, filling)
+    assert not planned(matrix, "dasp")._product.write_if_plain(data, filling)
     assert len(filling.given) == 2
 
 
@@ -648,7 +648,7 @@ def test_values_written_in_place_reach_row_blocks(gpu, eights):
     csr.data[:] = np.random.default_rng(1).standard_normal(csr.nnz)
     other = plan_of(csr, Policy())
     gpu.get(a.plan.values.codes)[...] = other.values.codes
-    a._product.follow()
+    a._product.refresh()
     y = gpu.get(a @ gpu.put(x))
     for j in range(16):
         assert_close(y[:, j], csr, x[:, j])
@@ -668,7 +668,7 @@ def overwritten(gpu, eights, monkeypatch):
             return True
 
         writing = SimpleNamespace(recode_values=recode_values)
-        monkeypatch.setattr(of_slices, "primitives", lambda number: writing)
+        monkeypatch.setattr(of_slices, "find_primitives", lambda number: writing)
         a._shared.slots = "found"
         assert a.with_values(gpu.put(csr.data), out=a) is a
         return a, csr
@@ -692,7 +692,7 @@ def test_values_written_in_place_have_come_before_a_product_may_start_early(
 ):
     """The kernel that waits for all before it follows the last one that writes, which fills row blocks."""
     eights[1] @ gpu.put(np.ones((eights[1].shape[1], 16)))
-    fill = row_blocks.LazyRowBlocks.follow
+    fill = row_blocks.LazyRowBlocks.refresh
 
     def marked(*given):
         fill(*given)
@@ -708,7 +708,7 @@ def test_values_written_in_place_have_come_before_a_product_may_start_early(
 
 def test_row_blocks_are_made_once_wanted_by_enough_columns(gpu, eights):
     csr, a, _ = eights
-    tiles = row_blocks.build(row_blocks.primitives(0), a.plan, 0)[0]
+    tiles = row_blocks.build(row_blocks.find_primitives(0), a.plan, 0)[0]
     asked = ((8, 16, a.nnz / (tiles + 1)), (8, 8, a.nnz / (tiles - 1)))
     a = SpMatrix(with_model(plan_of(csr, Policy()), dataclasses.replace(H200, tile_entries=asked)), "cuda:0")
     for k, kernel in ((8, "dasp_slices_columns"), (16, "dasp_row_blocks"), (8, "dasp_slices_columns")):

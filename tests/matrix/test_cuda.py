@@ -74,7 +74,7 @@ def test_steps_of_planning_that_run_beside_each_other_make_the_plan_of_the_cpu(c
     from dasp.formats.plan import arrays_of
     from dasp.formats.sell import SELL
     from dasp.formats.sell.cpu import primitives as cpu
-    from dasp.formats.sell.cuda.primitives import primitives
+    from dasp.formats.sell.cuda.primitives import find_primitives
 
     rng = np.random.default_rng(4)
     lengths = np.where(rng.random(300_000) < 1e-4, 2000, rng.integers(0, 3, 300_000))
@@ -87,7 +87,7 @@ def test_steps_of_planning_that_run_beside_each_other_make_the_plan_of_the_cpu(c
     assert (np.diff(numbers) < 0).any()  # segments are sorted, too
     there = Csr(csr.shape, *(cupy.asarray(array) for array in csr[1:]))
     for _ in range(10):
-        got = SELL.pack(there, SELL.options(), H200, primitives(0))
+        got = SELL.pack(there, SELL.options(), H200, find_primitives(0))
         assert got.pattern.choice == want.pattern.choice
         for one, other in zip(arrays_of(got), arrays_of(want), strict=True):
             np.testing.assert_array_equal(one.get(), other)

@@ -129,7 +129,7 @@ class Gpu:
         monkeypatch.setattr(columns, "compile_transpose", self._compile_transposing)
         monkeypatch.setattr(columns, "on_host", self.get)
         monkeypatch.setattr(columns, "zero_row", cache(columns.zero_row.__wrapped__))
-        monkeypatch.setattr(row_blocks, "primitives", lambda number: CudaPrimitives(_Packing(self)))
+        monkeypatch.setattr(row_blocks, "find_primitives", lambda number: CudaPrimitives(_Packing(self)))
         for module in (_driver, _launch):
             monkeypatch.setattr(module, "driver", lambda: self)
         runtime = SimpleNamespace(

@@ -12,7 +12,7 @@ from dasp.formats import kernel_cuda as cuda
 from dasp.formats.kernel_cuda import ABSENT, new_scratch
 from dasp.formats.sell.cuda import columns as several
 from dasp.formats.sell.cuda import row_blocks
-from dasp.formats.sell.cuda.column_blocks import BLOCKS, MOST_ROW, BlockTable, find_strides, read_sectors
+from dasp.formats.sell.cuda.column_rules import BLOCKS, MOST_ROW, BlockTable, find_strides, read_sectors
 from dasp.formats.sell.cuda.primitives import CudaPrimitives
 from dasp.runtime.dtypes import find_arithmetic, find_arithmetic_into, real_type
 from tests.simt import compile_kernels, poisoned

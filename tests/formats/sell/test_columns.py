@@ -18,7 +18,7 @@ from dasp.formats.sell.cpu.column_blocks import cut_columns
 from dasp.formats.sell.cpu.product import SellCpuProduct
 from dasp.formats.sell.cuda import columns as cuda
 from dasp.formats.sell.cuda import row_blocks
-from dasp.formats.sell.cuda.column_blocks import (
+from dasp.formats.sell.cuda.column_rules import (
     BLOCKS,
     Gathering,
     Rule,

@@ -318,7 +318,7 @@ def test_on_a_gpu_many_segments(steps):
     import cupy
 
     from dasp.formats.backend_cuda import to_host
-    from dasp.formats.sell.cuda.primitives import primitives as on_a_gpu
+    from dasp.formats.sell.cuda.primitives import find_primitives as on_a_gpu
 
     rng = np.random.default_rng(steps)
     lengths = rng.integers(0, 12, 3000)

@@ -63,7 +63,7 @@ class SellCpuProduct(product_cpu.CpuProduct):
         self._is_tiny = not pattern.segments and is_short(self._seconds)
         self._jobs: dict[tuple[Any, ...], Job] = {}
 
-    def follow(self) -> None:
+    def refresh(self) -> None:
         """Take over values that were written into the plan: the table of half precisions is a copy."""
         table = self._values.table
         if table.dtype != self._table.dtype:

@@ -1,6 +1,6 @@
 """The product by a matrix of several columns on a GPU: a launch for each width of column block.
 
-column_blocks.py chooses the blocks. With X in C order, lanes that share an entry read a row of X together.
+column_rules.py chooses the blocks. With X in C order, lanes that share an entry read a row of X together.
 With X in F order each lane reads for its own entry, column by column, as in the product by a vector.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cuda import vector
-from dasp.formats.sell.cuda.column_blocks import (
+from dasp.formats.sell.cuda.column_rules import (
     BLOCKS,
     MOST_ROW,
     SECTOR_BYTES,
@@ -265,14 +265,14 @@ class Columns:
         stream = self._cupy.cuda.get_current_stream().ptr
         captured = self._cupy.cuda.runtime.streamIsCapturing(stream)
         with in_pool(self._cupy) if captured else _HERE:
-            taken, x_strides = self._place(x, arithmetic.x)
-            if self._is_transposed(taken, x_strides):
+            taken, x_strides = self._make_readable(x, arithmetic.x)
+            if self._must_transpose(taken, x_strides):
                 columns, column_strides = taken, x_strides
                 taken, x_strides = self._allocate_rows(columns)
                 self._transpose(columns, column_strides, taken, True)
-            result, y_strides = self._place(y, arithmetic.y)
+            result, y_strides = self._make_readable(y, arithmetic.y)
             written, written_strides = result, y_strides
-            if not adds and y.shape[1] > self._most_written and self._is_transposed(taken, y_strides):
+            if not adds and y.shape[1] > self._most_written and self._must_transpose(taken, y_strides):
                 written, written_strides = self._allocate_rows(result)
             k = x.shape[1]
             partials = self._cupy.empty((self._segments, k), arithmetic.sum) if self._segments else None
@@ -285,7 +285,7 @@ class Columns:
         if captured and any(array is not None for array in made):
             keep(made, find_capture(stream)[1])
 
-    def _is_transposed(self, x: DeviceArray, strides: Strides) -> bool:
+    def _must_transpose(self, x: DeviceArray, strides: Strides) -> bool:
         """Return True if X or Y with these strides is transposed to C order for the product."""
         return strides.column != 1 and pays_to_transpose(
             self._plan, self._count_sectors(), x.shape[1] * x.itemsize
@@ -298,7 +298,7 @@ class Columns:
                 self._read = read_sectors(self._plan, on_host)
         return self._read
 
-    def _place(self, array: DeviceArray, dtype: np.dtype[Any]) -> tuple[DeviceArray, Strides]:
+    def _make_readable(self, array: DeviceArray, dtype: np.dtype[Any]) -> tuple[DeviceArray, Strides]:
         """Return an array that the kernels can read, itself or a copy in C order, and its strides."""
         strides = _strides(array)
         if strides is None or array.dtype != dtype:

@@ -105,6 +105,6 @@ class CudaPrimitives(CudaOperations):
 
 
 @cache
-def primitives(number: int) -> CudaPrimitives:
+def find_primitives(number: int) -> CudaPrimitives:
     """Return the primitives of a GPU, which must be CuPy's current one when they are used."""
     return CudaPrimitives(device_of_number(number))

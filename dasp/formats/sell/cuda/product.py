@@ -13,7 +13,7 @@ from dasp.formats import product_cuda
 from dasp.formats.kernel_cuda import TENSOR_CORES, cast_scale, compile_product, find_types
 from dasp.formats.plan import WARP, Plan, diagonal_rows
 from dasp.formats.sell.cuda import columns, row_blocks, vector
-from dasp.formats.sell.cuda.primitives import primitives
+from dasp.formats.sell.cuda.primitives import find_primitives
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.dtypes import Arithmetic, find_arithmetic_into
 from dasp.runtime.sizes import ceil_div
@@ -61,10 +61,10 @@ class SellCudaProduct(product_cuda.CudaProduct):
         one: T = self.__dict__.setdefault(name, made)
         return one
 
-    def take_values(self, data: Any, slots: Any) -> bool:
+    def write_if_plain(self, data: Any, slots: Any) -> bool:
         """Overwrite the plan's values if `data` needs no conversion and its coding holds them.
 
-        Short, like `quick`: it is timed in microseconds.
+        Short, like `multiply_if_plain`: it is timed in microseconds.
         """
         if (
             slots is None
@@ -77,9 +77,9 @@ class SellCudaProduct(product_cuda.CudaProduct):
             or self._current_device() != self._number
         ):
             return False
-        written = primitives(self._number).recode_values(data, slots, self.plan.values)
+        written = find_primitives(self._number).recode_values(data, slots, self.plan.values)
         if written:
-            self.follow()
+            self.refresh()
         return written
 
     def _multiply_columns(self, x: DeviceArray, y: DeviceArray, alpha: complex, beta: complex) -> None:
@@ -96,7 +96,7 @@ class SellCudaProduct(product_cuda.CudaProduct):
         """Bytes of the arrays that products keep beside the plan."""
         return 0 if self._row_blocks is None else self._row_blocks.nbytes
 
-    def follow(self) -> None:
+    def refresh(self) -> None:
         """Take over values that were written into the plan, on CuPy's current stream."""
         with self._here():
             stream = self._current_stream().ptr
@@ -105,7 +105,7 @@ class SellCudaProduct(product_cuda.CudaProduct):
                 # Memory that is allocated and freed inside a capture belongs to the graph alone.
                 cuda = self._cupy.cuda
                 with cuda.using_allocator(cuda.malloc_async) if captured else nullcontext():
-                    self._row_blocks.follow(captured)
+                    self._row_blocks.refresh(captured)
             self._settle(stream)
 
     @cached_property

@@ -15,7 +15,7 @@ import numpy as np
 
 from dasp.formats.plan import WARP, Array, Plan
 from dasp.formats.sell.cuda import columns
-from dasp.formats.sell.cuda.column_blocks import (
+from dasp.formats.sell.cuda.column_rules import (
     NUMBER_BYTES,
     BlockTable,
     ColumnBlock,
@@ -25,7 +25,7 @@ from dasp.formats.sell.cuda.column_blocks import (
     choose_rule,
 )
 from dasp.formats.sell.cuda.columns import ColumnKernels
-from dasp.formats.sell.cuda.primitives import CudaPrimitives, primitives
+from dasp.formats.sell.cuda.primitives import CudaPrimitives, find_primitives
 from dasp.runtime.cuda.launch import Kinds, Signature
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import C_NAMES, Arithmetic
@@ -164,7 +164,7 @@ class LazyRowBlocks:
     def _build(self, most: float) -> tuple[int, RowBlocks | None]:
         """Return the number of tiles, or `NEVER` if memory is short, and the row blocks."""
         try:
-            return build(primitives(self._cupy.cuda.Device().id), self._plan, most)
+            return build(find_primitives(self._cupy.cuda.Device().id), self._plan, most)
         except MemoryError:
             return NEVER, None
 
@@ -173,10 +173,10 @@ class LazyRowBlocks:
         """Bytes of the row blocks."""
         return 0 if self._found is None else self._found.nbytes
 
-    def follow(self, captured: bool) -> None:
+    def refresh(self, captured: bool) -> None:
         """Take over values that were written into the plan, on the current stream, which may be captured."""
         if self._found is not None:
-            made_of = primitives(self._cupy.cuda.Device().id)
+            made_of = find_primitives(self._cupy.cuda.Device().id)
             fill(made_of, self._plan, made_of.unpack_codes(self._plan), self._found)
         elif captured:
             self._tiles = NEVER  # the graph would not update row blocks that are made later
