@@ -22,7 +22,7 @@ from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.protocols import Span
 from dasp.formats import backends
 from dasp.formats.csr.matrix import Csr, csr_from_coo, slice_rows
-from dasp.io.files import MatrixFileError
+from dasp.io.files import MatrixFileError, one_line_errors, open_regular
 from dasp.io.matrices import load_matrix
 from dasp.matrix.convert import Coordinates, take_sparse
 from dasp.runtime import check as _check
@@ -266,7 +266,7 @@ def write_parts(matrix: Any, ranks: int, folder: str | os.PathLike[str]) -> list
     """Write each rank's rows of a matrix into a new folder, which appears when it is complete.
 
     Each rank gets consecutive rows, balanced by entries. `scipy.sparse.save_npz` writes those of rank 1 of 4
-    to `rank-00001-of-00004.npz`.
+    to `rank-00001-of-00004.npz`, and `rows-of-00004.npy` has the number of each rank's first row.
 
     Parameters
     ----------
@@ -310,10 +310,11 @@ def write_parts(matrix: Any, ranks: int, folder: str | os.PathLike[str]) -> list
 
 
 def _write(folder: Path, rows: scipy.sparse.csr_array, starts: Vector) -> list[tuple[int, int, int]]:
-    sizes = []
+    sizes, ranks = [], len(starts) - 1
+    np.save(folder / _name_of_rows(ranks), starts)
     for rank, (first, end) in enumerate(pairwise(starts.tolist())):
         part = rows[first:end]
-        scipy.sparse.save_npz(folder / _name(rank, len(starts) - 1), part, compressed=False)
+        scipy.sparse.save_npz(folder / _name(rank, ranks), part, compressed=False)
         others = part.indices[(part.indices < first) | (part.indices >= end)]
         sizes.append((end - first, int(part.nnz), len(np.unique(others))))
     return sizes
@@ -321,6 +322,10 @@ def _write(folder: Path, rows: scipy.sparse.csr_array, starts: Vector) -> list[t
 
 def _name(rank: int, ranks: int) -> str:
     return f"rank-{rank:05}-of-{ranks:05}.npz"
+
+
+def _name_of_rows(ranks: int) -> str:
+    return f"rows-of-{ranks:05}.npy"
 
 
 def find_cuts(folder: Path) -> list[int]:
@@ -335,7 +340,8 @@ def read_part(folder: str | os.PathLike[str], rank: int, ranks: int) -> scipy.sp
     Raises
     ------
     MatrixFileError
-        If they are missing or damaged, or the partition is for another number of ranks.
+        If they are missing or damaged, the partition is for another number of ranks, or `write_parts` gave
+        this one more or fewer rows.
     """
     cuts = find_cuts(Path(folder))
     if not cuts:
@@ -344,7 +350,16 @@ def read_part(folder: str | os.PathLike[str], rank: int, ranks: int) -> scipy.sp
         raise MatrixFileError(
             f"{folder} was cut for {cuts[0]} ranks and there are {ranks}; start {cuts[0]}, or partition again"
         )
-    return load_matrix((Path(folder) / _name(rank, ranks)).absolute())
+    path = (Path(folder) / _name(rank, ranks)).absolute()
+    part, note = load_matrix(path), path.with_name(_name_of_rows(ranks))
+    if note.exists():  # not where a program wrote the parts
+        with one_line_errors(note), open_regular(note) as file:
+            count = int(np.diff(np.load(file, allow_pickle=False))[rank])
+        if part.shape[0] != count:
+            raise MatrixFileError(
+                f"{path} has {part.shape[0]} rows; {note.name} gives it {count}; partition again"
+            )
+    return part
 
 
 def read_rows(name: str, matrix: Any, device: str) -> Csr:

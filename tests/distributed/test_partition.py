@@ -84,8 +84,15 @@ def test_a_wrong_or_missing_partition_is_told_on_all_ranks(tmp_path: Path) -> No
         everywhere(2, read, MatrixFileError, "rank 1: .*rank-00001-of-00002.npz is damaged")
     part.unlink()
     everywhere(2, read, MatrixFileError, "rank 1: .*rank-00001-of-00002.npz")
-    sp.save_npz(part, A[20:, :30])
+    sp.save_npz(part, A[18:, :30])
     everywhere(2, read, ValueError, "columns of A is 36 on rank 0 and 30 on rank 1")
+    sp.save_npz(part, A[20:])
+    everywhere(2, read, MatrixFileError, r"has 16 rows; rows-of-00002\.npy gives it 18; partition again")
+    note = folder / "rows-of-00002.npy"
+    note.write_bytes(note.read_bytes()[:-20])
+    everywhere(2, read, MatrixFileError, r"rows-of-00002\.npy is damaged")
+    note.unlink()  # as where a program wrote the parts
+    assert run_ranks(2, lambda e: read(e).shape) == [(34, 36)] * 2
 
 
 def test_a_partition_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
