@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import bisect
+import math
 import sys
 import time
 from contextlib import suppress
@@ -45,6 +46,7 @@ from dasp.cli.systems import (
     right_hand_side,
     solve_by_others,
     tolerance,
+    true_gradient,
     true_residual,
 )
 from dasp.distributed.communicator import Communicator
@@ -55,7 +57,7 @@ from dasp.io.matrices import load_matrix
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import find_device
 from dasp.matrix.policy import Policy
-from dasp.preconditioners.automatic import METHODS, choose_method, solve
+from dasp.preconditioners.automatic import METHODS, WITHOUT_M, choose_method, solve
 from dasp.runtime.arrays import to_host
 from dasp.runtime.ranks import find_launcher, is_raised_everywhere
 from dasp.solvers import Stats
@@ -65,13 +67,14 @@ PRECONDITIONERS = ("auto", "none", "jacobi", "block-jacobi", "ic0", "ilu0", "che
 
 def add_solve(subparsers: Subparsers) -> None:
     """Add `dasp solve` to the command line."""
-    parser = add_parser(subparsers, "solve")
+    parser = add_parser(subparsers, "solve", ", or the least-squares problem of a matrix that is not square")
     add_matrix_option(parser)
     parser.add_argument(
         "--method",
         choices=METHODS,
         help="by default cg if the matrix is symmetric (Hermitian) with a positive diagonal, minres if it is "
-        "symmetric, else bicgstab; lsqr and lsmr take no preconditioner",
+        "symmetric, bicgstab if it is square, else lsmr; lsqr and lsmr solve least squares of any shape, and "
+        "take no preconditioner",
     )
     parser.add_argument(
         "--precond",
@@ -112,12 +115,6 @@ def _run(arguments: argparse.Namespace) -> int:
     return _run_as_rank(arguments) if find_launcher() else _run_alone(arguments)
 
 
-def _judge_ours(title: str, stats: Stats, setup: float, residual: float, rtol: float) -> Outcome:
-    return judge(
-        f"dasp {title}", stats.iterations, setup, stats.seconds, residual, rtol, claimed=stats.converged
-    )
-
-
 # ---- on one rank -----------------------------------------------------------------------------------------
 
 
@@ -130,14 +127,14 @@ def _run_alone(arguments: argparse.Namespace) -> int:
         )
     device = find_device(arguments.device)
     matrix = load_matrix(arguments.matrix, seed=arguments.seed)
-    check_shape(arguments.matrix, matrix.shape)
+    check_shape(arguments, matrix.shape)
     b = right_hand_side(arguments.rhs, matrix.shape[0], arguments.seed)
     _compile(arguments, matrix, b)
     planned, planning = plan_timed(matrix, arguments.format, device)
     rtol = tolerance(arguments, planned.dtype)
     b = as_solved(b, planned.dtype)
     if not arguments.json:
-        announce(arguments, matrix.shape[0], matrix.nnz, planned.device, rtol)
+        announce(arguments, matrix.shape, matrix.nnz, planned.device, rtol)
     show = not arguments.json and on_terminal() and find_spec("tqdm") is not None
     limit, said = one_blas_thread()
     if arguments.compare and not arguments.json:
@@ -147,13 +144,30 @@ def _run_alone(arguments: argparse.Namespace) -> int:
         options = {"rtol": rtol, "maxiter": arguments.maxiter}
         title, x, stats = _solve(arguments, planned, b, **options, progress=show)
         setup = time.perf_counter() - began - stats.seconds
-        outcomes = [_judge_ours(title, stats, setup, true_residual(matrix, x, b), rtol)]
+        method = title.split()[0].rstrip(",")
+        outcomes = [_judge_ours(title, method, matrix, b, x, stats, setup, rtol)]
         if arguments.compare:
-            method = title.split()[0].rstrip(",")
             if " with " in title:
                 outcomes.append(_solve_plainly(matrix, planned, b, method, **options))
             outcomes += solve_by_others(matrix, b, method, rtol, arguments.maxiter, planned.device)
     return report(arguments, planned, 1, planning, rtol, outcomes, stats, x)
+
+
+def _judge_ours(
+    title: str,
+    method: str,
+    matrix: csr_array,
+    b: NDArray[np.inexact],
+    x: NDArray[np.inexact],
+    stats: Stats,
+    setup: float,
+    rtol: float,
+) -> Outcome:
+    residual = true_residual(matrix, x, b)
+    least = method in WITHOUT_M and residual > rtol
+    gradient = true_gradient(matrix, x, b) if least else math.inf
+    name, claimed = f"dasp {title}", stats.converged
+    return judge(name, stats.iterations, setup, stats.seconds, residual, rtol, claimed, gradient)
 
 
 def on_terminal() -> bool:
@@ -173,7 +187,9 @@ def leading_rows(matrix: csr_array) -> csr_array:
 def _compile(arguments: argparse.Namespace, matrix: csr_array, b: NDArray[np.inexact]) -> None:
     """Plan and solve with some of the rows, so that no later time includes compiling."""
     rows = leading_rows(matrix)
-    small = SpMatrix(rows[:, : rows.shape[0]], arguments.device, policy=Policy(format=arguments.format))
+    if matrix.shape[0] == matrix.shape[1]:
+        rows = rows[:, : rows.shape[0]]
+    small = SpMatrix(rows, arguments.device, policy=Policy(format=arguments.format))
     # A fault of these rows need not be one of the matrix; if it is, the full solve reports it.
     with suppress(ValueError):
         _solve(arguments, small, as_solved(np.ones(small.shape[0], b.dtype), small.dtype), maxiter=1)
@@ -204,7 +220,7 @@ def _solve_plainly(
     """Solve by a method of dasp without a preconditioner."""
     solve(planned, b, method=method, M=None, rtol=rtol, maxiter=1)  # compiles
     x, stats = solve(planned, b, method=method, M=None, rtol=rtol, maxiter=maxiter)
-    return _judge_ours(method, stats, 0.0, true_residual(matrix, x, b), rtol)
+    return _judge_ours(method, method, matrix, b, x, stats, 0.0, rtol)
 
 
 # ---- as one of several ranks -----------------------------------------------------------------------------
@@ -234,12 +250,12 @@ def _solve_on_ranks(arguments: argparse.Namespace, comm: Communicator) -> int:
     began = time.perf_counter()
     D, method, why = _load_over_ranks(arguments, comm, folder)
     planning = time.perf_counter() - began
-    distributed.agree(comm, partial(check_shape, arguments.matrix, D.shape))
+    distributed.agree(comm, partial(check_shape, arguments, D.shape))
     rtol = tolerance(arguments, D.dtype)
     speaks = comm.rank == 0
     if speaks and not arguments.json:
         where = D.device if D.device == "cpu" else f"{D.device} and so on"
-        announce(arguments, D.shape[0], D.nnz, f"{comm.size} ranks ({where})", rtol)
+        announce(arguments, D.shape, D.nnz, f"{comm.size} ranks ({where})", rtol)
     b = _take_right_hand_side(arguments.rhs, arguments.seed, D, comm)
     began = time.perf_counter()
     M = _preconditioner_of_ranks(arguments, D)
@@ -249,8 +265,9 @@ def _solve_on_ranks(arguments: argparse.Namespace, comm: Communicator) -> int:
     title = method if M is None else f"{method} with {name}"
     x, stats = solve(D, b, method=method, M=M, rtol=rtol, maxiter=arguments.maxiter)
     stats = replace(stats, choice=f"{title}: {why}")
-    ours = _judge_ours(title, stats, setup, stats.relative, rtol)
-    whole = collect(comm, to_host(x), D.rows) if arguments.out else None
+    residual = stats.residual if math.isnan(stats.relative) else stats.relative  # b is 0
+    ours = Outcome(f"dasp {title}", stats.iterations, setup, stats.seconds, residual, stats.converged)
+    whole = collect(comm, to_host(x), D.columns) if arguments.out else None
     if not speaks:
         return int(not ours.converged)
     return report(arguments, D, comm.size, planning, rtol, [ours], stats, whole)
@@ -270,7 +287,11 @@ def _load_over_ranks(
     options = {"policy": Policy(format=arguments.format), "device": arguments.device}
     if folder:
         D = distributed.SpMatrix.from_files(arguments.matrix, comm, **options)
-        return D, *(given if arguments.method else ("bicgstab", "A was not looked at, as it lies in parts"))
+        if arguments.method:
+            return D, *given
+        if D.shape[0] != D.shape[1]:
+            return D, "lsmr", f"A is {D.shape[0]} x {D.shape[1]}"
+        return D, "bicgstab", "A was not looked at, as it lies in parts"
 
     def load() -> tuple[Any, tuple[str, str]]:
         if comm.rank:

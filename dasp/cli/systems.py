@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -54,14 +55,13 @@ def check(arguments: argparse.Namespace) -> None:
         importlib.import_module("matplotlib")  # raises before any work if it is missing
 
 
-def check_shape(name: str, shape: tuple[int, int]) -> None:
-    """Check that a matrix is square and has rows; ValueError if not."""
-    rows, columns = shape
-    if rows != columns or rows == 0:
-        raise ValueError(
-            f"{name} is {rows} x {columns}; dasp solve needs a square matrix with rows; the function "
-            "dasp.solve takes others"
-        )
+def check_shape(arguments: argparse.Namespace, shape: tuple[int, int]) -> None:
+    """Check that the matrix has rows and columns, and is square for a preconditioner; ValueError if not."""
+    name, kind = f"{arguments.matrix} is {shape[0]} x {shape[1]}", arguments.precond
+    if 0 in shape:
+        raise ValueError(f"{name}; a matrix with rows and columns is needed")
+    if shape[0] != shape[1] and kind not in ("auto", "none"):
+        raise ValueError(f"{name} and --precond {kind}; it needs a square matrix; leave --precond out")
 
 
 def tolerance(arguments: argparse.Namespace, dtype: np.dtype[Any]) -> float:
@@ -145,9 +145,11 @@ class Outcome:
     setup, seconds : float
         Seconds to set up a preconditioner or a hierarchy, and to solve; neither includes planning.
     residual : float
-        Norm of b - A x over that of b: on one rank `true_residual`, on several `Stats.relative`.
+        Norm of r = b - A x over that of b: on one rank `true_residual`, on several that of `Stats`.
     converged : bool
         True if the solution is accepted.
+    gradient : float
+        On one rank, `true_gradient` if b - A x is not small and need not be; else infinite.
     """
 
     solver: str
@@ -156,6 +158,7 @@ class Outcome:
     seconds: float
     residual: float
     converged: bool
+    gradient: float = math.inf
 
 
 def judge(
@@ -166,16 +169,31 @@ def judge(
     residual: float,
     rtol: float,
     claimed: bool = True,
+    gradient: float = math.inf,
 ) -> Outcome:
-    """Judge a solution by its true residual, and by the solver's own claim that it converged."""
-    return Outcome(solver, iterations, setup, seconds, residual, claimed and residual <= TOLERATED * rtol)
+    """Judge a solution by its true residual or gradient, and by the solver's own claim that it converged."""
+    converged = claimed and (residual <= TOLERATED * rtol or gradient <= TOLERATED * rtol)
+    return Outcome(solver, iterations, setup, seconds, residual, converged, gradient)
 
 
 def true_residual(matrix: csr_array, x: NDArray[np.inexact], b: NDArray[np.inexact]) -> float:
     """Return the norm of b - A x over that of b, by SciPy's product with the original matrix in float64."""
-    x, b = (vector.astype(np.result_type(vector, np.float64)) for vector in (x, b))
     with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.linalg.norm(b - matrix @ x) / (np.linalg.norm(b) or 1.0))
+        return float(np.linalg.norm(_subtract(matrix, x, b)) / (np.linalg.norm(b) or 1.0))
+
+
+def true_gradient(matrix: csr_array, x: NDArray[np.inexact], b: NDArray[np.inexact]) -> float:
+    """Return the norm of A' r over those of A and r = b - A x: 0 if x solves the least-squares problem."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        r = _subtract(matrix, x, b)
+        norms = np.linalg.norm(matrix.data.astype(r.dtype)) * np.linalg.norm(r)
+        return float(np.linalg.norm(r.conj() @ matrix) / (norms or 1.0))
+
+
+def _subtract(matrix: csr_array, x: NDArray[np.inexact], b: NDArray[np.inexact]) -> NDArray[np.inexact]:
+    x, b = (vector.astype(np.result_type(vector, np.float64)) for vector in (x, b))
+    difference: NDArray[np.inexact] = b - matrix @ x
+    return difference
 
 
 # ---- other solvers ---------------------------------------------------------------------------------------
@@ -287,9 +305,12 @@ def one_blas_thread() -> tuple[AbstractContextManager[Any], str]:
 # ---- the report ------------------------------------------------------------------------------------------
 
 
-def announce(arguments: argparse.Namespace, rows: int, entries: int, where: str, rtol: float) -> None:
+def announce(
+    arguments: argparse.Namespace, shape: tuple[int, int], entries: int, where: str, rtol: float
+) -> None:
     """Print what is about to be solved, and where."""
-    print(f"{arguments.matrix}: {rows:,} rows, {entries:,} entries, on {where}", end="; ")
+    size = f"{shape[0]:,} rows" + (f", {shape[1]:,} columns" if shape[0] != shape[1] else "")
+    print(f"{arguments.matrix}: {size}, {entries:,} entries, on {where}", end="; ")
     print(f"b is {arguments.rhs}, to {rtol:.1e} of its norm", flush=True)
 
 
@@ -349,6 +370,7 @@ def _as_json(
     found = {
         "matrix": arguments.matrix,
         "rows": A.shape[0],
+        "columns": A.shape[1],
         "entries": int(A.nnz),
         "device": A.device,
         "ranks": ranks,
@@ -367,6 +389,7 @@ def _as_json(
                 "setup_seconds": one.setup,
                 "solve_seconds": one.seconds,
                 "true_residual": finite(one.residual),
+                "gradient": finite(one.gradient),
             }
             for one in outcomes
         ],
@@ -379,10 +402,11 @@ def _print_outcomes(outcomes: list[Outcome], planning: float) -> None:
     ours = outcomes[0]
     each = 1e6 * ours.seconds / max(1, ours.iterations)
     setup = f"; chosen and set up in {ours.setup:.3f} s" if ours.setup > 1e-4 else ""
+    least = f"; gradient {ours.gradient:.2e} of A and r" if np.isfinite(ours.gradient) else ""
     print(
         f"{ours.iterations:,} iteration{'s' * (ours.iterations != 1)} in {ours.seconds:.3f} s "
         f"({each:,.1f} us each); "
-        f"planned in {planning:.3f} s{setup}; true residual {ours.residual:.2e} of b"
+        f"planned in {planning:.3f} s{setup}; true residual {ours.residual:.2e} of b{least}"
     )
     if len(outcomes) > 1:
         columns: list[tuple[str, Callable[[Outcome], str]]] = [

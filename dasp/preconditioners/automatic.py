@@ -91,7 +91,8 @@ def solve(
     Raises
     ------
     TypeError, ValueError
-        As `SpMatrix` and the method raise them; or if A lies on several ranks and no method is named.
+        As `SpMatrix` and the method raise them; if M is given to a method that takes none; or if A lies on
+        several ranks and no method is named.
 
     Notes
     -----
@@ -125,6 +126,8 @@ def solve(
     if isinstance(M, str):
         divisor, reason = _find_divisor(A, chosen, diagonal)
         M, why = None if divisor is None else divide_by(divisor, A), f"{why}; {reason}"
+    if M is not None and chosen in WITHOUT_M:
+        raise ValueError(f"M is {_check.kind_of(M)}, and {chosen} takes no preconditioner; leave M out")
     if rtol is None:
         rtol = RTOL[real_type(place_and_type(A, b)[1]).itemsize]
     options |= {"rtol": rtol} if chosen in WITHOUT_M else {"rtol": rtol, "M": M}

@@ -164,6 +164,24 @@ def test_solve_knows_every_method(capsys: pytest.CaptureFixture[str], method: st
     assert (f"SciPy {method}" in out) == (method in SHARED)
 
 
+@pytest.mark.parametrize("shape", [(60, 9), (9, 60), (9, 9)])
+def test_least_squares_are_judged_by_the_true_gradient(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, shape: tuple[int, int]
+) -> None:
+    rng = np.random.default_rng(5)
+    A = rng.standard_normal(shape)
+    A[:, -1] = A[:, 0]
+    scipy.sparse.save_npz(tmp_path / "a.npz", csr_array(A))
+    words = ["solve", str(tmp_path / "a.npz"), *CPU, "--rtol", "1e-10", "--out", str(tmp_path / "x.npy")]
+    status, out, err = run(capsys, *words, *(["--method", "lsqr"] if shape == (9, 9) else []), "--json")
+    (ours,) = json.loads(out)["solvers"]
+    assert (status, err, ours["converged"]) == (0, "", True)
+    assert ours["gradient"] is None if shape[0] < shape[1] else ours["gradient"] <= 1e-9
+    want = np.linalg.lstsq(A, np.ones(shape[0]), rcond=1e-12)[0]
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), want, rtol=1e-6, atol=1e-8)
+    assert systems.true_gradient(csr_array(A), want + 1, np.ones(shape[0])) > 1e-2
+
+
 def test_solve_takes_complex_numbers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     laplacian, rng = generate("poisson2d:12"), np.random.default_rng(0)
     b = rng.standard_normal(144) + 1j * rng.standard_normal(144)

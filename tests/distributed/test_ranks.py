@@ -210,10 +210,14 @@ def test_dasp_solve_on_ranks_prints_once(tmp_path: Path) -> None:
     from_one = [*ranks, "poisson2d:20", "--device", "cpu", "--precond", "jacobi", "--out", str(out)]
     from_one += ["--rhs", str(given)]
     from_files = [*ranks, str(folder), "--device", "cpu", "--method", "cg", "--json"]
+    write_parts(generate("lp:40:90").T, 2, tmp_path / "tall")
+    least = [*ranks, str(tmp_path / "tall"), "--device", "cpu", "--out", str(tmp_path / "least.npy")]
+    zeros = [*ranks, "poisson2d:20", "--device", "cpu", "--rhs", str(tmp_path / "zeros.npy"), "--json"]
+    np.save(tmp_path / "zeros.npy", np.zeros(400))
     wrong = [*ranks, str(tmp_path / "none.mtx"), "--device", "cpu"]
     unknown = [*ranks, "poisson2d:8", "--nosuch"]
-    found = finish([*map(start, (from_one, from_files, wrong, unknown))], 400)
-    (solved, text), (read, told), (refused, said), (stopped, usage) = found
+    found = finish([*map(start, (from_one, from_files, least, zeros, wrong, unknown))], 400)
+    (solved, text), (read, told), squares, nothing, (refused, said), (stopped, usage) = found
     assert solved == 0, text
     assert text.count("400 rows") == text.count("true residual") == 1
     A, x = generate("poisson2d:20"), np.load(out)
@@ -222,6 +226,13 @@ def test_dasp_solve_on_ranks_prints_once(tmp_path: Path) -> None:
     report = json.loads(told)
     assert report["solvers"][0]["converged"]
     assert (report["rows"], report["ranks"]) == (400, 2)
+    assert squares[0] == 0, squares
+    assert "lsmr: A is 90 x 40" in squares[1]
+    A = generate("lp:40:90").T.toarray()
+    want = np.linalg.lstsq(A, np.ones(90), rcond=None)[0]
+    np.testing.assert_allclose(np.load(tmp_path / "least.npy"), want, rtol=1e-5, atol=1e-8)
+    assert nothing[0] == 0, nothing
+    assert json.loads(nothing[1])["solvers"][0]["true_residual"] == 0
     assert refused != 0
     assert said.count("dasp: error: rank 0:") == 1
     assert stopped != 0

@@ -112,5 +112,8 @@ def test_what_is_none_of_the_choices_is_an_error() -> None:
         dasp.solve(A, b, method="lobpcg")
     with pytest.raises(ValueError, match="M is 'jacobi'; 'auto', None or a preconditioner is needed"):
         dasp.solve(A, b, M="jacobi")
+    M = dasp.preconditioners.jacobi(A, device="cpu")
+    with pytest.raises(ValueError, match=r"M is a .*, and lsqr takes no preconditioner; leave M out"):
+        dasp.solve(A, b, method="lsqr", M=M, device="cpu")
     with pytest.raises(TypeError, match="a matrix or linear operator is needed"):
         dasp.solve(3.0, b)
