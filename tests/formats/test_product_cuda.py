@@ -698,7 +698,7 @@ def test_values_written_in_place_have_come_before_a_product_may_start_early(
         fill(*given)
         gpu.launches.append((gpu.stream, "row blocks", 0))
 
-    monkeypatch.setattr(row_blocks.LazyRowBlocks, "follow", marked)
+    monkeypatch.setattr(row_blocks.LazyRowBlocks, "refresh", marked)
     if captured:
         gpu.graphs[gpu.stream] = 1, 0x100
     overwritten()
