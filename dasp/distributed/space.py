@@ -11,13 +11,13 @@ from dasp.runtime.types import Vector
 from dasp.solvers.cpu.space import CpuSpace
 from dasp.solvers.cpu.vectors import CpuVectors
 from dasp.solvers.scalars import Scalar
-from dasp.solvers.space import Fused, parse_dot
+from dasp.solvers.space import Pass, parse_dot
 
 
-class RanksFused:
+class RanksPass:
     """A pass over a rank's parts whose dot products are summed over the ranks, all of them at once."""
 
-    def __init__(self, comm: Communicator, own: Fused, whole: list[bool]) -> None:
+    def __init__(self, comm: Communicator, own: Pass, whole: list[bool]) -> None:
         """Prepare the sum; `whole` marks complex dot products, whose parts travel as two real numbers."""
         self._own, self._whole = own, whole
         self._sums = np.zeros(len(whole), np.complex128 if any(whole) else np.float64)
@@ -40,13 +40,13 @@ class RanksVectors(CpuVectors):
         super().__init__(n, names, dtype)
         self._comm = comm
 
-    def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
+    def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Pass:
         """Prepare a pass whose dot products are summed over the ranks."""
         own = super().fuse(*updates, dots=dots)
         if not dots:
             return own
         complex = self.block.dtype.kind == "c"
-        return RanksFused(self._comm, own, [complex and parse_dot(dot).whole for dot in dots])
+        return RanksPass(self._comm, own, [complex and parse_dot(dot).whole for dot in dots])
 
 
 class RanksSpace(CpuSpace):

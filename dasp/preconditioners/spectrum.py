@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from dasp.runtime.arrays import is_cupy, namespace, to_host
 from dasp.runtime.types import Array
 from dasp.solvers.operator import DeviceOperator
-from dasp.solvers.space import Fused, Space, Vectors
+from dasp.solvers.space import Pass, Space, Vectors
 
 STEPS = 6
 """Most products by which the largest eigenvalue is estimated."""
@@ -93,7 +93,7 @@ def _find_by_lanczos(operator: DeviceOperator, space: Space, vectors: Vectors) -
     products are not finite."""
 
     @cache
-    def prepare(one: _Pair, other: _Pair) -> tuple[Fused, Fused]:
+    def prepare(one: _Pair, other: _Pair) -> tuple[Pass, Pass]:
         turn, divide = f"{other.r} = q - alpha {one.r} - beta {other.r}", f"{other.y} = x*{other.r}"
         return (
             space.eager(vectors, dots=(f"{one.y} q", f"{other.y} q")),

@@ -104,7 +104,7 @@ def parse_dot(text: str) -> Dot:
     return Dot(first, second, "'" in text)
 
 
-class Fused(Protocol):
+class Pass(Protocol):
     """A pass over vectors: updates, then dot products."""
 
     def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
@@ -123,7 +123,7 @@ class Vectors(Protocol):
     def bind(self, name: str, array: Array) -> bool:
         """Let an array stand for a vector in all programs prepared from now on; return False if it cannot."""
 
-    def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
+    def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Pass:
         """Prepare a pass; each of `dots` is two names, as "r z" or "r'z". To make the pass allocates no
         vectors."""
 
@@ -208,7 +208,7 @@ class Space(Protocol):
         """Return a function that repeats the passes and products of another, whose coefficients are
         constants."""
 
-    def eager(self, vectors: Any, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
+    def eager(self, vectors: Any, *updates: str, dots: tuple[str, ...] = ()) -> Pass:
         """Prepare a pass that is made when it is called, outside of loops and programs."""
 
     def triangular(self, triangle: Triangle) -> TriangularSolve:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dasp.runtime.types import Vector
 from dasp.solvers.cpu.vectors import CpuVectors
-from dasp.solvers.space import Fused
+from dasp.solvers.space import Pass
 
 ENOUGH = 0.5
 """A vector is made orthogonal once more if less than this share of the square of its norm is left."""
@@ -28,8 +28,8 @@ class CpuArnoldi:
         self._columns: list[Vector] = [np.zeros(k + 2, self._number) for k in range(len(names) - 1)]
         self._problem = SmallProblem(0.0, 0, self._number)
         self._begin = vectors.fuse(f"{names[0]} = scale r")
-        self._add: dict[tuple[int, str], Fused] = {}
-        self._passes: dict[int, tuple[Fused, Fused, Fused]] = {}
+        self._add: dict[tuple[int, str], Pass] = {}
+        self._passes: dict[int, tuple[Pass, Pass, Pass]] = {}
 
     def begin(self, norm: float) -> None:
         """Make the first vector from r, which has this norm."""
@@ -52,7 +52,7 @@ class CpuArnoldi:
             norm(scale=1.0 / length if length > 0 else 0.0)
             self._columns[k][-1] = length
 
-    def _prepare(self, k: int) -> tuple[Fused, Fused, Fused]:
+    def _prepare(self, k: int) -> tuple[Pass, Pass, Pass]:
         fuse, w, before = self._vectors.fuse, self._names[k + 1], self._names[: k + 1]
         update = f"{w} = {w}" + "".join(f" - h{j} {name}" for j, name in enumerate(before))
         measure = fuse(dots=(*(f"{name}'{w}" for name in before), f"{w} {w}"))

@@ -14,7 +14,7 @@ from dasp.solvers.cpu.passes import solve_triangle
 from dasp.solvers.cpu.vectors import CpuVectors
 from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.scalars import LIMIT, RUNNING, first_verdict, verdict
-from dasp.solvers.space import Fused, Iterate, Report, Start, State, Triangle
+from dasp.solvers.space import Iterate, Pass, Report, Start, State, Triangle
 
 TILE_BYTES = 1 << 18
 """Bytes of the rows of a block that are multiplied at a time, so that their product is in the second cache
@@ -111,7 +111,7 @@ class CpuSpace:
 
         return run
 
-    def eager(self, vectors: CpuVectors, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
+    def eager(self, vectors: CpuVectors, *updates: str, dots: tuple[str, ...] = ()) -> Pass:
         """Prepare a pass: on the CPU each is made when it is called."""
         return vectors.fuse(*updates, dots=dots)
 

@@ -16,7 +16,7 @@ from dasp.runtime.sizes import ceil_div, round_up
 from dasp.runtime.types import Vector
 from dasp.solvers.cpu.passes import BLOCK, COMPLEX_BLOCK, NO_FACTOR, compile_pass
 from dasp.solvers.scalars import Scalar
-from dasp.solvers.space import Dot, Fused, Update, parse_dot, parse_update
+from dasp.solvers.space import Dot, Pass, Update, parse_dot, parse_update
 
 ALIGNMENT = 64
 """Bytes to which rows are rounded up, so that each begins a cache line."""
@@ -31,8 +31,8 @@ class Rows(NamedTuple):
     sums: Vector
 
 
-class CpuFused:
-    """A pass over vectors on the CPU; see `dasp.solvers.space.Fused`."""
+class CpuPass:
+    """A pass over vectors on the CPU; see `dasp.solvers.space.Pass`."""
 
     def __init__(
         self,
@@ -92,19 +92,19 @@ class CpuFused:
         return job
 
 
-class ComplexFused:
+class ComplexPass:
     """A pass over complex vectors on the CPU; if nothing in it is complex, it is made over their parts."""
 
     def __init__(self, vectors: CpuVectors, updates: tuple[Update, ...], dots: tuple[Dot, ...]) -> None:
         self._vectors, self._updates, self._dots = vectors, updates, dots
         multiplies = any(term.times is not None for update in updates for term in update.terms)
         wanted = multiplies or any(dot.whole for dot in dots)
-        self._parts = None if wanted else CpuFused(vectors.parts, updates, dots)
+        self._parts = None if wanted else CpuPass(vectors.parts, updates, dots)
 
     @cached_property
-    def _whole(self) -> CpuFused:
+    def _whole(self) -> CpuPass:
         rows = self._vectors.as_rows
-        return CpuFused(rows, self._updates, self._dots, COMPLEX_BLOCK, sums_each=2)
+        return CpuPass(rows, self._updates, self._dots, COMPLEX_BLOCK, sums_each=2)
 
     def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
         """Make the pass and return its dot products."""
@@ -143,9 +143,9 @@ class CpuVectors:
         """Return False: vectors are rows of one block."""
         return False
 
-    def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
+    def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Pass:
         """Prepare a pass."""
         given = tuple(map(parse_update, updates)), tuple(map(parse_dot, dots))
         if self.block.dtype.kind == "c":
-            return ComplexFused(self, *given)
-        return CpuFused(self.as_rows, *given)
+            return ComplexPass(self, *given)
+        return CpuPass(self.as_rows, *given)

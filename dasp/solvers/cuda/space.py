@@ -29,7 +29,7 @@ from dasp.solvers.cuda.trace import Multiplication, Slots, Trace, TracedPass
 from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.operator import DeviceOperator
 from dasp.solvers.scalars import Scalar
-from dasp.solvers.space import Fused, Iterate, Start, State, Triangle
+from dasp.solvers.space import Iterate, Pass, Start, State, Triangle
 
 TRIANGULAR = Signature(
     "solve/triangular.cu",
@@ -102,7 +102,7 @@ class CudaSpace(PassSpace):
         self.on.upload(scalars, values)
         return launch_pass(self, given, text, (scalars, none), (none, 0, none), none)
 
-    def eager(self, vectors: CudaVectors, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
+    def eager(self, vectors: CudaVectors, *updates: str, dots: tuple[str, ...] = ()) -> Pass:
         """Prepare a pass that is launched when it is called; the host adds up its dot products."""
         one = vectors.fuse(*updates, dots=dots).trace_alone()
         names, text, blocks = list(one.coefficients), self._write(one), self.blocks(vectors.n)

@@ -13,8 +13,8 @@ ROW_BYTES = 256
 """Bytes to which rows are rounded up."""
 
 
-class CudaFused:
-    """A pass over vectors on a GPU; see `dasp.solvers.space.Fused`."""
+class CudaPass:
+    """A pass over vectors on a GPU; see `dasp.solvers.space.Pass`."""
 
     def __init__(self, vectors: CudaVectors, updates: tuple[Update, ...], dots: tuple[Dot, ...]) -> None:
         self._vectors, self._updates, self._dots = vectors, updates, dots
@@ -73,6 +73,6 @@ class CudaVectors:
         self._views[name] = array
         return True
 
-    def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> CudaFused:
+    def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> CudaPass:
         """Prepare a pass."""
-        return CudaFused(self, tuple(map(parse_update, updates)), tuple(map(parse_dot, dots)))
+        return CudaPass(self, tuple(map(parse_update, updates)), tuple(map(parse_dot, dots)))
