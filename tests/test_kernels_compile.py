@@ -209,7 +209,7 @@ def eights() -> Iterator[Defines]:
 
     def blocks(kinds: Arithmetic, k: int, pack: int) -> Iterator[Defines]:
         at = column_rules.Strides(k, 1, pack)
-        for one in row_blocks.choose_passes(BLOCKS, k, kinds, at, at):
+        for one in row_blocks.choose_launches(BLOCKS, k, kinds, at, at):
             yield {**usual, **one.block.define_constants(), **type_names(kinds)}
 
     single, double = (find_arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))

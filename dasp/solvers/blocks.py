@@ -76,7 +76,7 @@ class BlockSolve(Solve):
         """Return the largest norm of a true residual."""
         return s["true"]
 
-    def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
+    def find_claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return a reason if the true residuals of all columns are small enough."""
         return f"{self.describe(s)}, small enough" if self._is_small() else None
 

@@ -111,7 +111,7 @@ class Solve:
         text = f"{self.noun} is {self.norm(s) / self.factor:.3g}"
         return f"{text}, {share:.2g} of norm(b)" if share >= 0 else text
 
-    def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
+    def find_claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return why x is an answer, or None if it is not one."""
         raise NotImplementedError
 
@@ -146,7 +146,7 @@ def drive(solve: Solve, limits: Limits) -> Stats:
         margin = 1.0 if first else MARGIN
         given = {"rtol": limits.rtol, "atol": limits.atol * solve.factor, "margin": margin}
         solve.loop.start(name, given)
-        report, count = iterate(solve, limits, made, residuals)
+        report, count = advance(solve, limits, made, residuals)
         made += count
         s, code = report.state, int(report.state["code"])
         lost = made == 0 and code in (NOTHING, NOT_FINITE)
@@ -156,7 +156,7 @@ def drive(solve: Solve, limits: Limits) -> Stats:
         if solve.is_zero(s):
             solve.clear_x()
             return Stats(True, made, [0.0], 0.0, "b is zero, and so is x", 0.0, 0, relative=0.0)
-        norm, claim = solve.norm(s), solve.claim(s, given)
+        norm, claim = solve.norm(s), solve.find_claim(s, given)
         if lost and claim is None and solve.rescaled and name == "x":  # x0 is too large to be of use
             residuals.clear()
             name = "zero"
@@ -179,7 +179,7 @@ def drive(solve: Solve, limits: Limits) -> Stats:
         return Stats(info == 0, made, residuals, norm, reason, 0.0, info, relative=relative)
 
 
-def iterate(solve: Solve, limits: Limits, made: int, residuals: list[float]) -> tuple[Report, int]:
+def advance(solve: Solve, limits: Limits, made: int, residuals: list[float]) -> tuple[Report, int]:
     """Advance, in blocks if a callback or a bar follows; return the last report and the iterations made."""
     left, count, factor = limits.maxiter - made, 0, solve.factor
     whole = limits.callback is None and limits.bar is None

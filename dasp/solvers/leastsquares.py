@@ -230,7 +230,7 @@ class Problem(Solve):
         """Return the norm of the true residual."""
         return self.norms(s)[0]
 
-    def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
+    def find_claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return a reason if A x = b is solved, or the residual is orthogonal to the columns of A."""
         self._norm_of_A = max(self._norm_of_A, math.sqrt(s["norm"]))
         residual, gradient = self.norms(s)
@@ -256,7 +256,7 @@ class Problem(Solve):
         finite = self._is_finite()
         multiply_by_power(x, -power)
         self.loop.start("x", given)
-        claim = self.claim({**self.loop.advance(0, finish=True).state, "norm": 0.0}, given)
+        claim = self.find_claim({**self.loop.advance(0, finish=True).state, "norm": 0.0}, given)
         return claim is not None and finite
 
     def _is_finite(self) -> bool:

@@ -201,7 +201,7 @@ class System(Solve):
                 self.vectors[name][...] *= self.factor
         return self.rescaled
 
-    def claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
+    def find_claim(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
         """Return a reason if the true residual is small enough."""
         if s["true"] <= s["wanted"] and math.isfinite(s["true"]):
             return f"{self.describe(s)}, small enough"

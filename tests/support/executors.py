@@ -116,7 +116,7 @@ def emulate_columns(
             module.launch(signature.entry, grid=blocks, block=block.threads, args=given)
 
     zeros = np.zeros(MOST_ROW // x.itemsize, x.dtype)
-    passes = kernels.choose_passes(table, plan, k, kinds, x_at, y_at, lambda: read_sectors(plan))
+    passes = kernels.choose_launches(table, plan, k, kinds, x_at, y_at, lambda: read_sectors(plan))
     if kernels is several.SLICES:
         alike = (one.block if one.block.share > 1 else one.block._replace(steps=steps) for one in passes)
         passes = [one._replace(block=block) for one, block in zip(passes, alike, strict=True)]

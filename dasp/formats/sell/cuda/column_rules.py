@@ -203,7 +203,7 @@ class ColumnBlock(NamedTuple):
         return {f"DASP_{name.upper()}": str(number) for name, number in self._asdict().items()}
 
 
-class Pass(NamedTuple):
+class ColumnLaunch(NamedTuple):
     """One launch: columns `first` to `first + columns`, in blocks."""
 
     first: int
@@ -267,7 +267,7 @@ def choose_column_blocks(
     y: Strides,
     by: Gathering,
     model: CostModel,
-) -> tuple[Pass, ...]:
+) -> tuple[ColumnLaunch, ...]:
     """Return the launches for `columns` columns: large blocks first, smaller ones for the rest.
 
     Parameters
@@ -283,12 +283,14 @@ def choose_column_blocks(
     """
     rules, most = (table.c_order, WARP) if x.column == 1 else (table.f_order, MOST_OWN)
     words, number = describe(arithmetic, x, by, model), max(arithmetic.x.itemsize, arithmetic.sum.itemsize)
-    passes, first = [], 0
+    launches, first = [], 0
     while first < columns:
         rule, width, count = choose_rule(rules, columns - first, number, most, words)
-        passes.append(Pass(first, count, _make_block(rule, width, count, arithmetic, x, y, by.steps)))
+        launches.append(
+            ColumnLaunch(first, count, _make_block(rule, width, count, arithmetic, x, y, by.steps))
+        )
         first += count
-    return tuple(passes)
+    return tuple(launches)
 
 
 def choose_rule(

@@ -22,7 +22,7 @@ from dasp.formats.sell.cuda.column_rules import (
     SECTOR_BYTES,
     BlockTable,
     ColumnBlock,
-    Pass,
+    ColumnLaunch,
     Strides,
     choose_column_blocks,
     choose_parts,
@@ -126,9 +126,9 @@ class ColumnKernels(NamedTuple):
     signature : Signature
     find_types : callable
         (plan, arithmetic) -> the types that the source names.
-    choose_passes : callable
-        (table, plan, columns, arithmetic, x, y, sectors) -> the launches, of type `Pass`; sectors() is that
-        of `read_sectors`.
+    choose_launches : callable
+        (table, plan, columns, arithmetic, x, y, sectors) -> the launches; sectors() is that of
+        `read_sectors`.
     count_warps : callable
         (plan, block) -> the warps that a column block needs.
     list_arguments : callable
@@ -137,8 +137,8 @@ class ColumnKernels(NamedTuple):
 
     signature: Signature
     find_types: Callable[[Plan, Arithmetic], dict[str, np.dtype[Any]]]
-    choose_passes: Callable[
-        [BlockTable, Plan, int, Arithmetic, Strides, Strides, Callable[[], float]], tuple[Pass, ...]
+    choose_launches: Callable[
+        [BlockTable, Plan, int, Arithmetic, Strides, Strides, Callable[[], float]], tuple[ColumnLaunch, ...]
     ]
     count_warps: Callable[[Plan, ColumnBlock], int]
     list_arguments: Callable[[Plan, DeviceArray, int], dict[str, Any]]
@@ -188,7 +188,7 @@ def list_finish_arguments(plan: Plan) -> dict[str, Any]:
     }
 
 
-def choose_passes(
+def choose_launches(
     table: BlockTable,
     plan: Plan,
     columns: int,
@@ -196,7 +196,7 @@ def choose_passes(
     x: Strides,
     y: Strides,
     sectors: Callable[[], float],
-) -> tuple[Pass, ...]:
+) -> tuple[ColumnLaunch, ...]:
     """Return the launches that multiply a plan by `columns` columns."""
     by = find_gathering(plan, sectors())
     return choose_column_blocks(table, columns, arithmetic, x, y, by, plan.pattern.choice.model)
@@ -204,13 +204,13 @@ def choose_passes(
 
 FindOthers = Callable[[Arithmetic, int, Strides], ColumnKernels | None]
 
-Prepared = tuple[list[tuple[Pass, Launch]], Launch | None]
+Prepared = tuple[list[tuple[ColumnLaunch, Launch]], Launch | None]
 """The launches of a product, and the one that adds the segments of long rows, if there are any."""
 
 SLICES = ColumnKernels(
     signature=SIGNATURE,
     find_types=find_types,
-    choose_passes=choose_passes,
+    choose_launches=choose_launches,
     count_warps=lambda plan, block: vector.count_warps(plan) * block.share,
     list_arguments=list_arguments,
 )
@@ -352,10 +352,10 @@ class Columns:
         scale: tuple[Any, ...],
     ) -> None:
         key = arithmetic, k, x_strides.column == 1, x_strides.pack, y_strides.column == 1, y_strides.pack
-        passes, finish = self._prepared.get(key) or self._prepare(key, arithmetic, k, x_strides, y_strides)
+        launches, finish = self._prepared.get(key) or self._prepare(key, arithmetic, k, x_strides, y_strides)
         room = 0 if partials is None else partials.data.ptr
         strides = x_strides.column, y_strides.column, x_strides.row * x.itemsize, y_strides.row
-        for (first, columns, _), launch in passes:
+        for (first, columns, _), launch in launches:
             end = first + columns
             launch(stream, x.data.ptr, y.data.ptr, room, *strides, first, end, k, *scale)
         if finish is not None:
@@ -371,11 +371,11 @@ class Columns:
                 return self._prepared[key]
             kernels = (self._find_others and self._find_others(arithmetic, k, x)) or SLICES
             known = kernels.find_types(plan, arithmetic)
-            passes: list[tuple[Pass, Launch]] = []
+            launches: list[tuple[ColumnLaunch, Launch]] = []
             finish: Launch | None = None
             row = zero_row(self._cupy.cuda.Device().id)
             zeros = self._cupy.ndarray(MOST_ROW // arithmetic.x.itemsize, arithmetic.x, row.data)
-            for one in kernels.choose_passes(BLOCKS, plan, k, arithmetic, x, y, self._count_sectors):
+            for one in kernels.choose_launches(BLOCKS, plan, k, arithmetic, x, y, self._count_sectors):
                 count = ceil_div(one.columns, one.block.columns)
                 parts = choose_parts(plan.pattern.choice.model, kernels.count_warps(plan, one.block), count)
                 kernel = compile_block(kernels.signature, plan, arithmetic, one.block)
@@ -389,9 +389,9 @@ class Columns:
                     threads=one.block.threads,
                     overlaps=self._overlaps,
                 )
-                passes.append((one, launch))
+                launches.append((one, launch))
             if self._segments:
-                block = passes[0][0].block
+                block = launches[0][0].block
                 finish = Launch(
                     compile_block(FINISH, plan, arithmetic, block),
                     FINISH,
@@ -402,8 +402,8 @@ class Columns:
                     threads=block.threads,
                     overlaps=self._overlaps,
                 )
-            self._prepared[key] = passes, finish
-            return passes, finish
+            self._prepared[key] = launches, finish
+            return launches, finish
 
 
 @cache

@@ -19,7 +19,7 @@ from dasp.formats.sell.cuda.column_rules import (
     NUMBER_BYTES,
     BlockTable,
     ColumnBlock,
-    Pass,
+    ColumnLaunch,
     Rule,
     Strides,
     choose_rule,
@@ -215,7 +215,7 @@ class RowBlocks(NamedTuple):
         """Return the kernels that multiply them."""
         return columns.SLICES._replace(
             signature=SIGNATURE,
-            choose_passes=lambda table, plan, k, arithmetic, x, y, sectors: choose_passes(
+            choose_launches=lambda table, plan, k, arithmetic, x, y, sectors: choose_launches(
                 table, k, arithmetic, x, y
             ),
             count_warps=lambda plan, block: len(self.starts) - 1,
@@ -283,17 +283,17 @@ def build(made_of: CudaPrimitives, plan: Plan, most: float) -> tuple[int, RowBlo
     return count, made
 
 
-def choose_passes(
+def choose_launches(
     table: BlockTable, columns: int, arithmetic: Arithmetic, x: Strides, y: Strides
-) -> tuple[Pass, ...]:
+) -> tuple[ColumnLaunch, ...]:
     """Return the launches for `columns` columns: large blocks first, smaller ones for the rest."""
-    item, passes, first = arithmetic.x.itemsize, [], 0
+    item, launches, first = arithmetic.x.itemsize, [], 0
     words = frozenset(["wide" if item >= NUMBER_BYTES else "narrow"])
     while first < columns:
         rule, width, count = choose_rule(table.row_blocks, columns - first, item, columns + WARP, words)
-        passes.append(Pass(first, count, _make_block(rule, width, count, x, y)))
+        launches.append(ColumnLaunch(first, count, _make_block(rule, width, count, x, y)))
         first += count
-    return tuple(passes)
+    return tuple(launches)
 
 
 def _make_block(rule: Rule, width: int, columns: int, x: Strides, y: Strides) -> ColumnBlock:
