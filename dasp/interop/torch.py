@@ -7,6 +7,7 @@ module imports PyTorch, so the rest of dasp imports it only on first use.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ _kept: weakref.WeakKeyDictionary[Any, tuple[Tensor, Tensor]] = weakref.WeakKeyDi
 """The rows and the columns of the entries, for each matrix whose values had a gradient."""
 
 
-def matmul(A: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
+def matmul(A: object, x: Tensor, values: Tensor | None = None) -> Tensor:
     """Return A @ x, with gradients for x and for the values.
 
     Parameters
@@ -172,14 +173,13 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]  # a class of
     """
 
     generate_vmap_rule = True
-    operator: Any
-    product: Any
-    gradients: Any
+    operator: Callable[..., Tensor]
+    product: Callable[..., Tensor]
+    gradients: Callable[..., tuple[Tensor | None, ...]]
 
     @classmethod
-    def forward(cls, *inputs: Any) -> Tensor:
-        result: Tensor = cls.operator(*inputs)
-        return result
+    def forward(cls, *inputs: Tensor | str | bool | None) -> Tensor:
+        return cls.operator(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -188,11 +188,10 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]  # a class of
 
     @classmethod
     def backward(cls, ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        found: tuple[Tensor | None, ...] = cls.gradients(ctx, gradient)
-        return found
+        return cls.gradients(ctx, gradient)
 
     @classmethod
-    def jvp(cls, ctx: Any, turn: Tensor | None, change: Tensor | None, *_: Any) -> Tensor:
+    def jvp(cls, ctx: Any, turn: Tensor | None, change: Tensor | None, *_: object) -> Tensor:
         one, other = ctx.saved_tensors
         parts = [] if turn is None else [cls.product(turn, other, ctx.key, ctx.transposed)]
         if change is not None:

@@ -246,7 +246,7 @@ class _CheckedLines:
         return text.translate(_TO_SCIPY, _NOT_FOR_SCIPY)
 
 
-def _write_out(path: Path, head: _Head, matrix: Any) -> coo_array:
+def _write_out(path: Path, head: _Head, matrix: coo_array) -> coo_array:
     """Return a symmetrically stored matrix in full; no entry may be given on both sides of the diagonal."""
     rows, columns, values = matrix.row, matrix.col, matrix.data
     _check_diagonal(path, head.symmetry, values[rows == columns])

@@ -200,7 +200,7 @@ def _unpack(kind: type, prefix: str, left: dict[str, Any]) -> Any:
     return kind(**values)
 
 
-def _read_field(path: str, hint: Any, value: Any) -> Any:
+def _read_field(path: str, hint: object, value: object) -> Any:
     """Return a field in the type that its dataclass declares; ValueError if it has another."""
     if hint is Any or get_origin(hint) is np.ndarray:
         if not isinstance(value, np.ndarray) or not value.ndim or value.dtype.kind not in "iufc":

@@ -108,7 +108,7 @@ def fetch(matrix: KnownMatrix, folder: Path, source: str = SOURCE) -> Path:
     return target
 
 
-def _add_bar(reply: Any) -> contextlib.AbstractContextManager[Any]:
+def _add_bar(reply: http.client.HTTPResponse) -> contextlib.AbstractContextManager[Any]:
     """Return the reply; reading it draws a progress bar on a terminal, if tqdm is installed."""
     try:
         from tqdm import tqdm
