@@ -26,6 +26,7 @@ from dasp.io.files import MatrixFileError, one_line_errors, open_regular
 from dasp.io.matrices import load_matrix
 from dasp.matrix.convert import Coordinates, take_sparse
 from dasp.runtime import check as _check
+from dasp.runtime.arrays import is_cupy_sparse
 from dasp.runtime.types import ArrayLike, Vector
 
 
@@ -144,7 +145,7 @@ def check_root(comm: Communicator, root: object) -> None:
 
 
 def scatter(
-    comm: Communicator, A: Any, root: int, rows: ArrayLike | None, columns: ArrayLike | None
+    comm: Communicator, A: object, root: int, rows: ArrayLike | None, columns: ArrayLike | None
 ) -> tuple[scipy.sparse.csr_array, int | None]:
     """Send each rank its rows of the matrix A of `root`, cut at `rows` or else balanced by entries.
 
@@ -262,7 +263,9 @@ def find_spans(counts: Iterable[int]) -> list[Span]:
     return [(rank, first, end) for rank, (first, end) in enumerate(pairwise(ends)) if first < end]
 
 
-def write_parts(matrix: Any, ranks: int, folder: str | os.PathLike[str]) -> list[tuple[int, int, int]]:
+def write_parts(
+    matrix: scipy.sparse.sparray | scipy.sparse.spmatrix, ranks: int, folder: str | os.PathLike[str]
+) -> list[tuple[int, int, int]]:
     """Write each rank's rows of a matrix into a new folder, which appears when it is complete.
 
     Each rank gets consecutive rows, balanced by entries. `scipy.sparse.save_npz` writes those of rank 1 of 4
@@ -370,7 +373,7 @@ def read_rows(name: str, matrix: Any, device: str) -> Csr:
     TypeError
         If `matrix`, the caller's `name`, is no sparse matrix of SciPy or CuPy.
     """
-    if type(matrix).__module__.startswith("cupyx.scipy.sparse") and hasattr(matrix, "get"):
+    if is_cupy_sparse(matrix):
         if device != "cpu" and matrix.format == "csr":
             return Csr(matrix.shape, *backends.find(device).as_csr(matrix))
         matrix = matrix.get()

@@ -147,7 +147,7 @@ class RankPreconditioner:
 
 
 @leave_together
-def of_blocks(D: SpMatrix, make: Callable[..., Preconditioner], **options: Any) -> RankPreconditioner:
+def of_blocks(D: SpMatrix, make: Callable[..., Preconditioner], **options: object) -> RankPreconditioner:
     """Return the preconditioner that each rank makes of its block on the diagonal (block Jacobi over ranks).
 
     Parameters
@@ -251,7 +251,7 @@ class RankPolynomial(Polynomial):
         self._bounds = bounds
         self._ratio = ratio if bounds is None else bounds[1] / bounds[0]
         operator, n = as_operator(D, D.device), D.local_shape[0]
-        super().__init__(operator, n, self._ratio, degree, computing_type(D), D.device)
+        super().__init__(operator, n, self._ratio, degree, computing_type(D.dtype), D.device)
         self._load(self._read(D))
 
     def _read(self, D: Any) -> tuple[SpMatrix, Vector, float]:
@@ -366,13 +366,13 @@ def _cut_level(rows: int, ranks: int) -> np.ndarray[Any, Any]:
 @leave_together
 def multigrid(
     D: SpMatrix,
-    ml: Any,
+    ml: object,
     *,
     smoother: str = "chebyshev",
     cycle: str = "V",
     sweeps: int = 1,
     degree: int = 2,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     root: int = 0,
 ) -> RankPreconditioner:
     """Return a multigrid cycle whose levels are cut by rows; all ranks call it.

@@ -21,7 +21,7 @@ from dasp.formats.plan import Array
 from dasp.matrix.planning import Request
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
-from dasp.runtime.arrays import index, is_cupy, take, values
+from dasp.runtime.arrays import index, is_cupy, is_cupy_sparse, take, values
 from dasp.runtime.types import ArrayLike, Vector
 
 Entries = tuple[Csr, Array | None]
@@ -49,7 +49,7 @@ def to_csr(A: Any, shape: tuple[int, int] | None, request: Request) -> Entries:
         return from_tuple(A, shape, request)
     if shape is not None and _check.shape(shape) != tuple(getattr(A, "shape", np.shape(A))):
         raise ValueError(f"shape is {shape}; A has shape {np.shape(A)}; leave shape out")
-    if type(A).__module__.startswith("cupyx.scipy.sparse"):
+    if is_cupy_sparse(A):
         return from_cupy(A, request)
     if scipy.sparse.issparse(A):
         return from_scipy(A, request)
@@ -89,9 +89,9 @@ def from_scipy(A: sparray | spmatrix, request: Request) -> Entries:
     return _compress(A.shape, take_sparse(A, checks=on_cpu), request)
 
 
-def from_cupy(A: Any, request: Request) -> Entries:
+def from_cupy(A: object, request: Request) -> Entries:
     """Convert a sparse matrix of CuPy; see `dasp.SpMatrix.from_cupy`."""
-    if not type(A).__module__.startswith("cupyx.scipy.sparse") or not hasattr(A, "get"):
+    if not is_cupy_sparse(A):
         raise TypeError(f"A is {_check.kind_of(A)}; a cupyx.scipy.sparse matrix is needed")
     shape = int(A.shape[0]), int(A.shape[1])
     where = request.packing_device(shape)
@@ -100,7 +100,7 @@ def from_cupy(A: Any, request: Request) -> Entries:
     return Csr(shape, *backends.find(where).as_csr(A)), None
 
 
-def from_dense(A: Any, request: Request) -> Entries:
+def from_dense(A: ArrayLike, request: Request) -> Entries:
     """Convert the non-zero entries of a dense matrix of NumPy or CuPy."""
     if is_cupy(A) and A.ndim == 2:
         where = request.packing_device(A.shape)

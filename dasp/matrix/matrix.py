@@ -72,7 +72,7 @@ class SpMatrix(ArithmeticMatrix):
 
     def __init__(
         self,
-        A: Any,
+        A: object,
         device: str = "auto",
         *,
         shape: tuple[int, int] | None = None,
@@ -129,7 +129,7 @@ class SpMatrix(ArithmeticMatrix):
         return cls(planning.pack(*convert.from_scipy(A, request), request), request.device)
 
     @classmethod
-    def from_cupy(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
+    def from_cupy(cls, A: object, *, policy: Policy | None = None, device: str = "auto") -> Self:
         """Plan a `cupyx.scipy.sparse` matrix.
 
         Parameters

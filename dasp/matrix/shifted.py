@@ -74,7 +74,7 @@ class Shifted(LinearMap):
             if _foreign.wants_gradients(x):
                 return _foreign.by_operators(self._shifted, x, out, alpha, beta)
             return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)
-        y: Any = A.matvec(x, out=out, alpha=alpha, beta=beta)
+        y = A.matvec(x, out=out, alpha=alpha, beta=beta)
         factor = _check.scale("alpha", alpha, y.dtype) * self.sigma
         backends.find(self.device).add_scaled(y, factor, A.asarray(x))
         return y

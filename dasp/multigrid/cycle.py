@@ -31,7 +31,7 @@ from dasp.preconditioners.spectrum import spectral_radius
 from dasp.runtime.cpu.threads import run
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array, DTypeLike
-from dasp.solvers.operator import DeviceOperator
+from dasp.solvers.operator import DeviceOperator, Matrix
 
 COARSE_SWEEPS = 8
 """Times that the last level is smoothed, forwards and backwards, if it is too large for an inverse."""
@@ -151,7 +151,7 @@ class Multigrid(Cycle):
         inverse = self._parts.get((INVERSE, len(self._setup.levels) - 1))
         return P, R, None if inverse is None else inverse.operator
 
-    def _read(self, A: Any) -> Setup:
+    def _read(self, A: Matrix) -> Setup:
         """Return the hierarchy that P and R of this cycle make of a matrix, or the PyAMG hierarchy given."""
         if hasattr(A, "levels"):
             hierarchy = levels_of(A)
@@ -189,7 +189,7 @@ class Multigrid(Cycle):
 
 
 def multigrid(
-    ml: Any,
+    ml: object,
     *,
     smoother: str = "chebyshev",
     cycle: str = "V",

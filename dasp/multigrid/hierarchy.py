@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array, csr_matrix
+from scipy.sparse import bsr_array, csr_array, csr_matrix
 
 from dasp.multigrid.smoothers import CycleOptions
 from dasp.preconditioners.base import (
@@ -36,7 +36,7 @@ ASYMMETRY = 100
 R A P differ by rounding."""
 
 
-def levels_of(ml: Any) -> list[Any]:
+def levels_of(ml: object) -> list[Any]:
     """Return the levels of a hierarchy, or of the one that PyAMG makes of a matrix.
 
     Raises
@@ -188,9 +188,9 @@ def _invert(A: csr_array) -> np.ndarray[Any, Any]:
     Neumann problems and rows of zeros make levels singular. The method is Gauss-Jordan elimination with
     complete pivoting, without BLAS, whose rounding depends on its threads.
     """
-    work = A.toarray().astype(wide_type(A))
+    work = A.toarray().astype(wide_type(A.dtype))
     n, largest = len(work), abs(work).max(initial=0)
-    most = ASYMMETRY * np.finfo(computing_type(A)).eps * largest
+    most = ASYMMETRY * np.finfo(computing_type(A.dtype)).eps * largest
     hermitian = bool((abs(work - work.conj().T) <= most).all())
     rows, columns, rank, product = np.arange(n), np.arange(n), n, np.empty_like(work)
     for k in range(n):
@@ -215,7 +215,8 @@ def host_radius(A: csr_array, options: CycleOptions, *, coarse: bool) -> float:
     """Estimate the largest eigenvalue of D^-1 A by products on the host; 0 if no smoother needs it."""
     if options.smoother == "gauss-seidel":
         return 0.0
-    inverse, space = invert_diagonal(A, A.diagonal(), coarse=coarse), space_for("cpu", np.dtype(wide_type(A)))
+    inverse = invert_diagonal(A, A.diagonal(), coarse=coarse)
+    space = space_for("cpu", np.dtype(wide_type(A.dtype)))
     vectors = space.vectors(len(inverse), *NAMES)
     return spectral_radius(A, as_operator(A, "cpu"), inverse, space, vectors)
 
@@ -253,7 +254,7 @@ def check_levels(hierarchy: list[Any]) -> None:
                 check_finite(name, k, getattr(level, name))
 
 
-def check_finite(name: str, k: int, matrix: Any) -> None:
+def check_finite(name: str, k: int, matrix: csr_array) -> None:
     """Check that a matrix of level k does not hold NaN or infinity.
 
     Raises
@@ -267,7 +268,7 @@ def check_finite(name: str, k: int, matrix: Any) -> None:
         )
 
 
-def as_csr(matrix: Any) -> csr_array:
+def as_csr(matrix: csr_array | bsr_array) -> csr_array:
     """Return a matrix of a hierarchy as CSR; it shares its arrays if it is CSR, or BSR of single entries."""
     if matrix.format == "bsr" and matrix.blocksize == (1, 1):
         return csr_array((matrix.data.reshape(-1), matrix.indices, matrix.indptr), matrix.shape)

@@ -16,9 +16,9 @@ from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.planning import find_device
 from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
-from dasp.runtime.arrays import is_array, operand, overlap, to_host
+from dasp.runtime.arrays import is_array, is_cupy_sparse, operand, overlap, to_host
 from dasp.runtime.process import ProcessLock
-from dasp.runtime.types import Array
+from dasp.runtime.types import Array, DeviceArray
 from dasp.solvers.arguments import space_for
 from dasp.solvers.operator import Matrix, as_operator, device_of
 
@@ -156,7 +156,7 @@ class Preconditioner:
                 self._prepared.clear()
         self._remember_source(A)
 
-    def _remember_source(self, A: Matrix) -> Self:
+    def _remember_source(self, A: object) -> Self:
         """Remember the matrix whose numbers M holds, and return M."""
         self._source, self._writes, self._warned = lambda: None, 0, False
         if isinstance(A, SpMatrix):
@@ -320,12 +320,12 @@ class Preconditioner:
         return self if wanted == self.dtype else self._in_type(wanted)
 
 
-def _places(*arrays: Any) -> tuple[Any, ...]:
+def _places(*arrays: DeviceArray) -> tuple[Any, ...]:
     """Return the address, the strides and the type of each array of a GPU."""
     return tuple((int(one.data.ptr), one.strides, one.dtype) for one in arrays)
 
 
-def host_matrix(A: Any) -> csr_array:
+def host_matrix(A: object) -> csr_array:
     """Return a matrix as a SciPy CSR array on the host.
 
     Raises
@@ -337,27 +337,26 @@ def host_matrix(A: Any) -> csr_array:
     """
     if hasattr(A, "to_scipy"):
         A = A.to_scipy()
-    elif type(A).__module__.startswith("cupyx.scipy.sparse"):
+    elif is_cupy_sparse(A):
         A = A.get()
     if not (issparse(A) or isinstance(A, np.ndarray)):
         raise TypeError(f"A is {_check.kind_of(A)}; a matrix whose entries can be read is needed")
-    A = csr_array(A)
-    if A.ndim != 2 or A.shape[0] != A.shape[1]:
-        raise ValueError(f"A has shape {A.shape}; a square matrix is needed")
-    return canonical(A)
+    matrix = csr_array(A)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"A has shape {matrix.shape}; a square matrix is needed")
+    return canonical(matrix)
 
 
-def computing_type(matrix: Any) -> np.dtype[Any]:
-    """Return the type in which a preconditioner of a host matrix computes: its own, or float64."""
-    name = matrix.dtype.name
-    if matrix.dtype.kind == "c":
-        return np.dtype(np.complex64 if name == "complex64" else np.complex128)
-    return np.dtype(np.float32 if name == "float32" else np.float64)
+def computing_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type in which a preconditioner computes, given the matrix's: that, or double precision."""
+    if dtype.kind == "c":
+        return np.dtype(np.complex64 if dtype.name == "complex64" else np.complex128)
+    return np.dtype(np.float32 if dtype.name == "float32" else np.float64)
 
 
-def wide_type(matrix: Any) -> type[np.inexact[Any]]:
-    """Return the type in which a preconditioner of a host matrix is set up: double precision."""
-    return np.complex128 if matrix.dtype.kind == "c" else np.float64
+def wide_type(dtype: np.dtype[Any]) -> type[np.inexact[Any]]:
+    """Return the type in which a preconditioner is set up, given the matrix's: double precision."""
+    return np.complex128 if dtype.kind == "c" else np.float64
 
 
 def canonical(A: csr_array) -> csr_array:
@@ -473,8 +472,8 @@ def inverse_diagonal(diagonal: Array) -> Array:
         If an entry is zero, not finite, or so small that its inverse is not.
     """
     with np.errstate(all="ignore"):
-        inverse = 1.0 / diagonal.astype(wide_type(diagonal), copy=False)
-        there = abs(inverse.astype(computing_type(diagonal), copy=False))
+        inverse = 1.0 / diagonal.astype(wide_type(diagonal.dtype), copy=False)
+        there = abs(inverse.astype(computing_type(diagonal.dtype), copy=False))
     least, most = there.min(initial=np.inf), there.max(initial=0)  # the inverse of infinity is 0
     if least > 0 and most < np.inf:
         return inverse

@@ -91,7 +91,7 @@ def block_jacobi(A: Matrix, *, block: int | None = None, device: str | None = No
     block = find_block(matrix) if block is None else _check.count("block", block)
     block = min(block, max(1, matrix.shape[0]))
     inverses = _invert_blocks(matrix, block)
-    return BlockJacobi(inverses, block, computing_type(matrix), place(A, device))._remember_source(A)
+    return BlockJacobi(inverses, block, computing_type(matrix.dtype), place(A, device))._remember_source(A)
 
 
 def find_block(matrix: csr_array) -> int:
@@ -109,7 +109,7 @@ def _invert_blocks(matrix: csr_array, block: int) -> csr_array:
     """Return the block diagonal matrix of the inverses, as CSR."""
     n = matrix.shape[0]
     count = ceil_div(n, block)
-    dense = np.zeros((count, block, block), wide_type(matrix))
+    dense = np.zeros((count, block, block), wide_type(matrix.dtype))
     entries = matrix.tocoo()
     rows, columns = entries.coords
     mine = rows // block == columns // block
@@ -120,7 +120,7 @@ def _invert_blocks(matrix: csr_array, block: int) -> csr_array:
     try:
         with np.errstate(all="ignore"):
             inverse = np.linalg.inv(dense) if count else dense
-            finite = np.isfinite(inverse.astype(computing_type(matrix))).all()
+            finite = np.isfinite(inverse.astype(computing_type(matrix.dtype))).all()
     except np.linalg.LinAlgError as error:
         raise ValueError(f"a block of {block} rows is singular; choose another size of blocks") from error
     if not finite:

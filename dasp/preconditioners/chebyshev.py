@@ -6,7 +6,7 @@ Brezina, Hu, Tuminaro (2003), doi:10.1016/S0021-9991(03)00194-3.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -102,10 +102,12 @@ class MatrixPolynomial(Polynomial):
         device: str,
     ) -> None:
         self._numbers, self._interval, self._degree = numbers, (high, ratio), degree
-        self._part = (
-            None if _fits(numbers.planned, dtype, device) else PlannedPart(numbers.matrix, dtype, device)
-        )
-        operator = as_operator(numbers.planned, device) if self._part is None else self._part.operator
+        self._part: PlannedPart | None = None
+        if _fits(numbers.planned, dtype, device):
+            operator = as_operator(numbers.planned, device)
+        else:
+            self._part = PlannedPart(numbers.matrix, dtype, device)
+            operator = self._part.operator
         super().__init__(operator, len(numbers.inverse), ratio, degree, dtype, device)
         self._scale()
 
@@ -139,7 +141,7 @@ class MatrixPolynomial(Polynomial):
         return MatrixPolynomial(self._numbers, *self._interval, self._degree, dtype, self.device)
 
 
-def _fits(planned: SpMatrix | None, dtype: np.dtype[Any], device: str) -> bool:
+def _fits(planned: SpMatrix | None, dtype: np.dtype[Any], device: str) -> TypeGuard[SpMatrix]:
     return planned is not None and planned.dtype == dtype and planned.device == device
 
 
@@ -203,5 +205,5 @@ def chebyshev(
     elif not ratio > 1:
         raise ValueError(f"ratio is {ratio}; a number above 1 is needed")
     numbers = _read(A)
-    dtype = computing_type(numbers.matrix)
+    dtype = computing_type(numbers.matrix.dtype)
     return MatrixPolynomial(numbers, high, ratio, degree, dtype, place(A, device))._remember_source(A)

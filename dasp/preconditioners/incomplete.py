@@ -259,7 +259,7 @@ def _make(A: Matrix, factorize: Factorize, sweeps: int | None, device: str | Non
     if sweeps is not None:
         _check.count("sweeps", sweeps, ", or None for exact solves", MOST_STEPS)
     matrix = host_matrix(A)
-    dtype = computing_type(matrix)
+    dtype = computing_type(matrix.dtype)
     factors, where = factorize(matrix, dtype), place(A, device)
     if sweeps is not None:
         return Swept(factors, factorize, int(sweeps), dtype, where)._remember_source(A)
@@ -293,7 +293,7 @@ def _factorize_cholesky(matrix: csr_array, dtype: np.dtype[Any]) -> _Factors:
 
 def _factorize_in_place(matrix: csr_array) -> tuple[csr_array, Vector, int]:
     """Return both factors in one matrix, the pivots, and the first row without a usable one, or -1."""
-    factors, diagonal = matrix.astype(wide_type(matrix)), np.zeros(matrix.shape[0], np.int64)
+    factors, diagonal = matrix.astype(wide_type(matrix.dtype)), np.zeros(matrix.shape[0], np.int64)
     failed = int(_factorize(factors.indptr, factors.indices, factors.data, diagonal))
     return factors, factors.data[diagonal] if failed < 0 else np.zeros(0), failed
 

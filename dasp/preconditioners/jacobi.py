@@ -93,4 +93,6 @@ def jacobi(A: Matrix, *, device: str | None = None) -> Preconditioner:
 
 def divide_by(diagonal: np.ndarray[Any, Any], A: Matrix, device: str | None = None) -> Preconditioner:
     """Return the preconditioner that divides by the diagonal of A, which is given."""
-    return Jacobi(inverse_diagonal(diagonal), computing_type(diagonal), place(A, device))._remember_source(A)
+    return Jacobi(
+        inverse_diagonal(diagonal), computing_type(diagonal.dtype), place(A, device)
+    )._remember_source(A)

@@ -42,6 +42,11 @@ def is_cupy(array: object) -> TypeGuard[DeviceArray]:
     return cupy is not None and isinstance(array, getattr(cupy, "ndarray", ()))
 
 
+def is_cupy_sparse(matrix: object) -> TypeGuard[Any]:
+    """Return True for a sparse matrix of CuPy, in any format."""
+    return type(matrix).__module__.startswith("cupyx.scipy.sparse") and hasattr(matrix, "get")
+
+
 def address(array: Vector) -> int:
     """Return the address of an array.
 
@@ -51,7 +56,7 @@ def address(array: Vector) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def on_gpu(array: object) -> bool:
+def on_gpu(array: object) -> TypeGuard[DeviceArray]:
     """Return True if an array of any library (CuPy, PyTorch, JAX, Numba) lies in the memory of a GPU."""
     return hasattr(array, "__cuda_array_interface__")
 
