@@ -107,7 +107,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _as_json(rows: list[Row]) -> str:
     """Return rows as JSON, which has no NaN and no infinity: null and "never" in their place."""
 
-    def show(value: Any) -> Any:
+    def show(value: object) -> object:
         if not isinstance(value, float) or math.isfinite(value):
             return value
         return None if math.isnan(value) else "never"

@@ -37,6 +37,7 @@ from dasp.solvers import Stats
 if TYPE_CHECKING:
     from dasp import distributed
     from dasp.matrix.matrix import SpMatrix
+    from dasp.solvers.operator import Matrix
 
 # ---- options ---------------------------------------------------------------------------------------------
 
@@ -255,7 +256,7 @@ RESTART = 30
 """Iterations of gmres between two restarts."""
 
 
-def by_library(kind: str, method: str, A: Any, b: Array, rtol: float, maxiter: int) -> tuple[Solve, int]:
+def by_library(kind: str, method: str, A: Matrix, b: Array, rtol: float, maxiter: int) -> tuple[Solve, int]:
     """Solve once by SciPy or CuPy to count iterations; return a function that solves again, and the count.
 
     CuPy's minres takes `tol` in place of `rtol`, and stops by an estimate of its own.

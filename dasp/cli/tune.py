@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from dasp import models
 from dasp.cli.options import Subparsers, add_device_option, add_parser, check_file, duration
@@ -160,7 +161,7 @@ MOST_LOSS = 1.03
 
 def variants(model: CostModel, field: str) -> Iterator[CostModel]:
     """Yield the model with each number of a field, unless it is 0, at its value times each of `FACTORS`."""
-    value: Any = getattr(model, field)
+    value = getattr(model, field)
     for factor in FACTORS:
         if isinstance(value, Gathers):
             parts = {part: factor * number for part, number in value._asdict().items() if number}
@@ -227,7 +228,7 @@ def measure(model: CostModel, matrices: Sequence[Matrix], planner: Planner[Matri
 # ---- this machine ----------------------------------------------------------------------------------------
 
 
-def plan(matrix: Any, model: CostModel, device: str) -> tuple[SpMatrix, Hashable]:
+def plan(matrix: csr_array, model: CostModel, device: str) -> tuple[SpMatrix, Hashable]:
     """Return a SciPy matrix planned by a cost model, and the choice made for it."""
     request = planning.Request(device, Policy(format="sell"), model)
     A = SpMatrix(planning.pack(*convert.from_scipy(matrix, request), request), device)
@@ -236,10 +237,10 @@ def plan(matrix: Any, model: CostModel, device: str) -> tuple[SpMatrix, Hashable
     return A, (choice.steps, choice.segment_steps, choice.window, warps)
 
 
-def host_planner(seconds: float) -> Planner[Any]:
+def host_planner(seconds: float) -> Planner[csr_array]:
     """Return the planner of this CPU; each of its clocks takes `seconds`."""
 
-    def make(matrix: Any, model: CostModel) -> Planned:
+    def make(matrix: csr_array, model: CostModel) -> Planned:
         A, choice = plan(matrix, model, "cpu")
         x, y = np.random.default_rng(0).standard_normal(A.shape[1]), np.empty(A.shape[0])
         product = Candidate("product", lambda: A.matvec(x, out=y))
@@ -248,14 +249,14 @@ def host_planner(seconds: float) -> Planner[Any]:
     return make
 
 
-def gpu_planner(device: str) -> Planner[Any]:
+def gpu_planner(device: str) -> Planner[csr_array]:
     """Make a GPU the current one; return its planner, whose clocks return the least of seven replays."""
     import cupy
 
     gpus.use(device)
     stream = cupy.cuda.Stream(non_blocking=True)
 
-    def make(matrix: Any, model: CostModel) -> Planned:
+    def make(matrix: csr_array, model: CostModel) -> Planned:
         A, choice = plan(matrix, model, device)
 
         def clock() -> float:
@@ -283,7 +284,7 @@ def table(model: CostModel, measured: Mapping[str, Any]) -> str:
     return Table("", ("field", "until now", "measured"), lines).text()
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, tuple):
         return " ".join(map(_text, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from dasp.distributed.communicator import Communicator
 from dasp.runtime import check as _check
@@ -143,7 +142,7 @@ def leave() -> None:
             dist.destroy_process_group()
 
 
-def find_rank_device(comm: Communicator, device: str, local: Any = None) -> str:
+def find_rank_device(comm: Communicator, device: str, local: object = None) -> str:
     """Return the device of a rank, `cpu` or `cuda:N`: on a machine with several GPUs, its own.
 
     Parameters

@@ -126,8 +126,8 @@ class SpMatrix:
     @classmethod
     def from_local_rows(
         cls,
-        local: Any,
-        comm: Any,
+        local: object,
+        comm: object,
         *,
         columns: int | None = None,
         policy: Policy | None = None,
@@ -164,7 +164,7 @@ class SpMatrix:
 
     @classmethod
     def _from_rows(
-        cls, local: Any, comm: Communicator, columns: int | None, policy: Policy | None, device: str
+        cls, local: object, comm: Communicator, columns: int | None, policy: Policy | None, device: str
     ) -> Self:
         parts, pieces, place = read_pieces(comm, local, columns, device)
         D = cls(comm, parts, pieces, policy, place)
@@ -174,12 +174,12 @@ class SpMatrix:
     @classmethod
     def from_scipy(
         cls,
-        A: Any,
-        comm: Any,
+        A: object,
+        comm: object,
         *,
         root: int = 0,
-        rows: Any = None,
-        columns: Any = None,
+        rows: ArrayLike | None = None,
+        columns: ArrayLike | None = None,
         policy: Policy | None = None,
         device: str = "auto",
         timeout: float | None = None,
@@ -213,7 +213,7 @@ class SpMatrix:
     def from_files(
         cls,
         folder: str | os.PathLike[str],
-        comm: Any,
+        comm: object,
         *,
         policy: Policy | None = None,
         device: str = "auto",
@@ -415,8 +415,7 @@ class SpMatrix:
 
     def __rmatmul__(self, x: ArrayLike) -> Array:
         """Return this rank's part of x A, where x is cut as the rows are; all ranks call it."""
-        rows: Any = x
-        return (self.T @ rows.T).T if hasattr(x, "T") else self.T @ x
+        return (self.T @ x.T).T if hasattr(x, "T") else self.T @ x
 
     def _find_transpose(self, way: str) -> Self:
         if way not in self._transposes:

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ END = Signature(
 
 
 @contextlib.contextmanager
-def _group(nccl: Any) -> Iterator[None]:
+def _group(nccl: ModuleType) -> Iterator[None]:
     """Group calls of NCCL; end the group after an error too, or later calls of this thread would join it."""
     nccl.groupStart()
     try:

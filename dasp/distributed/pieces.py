@@ -5,7 +5,7 @@ The halo has no empty rows: it leaves out those without entries in its columns.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -53,7 +53,7 @@ class Split(NamedTuple):
 
 
 def read_pieces(
-    comm: Communicator, local: Any, columns: int | None, device: str
+    comm: Communicator, local: object, columns: int | None, device: str
 ) -> tuple[tuple[Parts, Parts], Split, str]:
     """Return which rank has what, the pieces of this rank's rows, and its device; all ranks call this.
 

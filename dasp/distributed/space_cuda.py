@@ -42,7 +42,7 @@ class RanksDevice(CudaDevice):
         """Return a launch that first waits for a sum over the ranks, if one is on its way."""
         ready = super().launch(*given, **more)
 
-        def launch(*values: Any) -> None:
+        def launch(*values: object) -> None:
             self._await_sum()
             ready(*values)
 
