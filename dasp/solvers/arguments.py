@@ -37,7 +37,7 @@ PROGRESS_EVERY = 32
 """Iterations between two residuals that the progress bar shows."""
 
 
-def together(A: Any, work: Callable[[], Any], alike: Callable[[Any], dict[str, Any]]) -> Any:
+def together(A: object, work: Callable[[], Any], alike: Callable[[Any], dict[str, Any]]) -> Any:
     """Do some work and return its result; if A lies on several ranks, all of them must succeed first.
 
     `alike` returns the properties of the result that must be equal on all ranks.
@@ -247,7 +247,9 @@ def check_square(A: Matrix, M: Matrix | None) -> None:
         )
 
 
-def vector(name: str, array: Any, size: int, what: str = "rows", into: np.dtype[Any] | None = None) -> Array:
+def vector(
+    name: str, array: object, size: int, what: str = "rows", into: np.dtype[Any] | None = None
+) -> Array:
     """Return b or x0 as a flat array, a list as a NumPy array; `into` is the type of the system's vectors.
 
     Raises
@@ -263,7 +265,7 @@ def vector(name: str, array: Any, size: int, what: str = "rows", into: np.dtype[
     return given.reshape(-1)
 
 
-def vectors_of(name: str, array: Any, size: int) -> Array:
+def vectors_of(name: str, array: object, size: int) -> Array:
     """Return an array whose columns are vectors; a list as a NumPy array.
 
     Raises

@@ -70,7 +70,7 @@ class DeviceOperator:
         return None
 
 
-def product_of(A: Any) -> Any:
+def product_of(A: object) -> Any:
     """Return the product of an SpMatrix, which prepares launches for solvers; for any other A, return A."""
     return getattr(A, "__dasp_product__", A)
 
@@ -123,7 +123,7 @@ class _Planned(DeviceOperator):
 class _Plain(DeviceOperator):
     """An operator with `@`: a SciPy or CuPy matrix, a LinearOperator, a dense array."""
 
-    def __init__(self, A: Any, device: str, name: str) -> None:
+    def __init__(self, A: Matrix, device: str, name: str) -> None:
         super().__init__(_shape(A), device)
         # The product of a numpy.matrix and a vector is a numpy.matrix again.
         self._A, self._name = np.asarray(A) if isinstance(A, np.matrix) else A, name
@@ -220,13 +220,13 @@ def _conjugate(transposed: DeviceOperator) -> DeviceOperator:
     return FunctionOperator(transposed.shape, transposed.device, multiply)
 
 
-def _shape(A: Any) -> tuple[int, int]:
+def _shape(A: Matrix) -> tuple[int, int]:
     """Return the shape; on several ranks, the sizes of this rank's parts of y and x."""
     m, n = getattr(A, "local_shape", A.shape)
     return int(m), int(n)
 
 
-def as_operator(A: Any, device: str, name: str = "A") -> DeviceOperator:
+def as_operator(A: Matrix, device: str, name: str = "A") -> DeviceOperator:
     """Return a matrix or linear operator as a `DeviceOperator`.
 
     Parameters
@@ -253,7 +253,7 @@ def as_operator(A: Any, device: str, name: str = "A") -> DeviceOperator:
     return _Planned(A, device) if writes_into(A) else _Plain(A, device, name)
 
 
-def adjoint_of(A: Any, device: str) -> DeviceOperator:
+def adjoint_of(A: Matrix, device: str) -> DeviceOperator:
     """Return the conjugate transpose of A as a `DeviceOperator`; for a real A that is the transpose.
 
     Raises
@@ -290,12 +290,12 @@ def writes_into(A: object) -> bool:
     return bool(getattr(A, "takes_out", False))
 
 
-def device_of(array: Any) -> str | None:
+def device_of(array: object) -> str | None:
     """Return where an array or a matrix is, `cpu` or `cuda:N`; None if it does not say."""
     kind = type(array).__module__.partition(".")[0]
     if kind in ("cupy", "cupyx"):
         # A sparse matrix of CuPy has a `device` that raises; its values have one that does not.
-        values: Any = array if kind == "cupy" else getattr(array, "data", None)
+        values = array if kind == "cupy" else getattr(array, "data", None)
         number = getattr(getattr(values, "device", None), "id", None)
         return None if number is None else f"cuda:{number}"
     device = getattr(array, "device", None)

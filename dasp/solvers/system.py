@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -107,7 +107,7 @@ class System(Solve):
         dtype: np.dtype[Any],
         device: str,
         method: type[Method],
-        *options: Any,
+        *options: Hashable,
     ) -> None:
         self.space = space_of(A, device, dtype)
         self.operator = as_operator(A, device)
@@ -233,7 +233,7 @@ def solve(
     M: Matrix | None,
     workspace: Workspace | None,
     method: type[Method],
-    *options: Any,
+    *options: Hashable,
 ) -> tuple[Array, Stats]:
     """Solve A x = b by a method and its options; the other arguments are those of every solver here.
 
