@@ -56,7 +56,7 @@ class Backend(Protocol):
     def use_primitives(self, device: str, *, wait: bool = False) -> AbstractContextManager[BasicPrimitives]:
         """Yield the primitives, for work on the current stream; with `wait`, wait for it at the end."""
 
-    def make_product(self, plan: Plan, device: str, like: Any = None) -> Product:
+    def make_product(self, plan: Plan, device: str, like: Product | None = None) -> Product:
         """Return the product, on a device, by a plan with NumPy arrays or made there; wait for the plan.
 
         `like` is the product by a plan with the same pattern, perhaps of other types.

@@ -343,7 +343,7 @@ def _hints() -> dict[str, Any]:
     return get_type_hints(CostModel)
 
 
-def _read(hint: Any, value: object, name: str) -> Any:
+def _read(hint: object, value: object, name: str) -> Any:
     """Return a JSON value in the type of its field."""
     if hint is float and isinstance(value, (int, float)) and type(value) is not bool and abs(value) < MOST:
         return float(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -119,7 +119,7 @@ def compile_settling() -> KernelFunction:
     return SETTLE.load({})
 
 
-def new_scratch(segments: int, total: np.dtype[Any], module: Any = np) -> Scratch:
+def new_scratch(segments: int, total: np.dtype[Any], module: ModuleType = np) -> Scratch:
     """Return scratch for sums of a type, in NumPy's memory or, with `module=cupy`, on the current GPU."""
     part = real_type(total).itemsize
     count = segments * (total.itemsize // part)

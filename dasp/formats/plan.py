@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -66,7 +66,7 @@ class Plan:
         m, n = self.shape
         return f"<Plan of {m} x {n}, {self.nnz} entries, {self.dtype}, as {self.format}, {self.nbytes} bytes>"
 
-    def of(self, values: Any, dtype: np.dtype[Any]) -> Plan:
+    def of(self, values: object, dtype: np.dtype[Any]) -> Plan:
         """Return the plan with the same pattern and other values of a type."""
         return Plan(self.format, self.shape, dtype, self.pattern, values, self.order)
 
@@ -93,7 +93,7 @@ def _names(kind: type) -> tuple[str, ...]:
     return _fields[kind]
 
 
-def is_array(value: object) -> bool:
+def is_array(value: object) -> TypeGuard[Array]:
     """Return True if a field of a plan is an array, on any device."""
     kind = type(value)
     return hasattr(kind, "nbytes") and not _names(kind)
@@ -102,7 +102,7 @@ def is_array(value: object) -> bool:
 def arrays_of(part: object) -> Iterator[Array]:
     """Yield every array of a plan, or of a part, in the order of its fields."""
     for name in _names(type(part)):
-        value: Any = getattr(part, name)
+        value = getattr(part, name)
         if _names(type(value)):
             yield from arrays_of(value)
         elif is_array(value):
@@ -122,7 +122,7 @@ def with_arrays(part: T, arrays: Iterator[Array]) -> T:
     return type(part)(*made)
 
 
-def nbytes(*parts: Any) -> int:
+def nbytes(*parts: object) -> int:
     """Return the total bytes of arrays, and of the arrays of parts, without reading any."""
     total = 0
     for part in parts:

@@ -21,7 +21,7 @@ class Product(ABC):
 
     @abstractmethod
     def multiply_if_plain(
-        self, x: Any, out: Any = None, scale: tuple[float, float] | None = None
+        self, x: object, out: object = None, scale: tuple[float, float] | None = None
     ) -> Array | None:
         """Return A x if x, and `out` if it is given, are plain arrays that need no conversion, else None.
 
@@ -44,7 +44,7 @@ class Product(ABC):
     def refresh(self) -> None:
         """Make later products use values that were written into the plan on a GPU's current stream."""
 
-    def write_if_plain(self, data: Any, slots: Any) -> bool:
+    def write_if_plain(self, data: object, slots: Any) -> bool:
         """Overwrite the plan's values if data is a plain array that the coding holds, else return False.
 
         Parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class CpuProduct(Product):
         """Do nothing: products read the plan each time."""
 
     def multiply_if_plain(
-        self, x: Any, out: Any = None, scale: tuple[float, float] | None = None
+        self, x: object, out: object = None, scale: tuple[float, float] | None = None
     ) -> Vector | None:
         """Return A x if x and `out` are plain arrays, else None; this makes small products faster."""
         if type(x) is not np.ndarray:
@@ -145,7 +145,7 @@ def _convert(array: Vector, kind: np.dtype[Any]) -> Vector:
     return np.array(array, kind, order="K")
 
 
-def _is_plain(array: object, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> bool:
+def _is_plain(array: object, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> TypeGuard[Vector]:
     """Return True if this is a writable NumPy array, aligned and contiguous, of this shape and type."""
     plain: bool = (
         type(array) is np.ndarray and array.dtype is dtype and array.shape == shape and array.flags.carray

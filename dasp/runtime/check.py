@@ -51,7 +51,7 @@ def shape(given: object) -> tuple[int, int]:
     return int(given[0]), int(given[1])
 
 
-def scale(name: str, value: Any, product: np.dtype[Any]) -> complex:
+def scale(name: str, value: object, product: np.dtype[Any]) -> complex:
     """Return alpha or beta as a float, or as a complex number for a complex product.
 
     Raises
@@ -61,23 +61,23 @@ def scale(name: str, value: Any, product: np.dtype[Any]) -> complex:
     ValueError
         If `value` is an integer or a fraction beyond the range of float64.
     """
-    value = python_number(value)
-    number = isinstance(value, float | int | Real | np.bool_) or (
-        getattr(value, "ndim", None) == 0 and (value.dtype.kind in "fbiu" or value.dtype == BFLOAT16)
+    number = python_number(value)
+    is_real = isinstance(number, float | int | Real | np.bool_) or (
+        getattr(number, "ndim", None) == 0 and (number.dtype.kind in "fbiu" or number.dtype == BFLOAT16)
     )
-    if not number and product.kind == "c":
-        if isinstance(value, Complex) or (getattr(value, "ndim", None) == 0 and value.dtype.kind == "c"):
-            return complex(value)
-        raise TypeError(f"{name} is {value!r}; a number is needed")
-    if not number:
-        raise TypeError(f"{name} is {value!r} and the product has dtype {product}; a real number is needed")
+    if not is_real and product.kind == "c":
+        if isinstance(number, Complex) or (getattr(number, "ndim", None) == 0 and number.dtype.kind == "c"):
+            return complex(number)
+        raise TypeError(f"{name} is {number!r}; a number is needed")
+    if not is_real:
+        raise TypeError(f"{name} is {number!r} and the product has dtype {product}; a real number is needed")
     try:
-        return float(value)
+        return float(number)
     except OverflowError as error:
         raise ValueError(f"{name} is beyond float64; a number of at most 1.8e308 is needed") from error
 
 
-def python_number(value: Any) -> Any:
+def python_number(value: object) -> Any:
     """Return a zero-dimensional array of another library as a Python number.
 
     Anything else is returned unchanged, arrays with dtypes of NumPy included.

@@ -92,7 +92,7 @@ if hasattr(os, "register_at_fork"):
 
 # `signal` wraps the functions of CPython's own module to return enumerations, which takes ten times as long:
 # too much around a product of 50 microseconds.
-_fast: Any = sys.modules.get("_signal", signal)
+_fast: ModuleType = sys.modules.get("_signal", signal)
 _get: Callable[[int], Any] = _fast.getsignal
 _set: Callable[[int, Any], Any] = _fast.signal
 

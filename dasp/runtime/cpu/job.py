@@ -148,7 +148,9 @@ class Job:
         If the cuts do not rise from 0, or their number is wrong.
     """
 
-    def __init__(self, function: SharedFunction, cuts: Vector, seconds: float, **arguments: Any) -> None:
+    def __init__(
+        self, function: SharedFunction, cuts: Vector, seconds: float, **arguments: Vector | int | None
+    ) -> None:
         if set(arguments) != set(function.arguments):
             wrong = ", ".join(sorted(set(arguments) ^ set(function.arguments)))
             raise TypeError(f"{wrong} given or not; {function.name} takes {', '.join(function.arguments)}")

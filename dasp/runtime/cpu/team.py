@@ -37,6 +37,7 @@ from dasp.runtime.arrays import address
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.job import CHUNKS, JOB_AT, OPERANDS, Job, call, offsets_of
+from dasp.runtime.types import Number, Vector
 
 TURNS = 8_000
 """Turns for which a worker waits for the next call of a stream before it sleeps: 0.1 to 0.4 milliseconds."""
@@ -151,7 +152,7 @@ class Team:
         """Return into how many parts to cut work that takes one thread `seconds`."""
         return 1 if is_short(seconds) else min(_threads.get_num_threads(), self.most)
 
-    def multiply(self, job: Job, *operands: Any) -> None:
+    def multiply(self, job: Job, *operands: Vector | Number) -> None:
         """Do a job with the team, or alone if it has one part or the team is taken or cannot help.
 
         Parameters
@@ -215,7 +216,7 @@ def is_short(seconds: float) -> bool:
     return seconds <= LEAST_SECONDS
 
 
-def multiply_alone(job: Job, *operands: Any) -> None:
+def multiply_alone(job: Job, *operands: Vector | Number) -> None:
     """Do a job in the calling thread; see `Team.multiply`."""
     _execute(0, 1, job.address, *operands)
 

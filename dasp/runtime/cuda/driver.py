@@ -17,7 +17,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 from dasp.runtime.types import KernelFunction
 
@@ -229,7 +230,7 @@ NO_DESTRUCTOR_SYNC, MOVE = 1, 1
 """CU_USER_OBJECT_NO_DESTRUCTOR_SYNC and CU_GRAPH_USER_OBJECT_MOVE."""
 
 
-def in_pool(cupy: Any) -> AbstractContextManager[None]:
+def in_pool(cupy: ModuleType) -> AbstractContextManager[None]:
     """Return a context in which arrays come from CuPy's pool, so that `keep` may hold them.
 
     During a capture the caller's allocator may return memory of the graph, which must be freed in the graph.

@@ -369,7 +369,9 @@ def _find_kinds(index: np.dtype[Any], code: np.dtype[Any]) -> Kinds:
     return Kinds({"Index": index, "Code": code, "Count": COUNT_TYPE}, constants)
 
 
-def _launch(made_of: CudaPrimitives, signature: Signature, plan: Plan, entries: Entries, **more: Any) -> None:
+def _launch(
+    made_of: CudaPrimitives, signature: Signature, plan: Plan, entries: Entries, **more: Array | int | None
+) -> None:
     """Launch a kernel that makes row blocks of a plan's entries, `ROWS` threads for each."""
     kinds = _find_kinds(plan.pattern.index_dtype, plan.values.codes.dtype)
     row_blocks = ceil_div(plan.shape[0], ROWS)
