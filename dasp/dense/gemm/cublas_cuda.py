@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from collections.abc import Callable
 from ctypes import c_void_p
 from functools import cache, lru_cache
 from pathlib import Path
@@ -86,7 +87,7 @@ def multiply(product: DenseProduct, device: int, stream: int) -> bool:
 class _Call(NamedTuple):
     """A call of cuBLAS, complete but for the handle and the addresses."""
 
-    function: Any
+    function: Callable[..., int]
     swapped: bool
     head: tuple[int, ...]
     alpha: ctypes._Pointer

@@ -197,12 +197,12 @@ def _find_place(**arrays: Array | None) -> str:
     return places["a"]
 
 
-def _read_scalar(name: str, value: Any, dtype: np.dtype[Any]) -> float:
+def _read_scalar(name: str, value: object, dtype: np.dtype[Any]) -> float:
     """Return a scalar as a float that the type of the sums holds."""
-    number: Any = _check.scale(name, value, dtype)
+    number = _check.scale(name, value, dtype).real
     if dtype.itemsize < 8 and LARGEST_SINGLE < abs(number) < math.inf:
         raise ValueError(f"{name} is {number:.2g}; the sums of {dtype} hold at most {LARGEST_SINGLE:.2g}")
-    return number  # type: ignore[no-any-return]
+    return number
 
 
 @functools.lru_cache(maxsize=4096)

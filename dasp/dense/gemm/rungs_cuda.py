@@ -367,7 +367,7 @@ def launches(
     A rung that reads only one memory order needs both operands row-major: along_a and not along_b.
     """
     m, n, k = layout.m, layout.n, layout.k
-    real: Any = np.float64 if dtype == "float64" else np.float32
+    real = np.float64 if dtype == "float64" else np.float32
     tiles = rung.tiles
     threads = tiles.block or (tiles.threads(setting), 1)
     arguments: list[Any] = [np.int32(m), np.int32(n), np.int32(k), real(alpha), "a", np.int64(layout.lda)]
@@ -397,7 +397,7 @@ def launches(
 
 
 def _reduce_parts(
-    layout: OperandLayout, dtype: str, parts: int, alpha: Any, beta: Any, sums: int
+    layout: OperandLayout, dtype: str, parts: int, alpha: np.floating[Any], beta: np.floating[Any], sums: int
 ) -> KernelCall:
     """Return the launch that adds the parts and updates D."""
     across = ceil_div(layout.n * ITEM[dtype], 16)
