@@ -37,6 +37,10 @@ PROGRESS_EVERY = 32
 """Iterations between two residuals that the progress bar shows."""
 
 
+SCIPY_NAMES = {"tol": "rtol", "btol": "rtol", "restrt": "restart", "iter_lim": "maxiter", "show": "progress"}
+"""Arguments of SciPy's solvers, now or once, and the argument that each is here."""
+
+
 def together(A: object, work: Callable[[], Any], alike: Callable[[Any], dict[str, Any]]) -> Any:
     """Do some work and return its result; if A lies on several ranks, all of them must succeed first.
 
@@ -66,7 +70,7 @@ def one_call(*, ranks: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator of methods: it times them, and warns if M was made from older values of A.
 
     A decorated method raises TypeError for an A over several ranks unless `ranks` is true, and for an
-    argument `tol`, which SciPy's solvers once had.
+    argument of SciPy's solvers that has another name here.
     """
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
@@ -74,8 +78,8 @@ def one_call(*, ranks: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @wraps(method)
         def call(*given: P.args, **named: P.kwargs) -> R:
             name, A, M = method.__name__, given[0] if given else named.get("A"), named.get("M")
-            if "tol" in named:
-                raise TypeError(f"{name} has no argument tol; rtol is meant")
+            for other in SCIPY_NAMES.keys() & named.keys():
+                raise TypeError(f"{name} has no argument {other}; {SCIPY_NAMES[other]} is meant")
             if not ranks and hasattr(A, "solver_space"):
                 raise TypeError(
                     f"A lies on several ranks; {name} works on one; use cg, minres, bicgstab or gmres"

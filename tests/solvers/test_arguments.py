@@ -100,6 +100,8 @@ def test_an_x_that_its_type_does_not_hold_is_told_in_the_reason_alone(name, scal
 @pytest.mark.parametrize(("name", "argument", "message"), [
     ("cg", "tol", "cg has no argument tol; rtol is meant"),
     ("lobpcg", "tol", "lobpcg has no argument tol; rtol is meant"),
+    ("lsqr", "btol", "lsqr has no argument btol; rtol is meant"),
+    ("gmres", "restrt", "gmres has no argument restrt; restart is meant"),
     ("block_cg", "colour", r"block_cg\(\) got an unexpected keyword argument 'colour'"),
 ])  # fmt: skip
 def test_an_argument_that_a_method_has_not_is_told(name, argument, message):
