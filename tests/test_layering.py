@@ -305,9 +305,8 @@ def may_use_cupy(path: Path) -> bool:
         r"runtime/(arrays|foreign)\.py",
         r"dense/(\w+/)?(\w*_)?cuda(_\w*)?\.py",
         r"cli/\w+\.py",
-        r"solvers/cuda/device\.py",
         r"solvers/persistent\.py",
-        r"distributed/(\w+_cuda|nccl|peers|transport)\.py",
+        r"distributed/(\w+_cuda|nccl|peers)\.py",
     )
     return any(re.fullmatch(pattern, relative) for pattern in allowed)
 

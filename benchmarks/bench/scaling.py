@@ -22,11 +22,10 @@ from benchmarks.bench.rows import Row, number
 from dasp import solvers
 from dasp.cli.report import Table, significant
 from dasp.distributed.communicator import Communicator, agree
-from dasp.distributed.launch import find_communicator, find_rank_device, find_world, leave
+from dasp.distributed.launch import find_communicator, find_rank_device, find_transport, find_world, leave
 from dasp.distributed.matrix import SpMatrix
 from dasp.distributed.nccl import NcclTransport
-from dasp.distributed.protocols import ExchangeRows
-from dasp.distributed.transport import find_transport
+from dasp.distributed.transport import ExchangeRows
 from dasp.runtime.cpu.threads import get_num_threads
 from dasp.runtime.cuda.device import in_turn
 from dasp.runtime.cuda.driver import PriorityGraph

@@ -11,7 +11,7 @@ from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.launch import find_communicator
 from dasp.distributed.matrix import SpMatrix
 from dasp.distributed.partition import Parts, write_parts
-from dasp.distributed.protocols import RankError
+from dasp.distributed.transport import RankError
 
 __all__ = [
     "Communicator",

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from dasp.distributed.protocols import Message, RankError, Transport
+from dasp.distributed.transport import Message, RankError, Transport
 from dasp.io.files import MatrixFileError
 from dasp.runtime.ranks import EVERYWHERE, is_raised_everywhere
 from dasp.runtime.types import Vector
@@ -218,7 +218,7 @@ class Communicator:
         that wait for this one raise it too if it is a `TypeError` or `ValueError`, else a `RankError`. The
         next call is made as if nothing had happened.
     transports : dict
-        Those between the ranks' GPUs, by device; see `dasp.distributed.transport.find_transport`.
+        Those between the ranks' GPUs, by device; see `dasp.distributed.launch.find_transport`.
     """
 
     def __init__(self, rank: int, size: int, timeout: float) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from dasp.distributed.communicator import Communicator, agree
-from dasp.distributed.halo import HaloExchange, HaloPattern, HostHalo
-from dasp.distributed.transport import find_transport
+from dasp.distributed.halo import HaloExchange, HaloPattern, HostHaloExchange
+from dasp.distributed.launch import find_transport
 from dasp.formats import backends
 from dasp.matrix.matrix import SpMatrix
 from dasp.runtime import check as _check
@@ -68,12 +68,12 @@ class HaloExchanges:
         if key not in self._exchanges:
             kind = self._pattern, x.shape[1:], x.dtype, y_type
             if self._device == "cpu":
-                self._exchanges[key] = HostHalo(self._comm, *kind)
+                self._exchanges[key] = HostHaloExchange(self._comm, *kind)
             else:
-                from dasp.distributed.halo_cuda import DeviceHalo
+                from dasp.distributed.halo_cuda import CudaHaloExchange
 
                 transport = find_transport(self._comm, self._device)
-                self._exchanges[key] = DeviceHalo(transport, self._device, *kind)
+                self._exchanges[key] = CudaHaloExchange(transport, self._device, *kind)
         return self._exchanges[key], x
 
     def prepare_with_dot(
@@ -82,10 +82,10 @@ class HaloExchanges:
         """Prepare a product that leaves dot products; see `dasp.distributed.SpMatrix.prepare_with_dot`."""
         if self._device == "cpu":
             return None
-        from dasp.distributed.halo_cuda import DeviceHalo
+        from dasp.distributed.halo_cuda import CudaHaloExchange
 
         exchange = self.find(x, out, 0.0)[0]
-        assert isinstance(exchange, DeviceHalo)
+        assert isinstance(exchange, CudaHaloExchange)
         prepare = getattr(interior.__dasp_product__, "prepare_with_dot", None)
         own = None if prepare is None else prepare(x, out, w, square=square, run=RUN)
         if not all(self._comm.gather(own is not None)) or own is None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.partition import Parts, send_to_owners
-from dasp.distributed.protocols import Span
+from dasp.distributed.transport import Span
 from dasp.runtime.types import Array, Number, Vector
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class HaloExchange(Protocol):
         """Wait until the neighbours' elements are in `received`, if nothing is multiplied by them."""
 
 
-class HostHalo:
+class HostHaloExchange:
     """The exchange of a product in the memory of the host; see `HaloExchange`."""
 
     def __init__(

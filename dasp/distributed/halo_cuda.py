@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dasp.distributed.halo import HaloPattern
-from dasp.distributed.protocols import ExchangeRows, Transport
+from dasp.distributed.transport import ExchangeRows, Transport
 from dasp.runtime.cuda import gpus
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.stream import Branch
@@ -128,7 +128,7 @@ def find_cupy_device(name: str) -> CupyDevice:
     return cupy.cuda.Device(gpus.number(name))
 
 
-class DeviceHalo:
+class CudaHaloExchange:
     """The exchange of a product between GPUs; see `dasp.distributed.halo.HaloExchange`.
 
     Messages and the halo's product run on a stream beside that of the interior's product.

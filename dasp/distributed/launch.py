@@ -1,10 +1,11 @@
-"""The ranks that a launcher started (mpirun, srun with MPI, torchrun), and the device of each."""
+"""The ranks that a launcher started (mpirun, srun, torchrun): their communicator, devices and transport."""
 
 from __future__ import annotations
 
 import os
 
-from dasp.distributed.communicator import Communicator
+from dasp.distributed.communicator import Communicator, agree
+from dasp.distributed.transport import RankError, Transport
 from dasp.runtime import check as _check
 from dasp.runtime.cuda import gpus
 from dasp.runtime.ranks import find_launcher
@@ -24,6 +25,9 @@ TIMEOUT = 600.0
 
 TIMEOUT_VARIABLE = "DASP_RANK_TIMEOUT"
 """The environment variable that sets another default."""
+
+TRANSPORT_VARIABLE = "DASP_RANK_TRANSPORT"
+"""The environment variable that is `nccl` if GPUs must not write in each other's memory."""
 
 
 def find_communicator(comm: object, *, timeout: float | None = None) -> Communicator:
@@ -178,3 +182,43 @@ def find_local_rank(rank: int) -> int:
         if text.isdecimal():
             return int(text)
     return rank
+
+
+def find_transport(comm: Communicator, device: str) -> Transport:
+    """Return the transport between the GPUs of ranks, which the first call makes; all ranks call it.
+
+    Raises
+    ------
+    ValueError
+        On all ranks, if the environment variable DASP_RANK_TRANSPORT is neither `auto` nor `nccl`, or differs
+        between ranks.
+    RankError
+        On all ranks, if NCCL is needed and one of them has none.
+    """
+    if device not in comm.transports:
+        comm.transports[device] = _make_transport(comm, device)
+    return comm.transports[device]
+
+
+def _make_transport(comm: Communicator, device: str) -> Transport:
+    """Return a transport of one kind on all ranks: peers if GPUs reach each other's memory, else NCCL."""
+    from dasp.distributed.halo_cuda import find_cupy_device
+    from dasp.distributed.nccl import NcclTransport
+    from dasp.distributed.peers import PeerTransport, can_reach
+
+    def read() -> str:
+        kind = os.environ.get(TRANSPORT_VARIABLE, "auto")
+        if kind not in ("auto", "nccl"):
+            raise ValueError(f"{TRANSPORT_VARIABLE} is {kind!r}; auto or nccl is needed")
+        return kind
+
+    wanted = agree(comm, read, lambda kind: {TRANSPORT_VARIABLE: kind})
+    own = find_cupy_device(device)
+    if comm.size > 1 and wanted == "auto" and can_reach(comm, own):
+        try:
+            peers = PeerTransport(comm, own)
+            if peers.works():
+                return peers
+        except RankError:  # on all ranks the same: memory that cannot be shared
+            pass
+    return NcclTransport(comm, device)

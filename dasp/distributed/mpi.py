@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from dasp.distributed.communicator import Communicator
-from dasp.distributed.protocols import RankError
+from dasp.distributed.transport import RankError
 from dasp.distributed.watching import make_freed_error
 from dasp.runtime.types import Vector
 

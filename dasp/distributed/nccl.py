@@ -18,7 +18,7 @@ import numpy as np
 
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.halo_cuda import count_blocks, find_cupy_device, prepare_packing
-from dasp.distributed.protocols import ExchangeRows, RankError
+from dasp.distributed.transport import ExchangeRows, RankError
 from dasp.distributed.watching import (
     LAST_SECONDS,
     NcclWatch,
@@ -95,7 +95,7 @@ class NcclRows:
 
 
 class NcclTransport:
-    """Messages and sums by NCCL; see `dasp.distributed.protocols.Transport`.
+    """Messages and sums by NCCL; see `dasp.distributed.transport.Transport`.
 
     Messages and sums have a communicator each, because they run on different streams.
 
@@ -217,7 +217,7 @@ class NcclTransport:
                 self._messages.send(array.data.ptr, array.nbytes, nccl.NCCL_INT8, rank, stream)
 
     def rows(self, exchange: ExchangeRows) -> NcclRows:
-        """Prepare to send rows of arrays that come later; see `dasp.distributed.protocols.Transport`."""
+        """Prepare to send rows of arrays that come later; see `dasp.distributed.transport.Transport`."""
         return NcclRows(self, exchange)
 
     def wait(self, event: Event) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse
 
 from dasp.distributed.communicator import Communicator, agree
-from dasp.distributed.protocols import Span
+from dasp.distributed.transport import Span
 from dasp.formats import backends
 from dasp.formats.csr.matrix import Csr, csr_from_coo, slice_rows
 from dasp.io.files import MatrixFileError, one_line_errors, open_regular

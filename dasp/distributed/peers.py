@@ -10,6 +10,7 @@ Source: CUDA Runtime API, cudaIpcGetMemHandle and cudaIpcOpenMemHandle.
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,11 +19,12 @@ import numpy as np
 
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.halo_cuda import define_scalar, find_steps
-from dasp.distributed.protocols import ExchangeRows, Span
+from dasp.distributed.transport import ExchangeRows, Span
 from dasp.distributed.watching import (
     LAST_SECONDS,
     await_event,
     end_with_process,
+    find_machine,
     make_freed_error,
     make_given_up_error,
     watch_processes,
@@ -270,8 +272,27 @@ class PeerRows:
         self._launch(self._stream().ptr, x.data.ptr, *find_steps(x))
 
 
+def can_reach(comm: Communicator, device: CupyDevice) -> bool:
+    """Return True if all ranks are on one machine, and their GPUs can write in each other's memory."""
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    mine = find_machine()[:2], runtime.deviceGetPCIBusId(device.id)
+    every = comm.gather(mine)
+
+    def reaches(bus: str) -> bool:
+        try:
+            number = runtime.deviceGetByPCIBusId(bus)
+        except runtime.CUDARuntimeError:
+            return True  # not visible to this process, as where each rank sees its own alone: a trial tells
+        return number == device.id or bool(runtime.deviceCanAccessPeer(device.id, number))
+
+    together = all(machine == mine[0] for machine, _ in every) and os.name != "nt"
+    return all(comm.gather(together and all(reaches(bus) for _, bus in every)))
+
+
 class PeerTransport:
-    """Messages and sums by writing in each other's memory; see `dasp.distributed.protocols.Transport`.
+    """Messages and sums by writing in each other's memory; see `dasp.distributed.transport.Transport`.
 
     Attributes
     ----------
@@ -393,7 +414,7 @@ class PeerTransport:
         return add
 
     def rows(self, exchange: ExchangeRows) -> PeerRows:
-        """Prepare to send rows of arrays that come later; see `dasp.distributed.protocols.Transport`."""
+        """Prepare to send rows of arrays that come later; see `dasp.distributed.transport.Transport`."""
         with self._device:
             return PeerRows(self, exchange)
 

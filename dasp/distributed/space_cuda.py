@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from dasp.distributed.communicator import Communicator, find_largest
-from dasp.distributed.protocols import Transport
-from dasp.distributed.transport import find_transport
+from dasp.distributed.launch import find_transport
+from dasp.distributed.transport import Transport
 from dasp.runtime.cuda import gpus
 from dasp.runtime.cuda.device import CudaDevice
 from dasp.runtime.cuda.driver import PriorityGraph

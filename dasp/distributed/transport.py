@@ -1,72 +1,86 @@
-"""The choice of a transport: peers if the GPUs of one machine reach each other's memory, else NCCL."""
+"""The protocol of a transport, which moves arrays between the GPUs of ranks.
+
+An operation is prepared once, with the arrays that it works on, and launched many times, so that a CUDA graph
+can capture it.
+"""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
-from dasp.distributed.communicator import Communicator, agree
-from dasp.distributed.protocols import RankError, Transport
-from dasp.distributed.watching import find_machine
-from dasp.runtime.types import CupyDevice
+from dasp.runtime.cuda.device import CudaDevice
+from dasp.runtime.types import Array, DeviceArray, Event
 
-TRANSPORT_VARIABLE = "DASP_RANK_TRANSPORT"
-"""The environment variable that is `nccl` if GPUs must not write in each other's memory."""
+Span = tuple[int, int, int]
+"""A rank, the first row that goes to it or comes from it, and one past the last such row."""
+
+Message = tuple[int, Array]
+"""The rank that an array goes to or comes from, and the array, which is contiguous."""
 
 
-def find_transport(comm: Communicator, device: str) -> Transport:
-    """Return the transport between the GPUs of ranks, which the first call makes; all ranks call it.
+class RankError(RuntimeError):
+    """Another rank failed, ended, or did not answer in time."""
 
-    Raises
-    ------
-    ValueError
-        On all ranks, if the environment variable DASP_RANK_TRANSPORT is neither `auto` nor `nccl`, or differs
-        between ranks.
-    RankError
-        On all ranks, if NCCL is needed and one of them has none.
+
+class ExchangeRows(NamedTuple):
+    """The rows of a rank that its neighbours exchange with it.
+
+    Attributes
+    ----------
+    sends : sequence of Span
+        Ranges of `places`, or of the rows themselves if it is None; neighbour by neighbour.
+    places : array of int64 or None
+        The rows that are sent.
+    receives : sequence of Span
+        Ranges of `received`.
+    received : array, shape (rows,) or (rows, k)
+        Contiguous; has the type and number of columns of the rows that are sent.
     """
-    if device not in comm.transports:
-        comm.transports[device] = _make_transport(comm, device)
-    return comm.transports[device]
+
+    sends: Sequence[Span]
+    places: DeviceArray | None
+    receives: Sequence[Span]
+    received: DeviceArray
 
 
-def _make_transport(comm: Communicator, device: str) -> Transport:
-    """Return a transport of the same kind on all ranks."""
-    from dasp.distributed.halo_cuda import find_cupy_device
-    from dasp.distributed.nccl import NcclTransport
-    from dasp.distributed.peers import PeerTransport
+class Transport(Protocol):
+    """Messages and sums between GPUs, on CuPy's current stream; all ranks prepare the same ones.
 
-    def read() -> str:
-        kind = os.environ.get(TRANSPORT_VARIABLE, "auto")
-        if kind not in ("auto", "nccl"):
-            raise ValueError(f"{TRANSPORT_VARIABLE} is {kind!r}; auto or nccl is needed")
-        return kind
+    Attributes
+    ----------
+    name : str
+        `peers` or `nccl`.
+    solver_device : CudaDevice or None
+        The GPU as solvers see it, from the first solve on; see `dasp.distributed.space_cuda.RanksDevice`.
+    count : int
+        The messages, sums and graphs of these that were begun: equal on ranks that are at the same place.
+    """
 
-    wanted = agree(comm, read, lambda kind: {TRANSPORT_VARIABLE: kind})
-    own = find_cupy_device(device)
-    if comm.size > 1 and wanted == "auto" and can_reach(comm, own):
-        try:
-            peers = PeerTransport(comm, own)
-            if peers.works():
-                return peers
-        except RankError:  # on all ranks the same: memory that cannot be shared
-            pass
-    return NcclTransport(comm, device)
+    name: str
+    solver_device: CudaDevice | None
+    count: int
 
+    def sum(self, numbers: DeviceArray, totals: DeviceArray) -> Callable[[], None]:
+        """Prepare to set `totals` to the sum of `numbers`, float64, over all ranks; all get the same bits.
 
-def can_reach(comm: Communicator, device: CupyDevice) -> bool:
-    """Return True if all ranks are on one machine, and their GPUs can write in each other's memory."""
-    import cupy
+        They may be one array.
+        """
 
-    runtime = cupy.cuda.runtime
-    mine = find_machine()[:2], runtime.deviceGetPCIBusId(device.id)
-    every = comm.gather(mine)
+    def rows(self, exchange: ExchangeRows) -> Callable[[DeviceArray], None]:
+        """Prepare to send rows of an array that comes later, and to receive those of others."""
 
-    def reaches(bus: str) -> bool:
-        try:
-            number = runtime.deviceGetByPCIBusId(bus)
-        except runtime.CUDARuntimeError:
-            return True  # not visible to this process, as where each rank sees its own alone: a trial tells
-        return number == device.id or bool(runtime.deviceCanAccessPeer(device.id, number))
+    def check(self) -> None:
+        """Raise RankError if this rank has given up waiting for another."""
 
-    together = all(machine == mine[0] for machine, _ in every) and os.name != "nt"
-    return all(comm.gather(together and all(reaches(bus) for _, bus in every)))
+    def wait(self, event: Event) -> None:
+        """Wait on the host for an event of the GPU, no longer than the timeout."""
+
+    def give_up(self) -> None:
+        """Wait for no other rank any more; later operations raise `RankError`."""
+
+    def close(self) -> None:
+        """Stop using the memory of other ranks: the communicator is gone, and nothing is sent any more."""
+
+    def end(self) -> None:
+        """Wait, not for long, for messages that other ranks may still need, before this process ends."""

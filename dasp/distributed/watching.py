@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dasp.distributed.communicator import Communicator
-from dasp.distributed.protocols import RankError, Transport
+from dasp.distributed.transport import RankError, Transport
 from dasp.runtime.types import Event, Vector
 
 LOOK = 0.5

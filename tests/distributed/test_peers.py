@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dasp.distributed import RankError, nccl, peers, transport, watching
+from dasp.distributed import RankError, launch, nccl, peers, watching
 from dasp.distributed.halo_cuda import define_scalar, find_steps
 from dasp.distributed.peers import (
     BRING,
@@ -29,7 +29,7 @@ from dasp.distributed.peers import (
     find_power_of_two,
     make_neighbour_table,
 )
-from dasp.distributed.protocols import Span
+from dasp.distributed.transport import Span
 from dasp.solvers.cuda.passes import THREADS
 from tests.simt.launch import SimtError
 from tests.support.ranks import run_ranks
@@ -269,19 +269,19 @@ def test_nccl_is_taken_where_gpus_cannot_write_in_each_others_memory(
         def works(self) -> bool:
             return works
 
-    monkeypatch.setenv(transport.TRANSPORT_VARIABLE, told)
-    monkeypatch.setattr(transport, "can_reach", lambda comm, device: reached)
+    monkeypatch.setenv(launch.TRANSPORT_VARIABLE, told)
+    monkeypatch.setattr(peers, "can_reach", lambda comm, device: reached)
     monkeypatch.setattr(peers, "PeerTransport", Peers)
     monkeypatch.setattr(nccl, "NcclTransport", lambda comm, device: SimpleNamespace(name="nccl"))
-    assert run_ranks(2, lambda comm: transport.find_transport(comm, "cuda:0").name) == [want] * 2
-    assert run_ranks(1, lambda comm: transport.find_transport(comm, "cuda:0").name) == ["nccl"]
+    assert run_ranks(2, lambda comm: launch.find_transport(comm, "cuda:0").name) == [want] * 2
+    assert run_ranks(1, lambda comm: launch.find_transport(comm, "cuda:0").name) == ["nccl"]
 
 
 def test_other_words_for_a_transport_are_refused_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cupy")
-    monkeypatch.setenv(transport.TRANSPORT_VARIABLE, "wires")
+    monkeypatch.setenv(launch.TRANSPORT_VARIABLE, "wires")
     with pytest.raises(ValueError, match="rank 0: DASP_RANK_TRANSPORT is 'wires'; auto or nccl is needed"):
-        run_ranks(2, lambda comm: transport.find_transport(comm, "cuda:0"))
+        run_ranks(2, lambda comm: launch.find_transport(comm, "cuda:0"))
 
 
 class Memory:
@@ -510,11 +510,11 @@ def test_gpus_that_a_process_does_not_see_may_be_reached(
     )  # fmt: skip
     monkeypatch.setattr(cupy.cuda, "runtime", runtime)
     monkeypatch.setattr(
-        transport, "find_machine", lambda: ("here" if same else f"host {known.rank}", "boot", "pids")
+        peers, "find_machine", lambda: ("here" if same else f"host {known.rank}", "boot", "pids")
     )
 
     def run(comm: Any) -> bool:
         known.rank = comm.rank
-        return transport.can_reach(comm, SimpleNamespace(id=comm.rank))
+        return peers.can_reach(comm, SimpleNamespace(id=comm.rank))
 
     assert run_ranks(2, run) == [want] * 2

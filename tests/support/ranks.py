@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from dasp.distributed.communicator import Communicator
-from dasp.distributed.protocols import RankError
+from dasp.distributed.transport import RankError
 from tests.support import reference
 
 SECONDS = 60.0

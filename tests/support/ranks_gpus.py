@@ -19,10 +19,9 @@ import numpy as np
 from benchmarks.bench import scaling
 from dasp import Policy, solvers
 from dasp.distributed import RankError, SpMatrix, find_communicator
-from dasp.distributed.launch import find_rank_device
+from dasp.distributed.launch import find_rank_device, find_transport
 from dasp.distributed.partition import Parts
 from dasp.distributed.pieces import split
-from dasp.distributed.transport import find_transport
 from dasp.formats.csr.matrix import Csr
 from dasp.models import generate
 from tests.support import reference

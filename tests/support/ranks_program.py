@@ -30,8 +30,7 @@ import scipy.sparse as sp
 import dasp
 from dasp import solvers
 from dasp.distributed import RankError, SpMatrix, find_communicator, mpi, peers, preconditioners
-from dasp.distributed.launch import find_rank_device
-from dasp.distributed.transport import TRANSPORT_VARIABLE, find_transport
+from dasp.distributed.launch import TRANSPORT_VARIABLE, find_rank_device, find_transport
 from dasp.models import generate
 from tests.support import gallery, reference
 
