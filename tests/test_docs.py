@@ -231,6 +231,20 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     assert set(PAGES) - {"index.md"} <= listed
 
 
+PLACES = re.findall(
+    r"`((?:dasp|kernels|tests)/[\w/.]+)(?:: (\w+))?`", (ROOT / "docs/architecture.md").read_text("utf-8")
+)
+
+
+@pytest.mark.parametrize(("path", "name"), PLACES)
+def test_a_place_in_the_architecture_is_there(path: str, name: str) -> None:
+    place = ROOT / path
+    assert place.exists(), path
+    if name:
+        text = place.read_text(encoding="utf-8")
+        assert re.search(rf"^ *(?:def|class) {name}\b|^{name}\b.* = ", text, flags=re.MULTILINE), (path, name)
+
+
 def test_the_readme_is_short_and_begins_with_install_code_and_times() -> None:
     lines = README.splitlines()
     assert len(lines) <= 200
