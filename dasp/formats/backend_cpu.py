@@ -40,11 +40,12 @@ def bring_to_device(csr: Csr, device: str) -> Iterator[tuple[Csr, Primitives]]:
     """Yield the matrix and the primitives.
 
     indptr gets the narrowest type that holds its numbers, so that code compiled for a matrix of SciPy also
-    serves its transpose and a matrix made from coordinates.
+    serves its transpose and a matrix made from coordinates; and code for arrays that can be written serves
+    read-only ones.
     """
     starts = csr.indptr.astype(narrowest(len(csr.indices)), copy=False)
     with as_raised():
-        yield csr._replace(indptr=starts), primitives
+        yield Csr(csr.shape, *map(_arrays.as_input, (starts, csr.indices, csr.data))), primitives
 
 
 @contextmanager
@@ -56,7 +57,7 @@ def use_primitives(device: str, *, wait: bool = False) -> Iterator[Primitives]:
 
 def as_values(data: ArrayLike, device: str) -> Vector:
     """Return values of a matrix as a NumPy array."""
-    return _arrays.values("data", data)
+    return _arrays.as_input(_arrays.values("data", data))
 
 
 def make_product(plan: Plan, device: str, like: CpuProduct | None = None) -> CpuProduct:

@@ -276,6 +276,25 @@ def may_be_writable(array: Array) -> bool:
     return True
 
 
+class _Memory:
+    """The memory of a NumPy array, in NumPy's array interface, as if it could be written."""
+
+    def __init__(self, array: Vector) -> None:
+        self.array = array  # keeps the memory
+        self.__array_interface__ = array.__array_interface__ | {"data": (address(array), False)}
+
+
+def as_input(array: Vector) -> Vector:
+    """Return a NumPy array for compiled code that only reads it: read-only ones get a view that is not.
+
+    Numba's type of an array says whether it can be written, so it would compile every function once more for
+    the arrays of joblib and of mapped files. Nothing may write into the view: its memory may be read-only.
+    """
+    if array.flags.writeable:
+        return array
+    return np.asarray(_Memory(array)).view(array.dtype)  # bfloat16 is bytes to the interface
+
+
 def overlap(one: Vector, other: Vector) -> bool:
     """Return True if two NumPy arrays share an element, or if that takes too long to decide."""
     if not np.may_share_memory(one, other):

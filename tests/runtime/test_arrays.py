@@ -6,6 +6,7 @@ import itertools
 import sys
 import types
 import warnings
+import weakref
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from hypothesis.extra import numpy as arrays
 
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
+from dasp.runtime import dtypes as _dtypes
 
 REAL_TYPES = ["f2", "f4", "f8", "g", ">f4", ">f8", ">f2", "?", "i1", "u1", ">i2", "u4", "i8", ">u8"]
 
@@ -227,6 +229,24 @@ def test_a_result_is_written_where_each_element_has_its_own_memory() -> None:
         with pytest.raises(kind) as error:
             _arrays.check_result("out", bad, shape, dtype)
         assert words in one_line(error)
+
+
+@pytest.mark.parametrize("name", sorted(_dtypes.TABLE))
+def test_a_read_only_input_is_seen_as_one_that_can_be_written(name: str) -> None:
+    array = np.frombuffer(bytes(range(64)), np.uint8).view(_dtypes.TABLE[name].dtype)[1:]
+    view = _arrays.as_input(array)
+    assert (view.dtype, view.shape, _arrays.address(view)) == (
+        array.dtype,
+        array.shape,
+        _arrays.address(array),
+    )
+    assert view.flags.writeable
+    assert not array.flags.writeable
+    bits, shown = array.tobytes(), weakref.ref(array)
+    del array
+    assert shown() is not None, "the view keeps the memory"
+    assert view.tobytes() == bits
+    assert _arrays.as_input(view) is view
 
 
 @given(
