@@ -116,7 +116,7 @@ class BlockConjugateGradients(BlockSolve):
     """
 
     restarts = frozenset({BROKEN})
-    no_start = "A, B or X0 holds NaN or infinity"
+    no_start = "A, B or X0 holds NaN or infinity, or their products overflow"
 
     def __init__(
         self,

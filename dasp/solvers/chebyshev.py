@@ -108,7 +108,7 @@ def estimate_spectrum(A: Matrix, M: Matrix | None, dtype: np.dtype[Any], device:
     Raises
     ------
     ValueError
-        If the first iteration shows that A or M is not positive definite.
+        If the first iteration shows that A or M is not positive definite, or holds NaN or infinity.
     """
     probe = Workspace()  # its memory is free as soon as this returns
     system: System = probe.get((), (), lambda: System(A, M, dtype, device, _Probe))
@@ -129,7 +129,8 @@ def estimate_spectrum(A: Matrix, M: Matrix | None, dtype: np.dtype[Any], device:
         before = state["beta"] / state["alpha"]
     if not diagonal:
         raise ValueError(
-            "A or M is not positive definite, so its spectrum has no bounds that help; use minres"
+            "A or M is not positive definite, or not finite, so its spectrum has no bounds that help; "
+            "minres takes symmetric matrices that are not definite"
         )
     T = np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1)
     values = np.linalg.eigvalsh(T)

@@ -72,7 +72,7 @@ class Solve:
     factor = 1.0
     rescaled = False
     noun = "the residual"
-    no_start = "b, x0 or A x0 holds NaN or infinity"
+    no_start = "A, b or x0 holds NaN or infinity, or their products overflow"
 
     def copy_x(self) -> Array:
         """Return a copy of x for the caller's problem; elements too large for its type are infinite."""

@@ -103,6 +103,8 @@ def lobpcg(
     device, dtype = place_and_type(A, X, M)
     n = int(A.shape[0])
     limits = make_limits(A, rtol, atol, 200 if maxiter is None else maxiter, None, None, False)
+    if not isinstance(largest, (bool, np.bool_)):
+        raise TypeError(f"largest is {largest!r}; True or False is needed")
     X = vectors_of("X", X, n)
     Y = X[:, :0] if Y is None else vectors_of("Y", Y, n)
     if Y.dtype.kind == "c" and dtype.kind != "c":

@@ -149,6 +149,18 @@ def test_block_cg_calls_no_x_with_nan_converged():
     assert "x0 or M gave it" in stats.reason
 
 
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+@pytest.mark.parametrize("k", [1, 2])
+def test_block_cg_solves_no_column_that_is_not_finite(k, odd):
+    B = np.ones((3, k))
+    B[:, -1] = odd
+    _, stats = block_cg(np.diag([1.0, 2.0, 3.0]), B)
+    assert not stats.converged
+    assert not np.isfinite(stats.residual)
+    assert np.isnan(stats.relative)
+    assert "B or X0 holds NaN or infinity" in stats.reason
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 def test_block_cg_shares_the_space(dtype):
     A = model("definite", 20, dtype)
@@ -316,6 +328,11 @@ def test_lobpcg_refuses_wrong_constraints():
         lobpcg(A, X, Y=np.ones((8, 1)))
     with pytest.raises(TypeError, match="Y has dtype complex128"):
         lobpcg(A, X, Y=1j * X[:, :1])
+
+
+def test_lobpcg_takes_no_name_of_an_end():
+    with pytest.raises(TypeError, match="largest is 'SM'; True or False is needed"):
+        lobpcg(poisson(3), np.eye(9, 2), largest="SM")
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
