@@ -234,7 +234,7 @@ class Problem(Solve):
         """Return a reason if A x = b is solved, or the residual is orthogonal to the columns of A."""
         self._norm_of_A = max(self._norm_of_A, math.sqrt(s["norm"]))
         residual, gradient = self.norms(s)
-        if not (math.isfinite(residual) and math.isfinite(gradient)):
+        if not all(map(math.isfinite, (residual, gradient, self._norm_of_A))):
             return None
         if residual <= max(given["rtol"] * math.sqrt(s["bb"]), given["atol"]):
             return f"{self.describe(s)}, small enough"

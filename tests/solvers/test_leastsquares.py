@@ -306,6 +306,16 @@ def test_damp_solves_the_system_with_a_multiple_of_the_unit_matrix_below(
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_an_x_that_scaling_rounds_is_not_called_least(method: Any) -> None:
+    """A needs a power of two by which damp overflows, and x loses digits."""
+    A, b, x0 = (
+        np.full(shape, size, np.float32) for shape, size in (((1, 1), 1.2e-39), (1, -4e-43), (1, 2.2e-5))
+    )
+    x, stats = method(A, b, x0, damp=1.0, rtol=1e-3)
+    assert not stats.converged or abs(x - x0)[0] <= 1e-3 * x0[0], (x, stats)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_damp_is_a_finite_number_that_is_not_negative(method: Any) -> None:
     for damp, error in ((-1.0, ValueError), (math.nan, ValueError), (math.inf, ValueError), ("1", TypeError)):
         with pytest.raises(error, match="damp is"):
