@@ -119,7 +119,7 @@ class SmallProblem:
         c, s = (turned[k] / length, turned[k + 1].real / length) if length > 0 else (1.0, 0.0)
         self._rotations.append((c, c.conjugate(), s))
         # A column of zeros makes no progress and ends the cycle: A maps the basis into itself.
-        self.residuals.append(self.residuals[-1] * (abs(s) if length > 0 else 1.0))
+        self.residuals.append(self.residuals[-1] * float(abs(s) if length > 0 else 1.0))
         self.broken = not column[-1].real > 1e-14 * np.linalg.norm(column)
         self.count += 1
 
