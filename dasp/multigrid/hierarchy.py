@@ -62,7 +62,7 @@ def make_hierarchy(csr: csr_array) -> Any:
     RuntimeError
         If PyAMG is not installed.
     ValueError
-        If the matrix holds NaN or infinity.
+        If the matrix holds NaN or infinity, or numbers too small for PyAMG.
     """
     if not np.isfinite(csr.data).all():
         raise ValueError("A holds NaN or infinity; finite numbers are needed")
@@ -74,7 +74,12 @@ def make_hierarchy(csr: csr_array) -> Any:
     state = np.random.get_state()  # noqa: NPY002
     np.random.seed(0)  # noqa: NPY002
     try:
-        return pyamg.smoothed_aggregation_solver(csr_matrix(csr))
+        with np.errstate(all="ignore"):
+            return pyamg.smoothed_aggregation_solver(csr_matrix(csr))
+    except ValueError as error:
+        raise ValueError(
+            f"PyAMG makes no hierarchy of A: {error}; numbers whose inverses are finite are needed; scale A"
+        ) from error
     finally:
         np.random.set_state(state)  # noqa: NPY002
 

@@ -193,9 +193,12 @@ def is_hermitian(A: Matrix) -> bool:
         operator.multiply(x, y)
         vectors.append(to_host(x))
         products.append(to_host(y))
-    ahead, back = vectors[0].conj() * products[1], vectors[1] * products[0].conj()
-    size = np.hypot(np.linalg.norm(ahead), np.linalg.norm(back))
-    with np.errstate(invalid="ignore"):
+    with np.errstate(all="ignore"):
+        # Divided by the largest number, so that no sum of squares overflows or underflows.
+        largest = max(abs(product).max(initial=0) for product in products) or 1
+        products = [product / largest for product in products]
+        ahead, back = vectors[0].conj() * products[1], vectors[1] * products[0].conj()
+        size = np.hypot(np.linalg.norm(ahead), np.linalg.norm(back))
         return bool(abs(ahead.sum() - back.sum()) <= ROUNDING * np.finfo(dtype).eps * size)
 
 

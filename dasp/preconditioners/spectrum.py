@@ -119,6 +119,8 @@ def _find_by_lanczos(operator: DeviceOperator, space: Space, vectors: Vectors) -
         vectors[name][...] = 0
     last, following = SECOND, FIRST
     rho, beta = extend(last, following, 0.0, 0.0), np.float64(0.0)
+    if rho == 0 and n:  # D is imaginary, or zero
+        return None
     diagonal: list[np.float64] = []
     beside: list[np.float64] = []
     while len(diagonal) < min(STEPS, n) and rho != 0:

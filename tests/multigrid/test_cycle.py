@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -214,6 +215,13 @@ def test_a_matrix_with_nan_is_refused_before_pyamg_reads_it(wrong):
     matrix.data[3] = wrong
     with pytest.raises(ValueError, match="A holds NaN or infinity"):
         multigrid(matrix, device="cpu")
+
+
+def test_a_matrix_whose_inverse_overflows_is_refused():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match="PyAMG makes no hierarchy of A"):
+            multigrid(1e-310 * poisson(20), device="cpu")
 
 
 def test_a_hierarchy_with_nan_is_refused():

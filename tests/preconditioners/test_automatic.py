@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -42,6 +44,17 @@ def test_one_entry_makes_a_matrix_unsymmetric(dtype: type) -> None:
     assert is_hermitian(matrix)
     matrix[7, 7] = np.nan
     assert not is_hermitian(matrix)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("f8", 1e300), ("f8", 1e-300), ("f4", 1e37), ("f4", 1e-30)])
+def test_a_matrix_of_any_size_is_judged(dtype: str, size: float) -> None:
+    matrix = (size * generate("poisson2d:10")).astype(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert is_hermitian(matrix)
+        assert not is_hermitian(sp.csr_array(sp.triu(matrix)))
+        _, stats = dasp.solve(matrix, np.ones(100, dtype), device="cpu")
+    assert stats.converged
 
 
 @pytest.mark.parametrize("name", MATRICES)

@@ -56,6 +56,7 @@ def test_hermitian_matrices_are_estimated_from_below(name):
         SCALE @ poisson(20),
         poisson(20) + sp.diags_array(np.full(399, -2.0), offsets=-1),
         poisson(20) - (0.3 - 0.15j) * sp.eye_array(400),
+        1j * poisson(20),
         sp.csr_array([[1.0, 2.0], [2.0, -1.0]]),
     ],
 )
