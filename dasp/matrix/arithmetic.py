@@ -324,7 +324,8 @@ class ArithmeticMatrix(PlannedMatrix):
         -------
         scalar, or array of shape (n,) or (m,)
             On the matrix's device. Sums of rows and columns are products with a vector of ones, and as
-            accurate as a product. Sums of columns use the transpose, which is made and kept (`T`).
+            accurate as a product; the sum of all is that of the rows' sums. Sums of columns use the
+            transpose, which is made and kept (`T`).
 
         Raises
         ------
@@ -341,15 +342,18 @@ class ArithmeticMatrix(PlannedMatrix):
             return out
 
     def _sum(self, axis: int | None) -> Any:
-        if axis is None:
-            return self._values().astype(_dtypes.sum_type(self.dtype), copy=False).sum()
-        return self @ self._ones(1) if axis in (1, -1) else self._ones(0) @ self
+        """Return the sum in the type in which products are summed."""
+        if axis is not None:
+            return self @ self._ones(1) if axis in (1, -1) else self._ones(0) @ self
+        if self.shape[1] <= self.nnz:
+            return (self @ self._ones(1)).sum()
+        values = self._values()  # there is more room for these than for a vector of ones
+        return values.astype(_dtypes.sum_type(self.dtype), copy=False).sum()
 
     def _ones(self, axis: int) -> Array:
         """Return a vector of `shape[axis]` ones on the matrix's device."""
-        ones = self._backend.empty((self.shape[axis],), self.dtype, self.device, "C")
-        bits = _dtypes.bits_type(self.dtype)  # CuPy fills no bfloat16
-        ones.view(bits).fill(np.ones(1, self.dtype).view(bits)[0])
+        ones = self._backend.empty((self.shape[axis],), _dtypes.sum_type(self.dtype), self.device, "C")
+        ones.fill(1)
         return ones
 
     # ---- operations that are refused -----------------------------------------------------------------

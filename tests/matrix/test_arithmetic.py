@@ -232,6 +232,18 @@ def test_the_sum_of_few_entries_in_many_columns():
         assert A.diagonal(10**30).size == A.diagonal(-(10**30)).size == 0
 
 
+@pytest.mark.parametrize("name", sorted(GALLERY))
+def test_the_sum_of_all_is_that_of_the_rows_sums(name, monkeypatch):
+    """A plan is unpacked only where it has fewer entries than columns."""
+    matrix = GALLERY[name]
+    A = planned(matrix)
+    if matrix.shape[1] <= matrix.nnz:
+        monkeypatch.setattr(SpMatrix, "_values", None)
+    size = abs(matrix.data).sum(dtype=np.longdouble)
+    error = abs(A.sum() - matrix.data.sum(dtype=np.longdouble))
+    assert error <= (matrix.nnz + sum(matrix.shape)) * np.finfo(A.dtype).eps * size
+
+
 def test_numpys_sum_takes_axis_dtype_and_out():
     matrix = whole()
     A, out = planned(matrix), np.zeros(20)
@@ -470,12 +482,15 @@ def test_rows_on_the_left_of_a_shift_may_be_a_list():
         np.ones((2, 3)) @ A.shifted(1.0)
 
 
+@pytest.mark.parametrize("layout", ["sell", "dasp"])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_halves_are_added_in_float32(device, dtype):
-    A = planned(sp.csr_array(np.ones((1, 1024), np.float32)), device).astype(dtype)
+def test_halves_are_added_in_float32(device, dtype, layout):
+    A = planned(sp.csr_array(np.ones((1, 1024), np.float32)), device, format=layout).astype(dtype)
     assert (A.sum(), A.sum(1)[0]) == (1024, 1024)
     assert A.sum().dtype == A.dtype
+    rows = planned(sp.csr_array(np.full((64, 1), 1 + 2**-6, np.float32)), device, format=layout)
+    assert rows.astype(dtype).sum() == 65, "a row's sum is not rounded to a half before it is added"
 
 
 @pytest.mark.parametrize("device", DEVICES)
