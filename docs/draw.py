@@ -91,8 +91,8 @@ def packed(matrix: Any, layout: str, **options: Any) -> tuple[Any, np.ndarray, n
     packs, on = formats.find(layout), backends.find("cpu").primitives
     csr = Csr(matrix.shape, matrix.indptr, matrix.indices, matrix.data)
     plan = packs.pack(csr, packs.options(**options), backends.find("cpu").find_cost_model("cpu"), on)
-    slots, numbers = packs.slots(plan, on), np.arange(1.0, matrix.nnz + 1)
-    count = sum(part.slots for part in packs.summary(plan))
+    slots, numbers = packs.find_slots(plan, on), np.arange(1.0, matrix.nnz + 1)
+    count = sum(part.slots for part in packs.list_parts(plan))
     if plan.format == "sell":
         entries = on.code_values(numbers, slots, count, Coding.PLAIN, None).codes
     else:
@@ -220,7 +220,7 @@ def plan_bytes() -> Figure:
         matrix = dasp.models.generate(name)
         plan = dasp.SpMatrix.from_scipy(matrix, device="cpu").plan
         csr = timing.csr_bytes(matrix.shape[0], matrix.nnz, 8)
-        parts = {key.partition(",")[0]: n / csr for key, n in formats.shares(plan)["bytes"].items()}
+        parts = {key.partition(",")[0]: n / csr for key, n in formats.count_shares(plan)["bytes"].items()}
         found.append((name, parts))
     found.sort(key=lambda each: sum(each[1].values()))
     figure = Figure(figsize=(5.4, 3.4), layout="constrained")

@@ -111,7 +111,7 @@ def as_json(name: str, matrix: csr_array, planned: SpMatrix, milliseconds: float
             "format": planned.plan.format,
             "bytes": int(planned.nbytes),
             "milliseconds": milliseconds,
-            "shares": formats.shares(planned.plan),
+            "shares": formats.count_shares(planned.plan),
         },
     }
     return json.dumps(found, indent=1)
@@ -217,7 +217,7 @@ def write_page(
     text = _PAGE.substitute(
         name=escape(name),
         summary="<br>".join(escape(line) for line in summary.removeprefix(f"{name}: ").split("\n")),
-        pictures=draw_matrix(matrix, formats.shares(planned.plan)),
+        pictures=draw_matrix(matrix, formats.count_shares(planned.plan)),
         plan=planned._repr_html_(),
         times=escape(_measure(name, matrix, planned, format)),
     )
@@ -250,7 +250,7 @@ def draw_matrix(matrix: csr_array, shares: Mapping[str, Mapping[str, int]]) -> s
     ----------
     matrix : csr_array
     shares : mapping
-        {quantity: {part of the plan: count}}, as `dasp.formats.shares` returns it.
+        {quantity: {part of the plan: count}}, as `dasp.formats.count_shares` returns it.
     """
     from matplotlib import rc_context
 

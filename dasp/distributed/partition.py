@@ -24,7 +24,7 @@ from dasp.formats import backends
 from dasp.formats.csr.matrix import Csr, csr_from_coo, slice_rows
 from dasp.io.files import MatrixFileError, one_line_errors, open_regular
 from dasp.io.matrices import load_matrix
-from dasp.matrix.convert import Coordinates, take_sparse
+from dasp.matrix.convert import Coordinates, read_sparse
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import is_cupy_sparse
 from dasp.runtime.types import ArrayLike, Vector
@@ -379,7 +379,7 @@ def read_rows(name: str, matrix: Any, device: str) -> Csr:
         matrix = matrix.get()
     if not scipy.sparse.issparse(matrix):
         raise TypeError(f"{name} is {_check.kind_of(matrix)}; a scipy.sparse matrix is needed")
-    arrays = take_sparse(matrix, checks=True)
+    arrays = read_sparse(matrix, checks=True)
     if isinstance(arrays, Coordinates):
         return Csr(matrix.shape, *csr_from_coo(matrix.shape[0], *arrays))
     return Csr(matrix.shape, *arrays)

@@ -21,7 +21,7 @@ from dasp.formats.format import Format
 from dasp.formats.plan import Plan
 from dasp.formats.sell import SELL
 
-__all__ = ["Format", "find", "first_that_takes", "names", "register"]
+__all__ = ["Format", "find", "find_first", "list_names", "register"]
 
 _formats: dict[str, Format] = {}
 
@@ -44,20 +44,20 @@ def find(name: str) -> Format:
     return _formats[name]
 
 
-def names() -> tuple[str, ...]:
+def list_names() -> tuple[str, ...]:
     """Return the names of all formats."""
     return tuple(_formats)
 
 
-def first_that_takes(shape: tuple[int, int]) -> Format:
+def find_first(shape: tuple[int, int]) -> Format:
     """Return the first format that can hold a matrix of a shape."""
     for each in _formats.values():
-        if each.takes(shape):
+        if each.can_hold(shape):
             return each
     raise ValueError(f"A has shape {shape}; no format can hold it")
 
 
-def refuse_type(name: str, dtype: np.dtype[Any], what: str) -> None:
+def check_type(name: str, dtype: np.dtype[Any], what: str) -> None:
     """Raise a TypeError if `what`, a matrix or a vector, may not have the type `dtype` in format `name`."""
     known = find(name).dtypes
     if _name(dtype) not in known:
@@ -83,7 +83,7 @@ def find_product(plan: Plan, kind: str) -> type[Any]:
         others = ", ".join(each.name for each in _formats.values() if kind in each.products)
         device = "the CPU multiplies" if kind == "cpu" else "GPUs multiply"
         raise RuntimeError(f"the plan has format {plan.format!r}; {device} {others}")
-    refuse_type(plan.format, plan.dtype, "A")
+    check_type(plan.format, plan.dtype, "A")
     return products[kind]()
 
 
@@ -93,12 +93,12 @@ def _name(dtype: np.dtype[Any]) -> str:
     return str(dtype.name)
 
 
-def shares(plan: Plan) -> dict[str, dict[str, int]]:
+def count_shares(plan: Plan) -> dict[str, dict[str, int]]:
     """Return the "slots" and the "bytes" of a plan, each as a dictionary from a part's name to its share."""
     packed = find(plan.format)
-    if packed.shares is not None:
-        return packed.shares(plan)
-    parts = packed.summary(plan)
+    if packed.count_shares is not None:
+        return packed.count_shares(plan)
+    parts = packed.list_parts(plan)
     return {
         "slots": {part.name: part.slots for part in parts if part.slots},
         "bytes": {part.name: part.bytes for part in parts if part.bytes},

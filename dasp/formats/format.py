@@ -45,7 +45,7 @@ class Format:
         The dataclasses of a plan's two halves. Files keep them field by field.
     dtypes : tuple of str
         Names of the types of `dasp.runtime.dtypes.TABLE` that its matrices and products may have.
-    takes : callable
+    can_hold : callable
         Shape -> True if the format can hold a matrix of that shape.
     pack : callable
         (csr, options, model, primitives) -> Plan. The arrays of the plan lie where those of `csr` do.
@@ -53,14 +53,14 @@ class Format:
     unpack : callable
         (plan, primitives) -> the matrix as CSR (indptr, indices, data), a row's entries in the order in which
         they were packed. The primitives are of the device that packs the format; the arrays lie there.
-    slots : callable
+    find_slots : callable
         (plan, primitives) -> the slot of every entry, in the caller's order of the entries, or an object from
         which the primitives find the slots, with `nbytes`. `values_from` takes it.
     check : callable
         Check every invariant of a plan with NumPy arrays; ValueError names the first that is broken.
     values_from : callable
         (plan, data, slots, primitives) -> the values of a plan with the same pattern. `data` holds a number
-        for each entry, and `slots` is what `slots` returned.
+        for each entry, and `slots` is the result of `find_slots`.
     values_into : callable
         With the same arguments, write the values into the arrays of the plan; ValueError, and no change, if
         these cannot hold the numbers.
@@ -69,20 +69,20 @@ class Format:
         class, derived from `product_cpu.CpuProduct` or `product_cuda.CudaProduct`. So a format can be named
         without Numba and CuPy. The function imports by `dasp.runtime.process.load`, so that a fork waits.
     packs_on_gpu : bool
-        True if `pack`, `unpack` and `slots` run on a GPU, with its primitives. By default a matrix is packed
-        on the CPU, and its plan copied.
-    summary : callable
+        True if `pack`, `unpack` and `find_slots` run on a GPU, with its primitives. By default a matrix is
+        packed on the CPU, and its plan copied.
+    list_parts : callable
         Plan -> a `Part` for each of its parts; reads no array.
-    alike : callable, optional
+    list_choices : callable, optional
         Plan -> the choices of a policy that hold for a matrix like this one, such as its transpose. Choices
         that were fitted to the matrix's own rows are left open; by default all are.
-    mapped : callable, optional
+    map_values : callable, optional
         (plan, function, primitives) -> the plan with the function applied to each value, or None, the
         default, if values must be unpacked and coded anew. The function takes arrays, NumPy's too, and may
         return another type.
-    shares : callable, optional
+    count_shares : callable, optional
         Plan -> its slots and its bytes, each divided among parts that the format names. May read arrays. By
-        default the parts are those of the summary.
+        default the parts are those of `list_parts`.
     """
 
     name: str
@@ -90,19 +90,19 @@ class Format:
     pattern: type
     values: type
     dtypes: tuple[str, ...]
-    takes: Callable[[tuple[int, int]], bool]
+    can_hold: Callable[[tuple[int, int]], bool]
     pack: Callable[[Csr, Any, CostModel, Any], Plan]
     unpack: Callable[[Plan, Any], tuple[Array, Array, Array]]
-    slots: Callable[[Plan, Any], Any]
+    find_slots: Callable[[Plan, Any], Any]
     check: Callable[[Plan], None]
     values_from: Callable[[Plan, Array, Array, Any], Any]
     values_into: Callable[[Plan, Array, Array, Any], None]
-    summary: Callable[[Plan], list[Part]]
+    list_parts: Callable[[Plan], list[Part]]
     products: Mapping[str, Callable[[], type[Any]]]
     packs_on_gpu: bool = False
-    alike: Callable[[Plan], dict[str, Any]] = lambda plan: {}
-    mapped: Callable[[Plan, Callable[[Array], Array], Any], Plan | None] = lambda plan, function, on: None
-    shares: Callable[[Plan], dict[str, dict[str, int]]] | None = None
+    list_choices: Callable[[Plan], dict[str, Any]] = lambda plan: {}
+    map_values: Callable[[Plan, Callable[[Array], Array], Any], Plan | None] = lambda plan, function, on: None
+    count_shares: Callable[[Plan], dict[str, dict[str, int]]] | None = None
 
 
 def check_int(name: str, value: object, least: int, most: int) -> None:

@@ -51,7 +51,7 @@ class Product(ABC):
         ----------
         data : object
         slots : object or None
-            The result of `Format.slots` for the pattern, if it was needed before.
+            The result of `Format.find_slots` for the pattern, if it was needed before.
         """
         return False
 

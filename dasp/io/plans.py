@@ -168,7 +168,9 @@ def unpack_plan(arrays: dict[str, np.ndarray]) -> Plan:
         raise ValueError(f"its format is version {version}; this dasp reads version {FILE_VERSION}")
     left = {path: array for path, array in arrays.items() if path != HEAD}
     name, shape, scalars = head.get("format"), head.get("shape"), head.get("fields")
-    require(isinstance(name, str) and name in formats.names(), f"its format is {name!r:.40}, an unknown one")
+    require(
+        isinstance(name, str) and name in formats.list_names(), f"its format is {name!r:.40}, an unknown one"
+    )
     sizes = isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and n >= 0 for n in shape)
     require(sizes and isinstance(shape, list), f"its shape is {shape!r:.40}")
     require(head.get("dtype") in _dtypes.TABLE, f"its dtype is {head.get('dtype')!r:.40}")

@@ -127,7 +127,7 @@ class ArithmeticMatrix(PlannedMatrix):
         """
         plan = self.plan
         with self._backend.use_primitives(self.device) as primitives:
-            mapped = formats.find(plan.format).mapped(plan, function, primitives)
+            mapped = formats.find(plan.format).map_values(plan, function, primitives)
             if mapped is None:
                 values = function(self._values())
         return self.with_values(values) if mapped is None else self._share(mapped)
@@ -417,7 +417,7 @@ class ArithmeticMatrix(PlannedMatrix):
     def _lines(self) -> list[tuple[str, ...]]:
         """Return the cells of the table of the plan's parts."""
         lines = []
-        for part in formats.find(self.plan.format).summary(self.plan):
+        for part in formats.find(self.plan.format).list_parts(self.plan):
             fill = f"{part.entries / part.slots:.3f}" if part.slots else "-"
             lines.append((part.name, *map(str, part[1:4]), fill, str(part.bytes)))
         return lines + [(name, "-", "-", "-", "-", str(size)) for name, size in self._list_kept()]

@@ -69,7 +69,7 @@ def from_tuple(A: tuple[Any, ...], shape: tuple[int, int] | None, request: Reque
             indptr=index("indptr", indptr),
         )
         check_compressed("CSR", size, *arrays)
-        return _compress(size, arrays, request)
+        return _as_csr(size, arrays, request)
     if len(A) != 2 or not isinstance(A[1], (tuple, list)) or len(A[1]) != 2:
         raise TypeError(f"A is a tuple of {len(A)}; (data, (row, col)) or (data, indices, indptr) is needed")
     data, (row, col) = A
@@ -86,7 +86,7 @@ def from_scipy(A: sparray | spmatrix, request: Request) -> Entries:
         remedy = "pass A.to_scipy()" if planned else "use from_dense, from_coo or from_cupy for others"
         raise TypeError(f"A is {_check.kind_of(A)}; a scipy.sparse matrix is needed; {remedy}")
     on_cpu = request.packing_device(A.shape) == "cpu"
-    return _compress(A.shape, take_sparse(A, checks=on_cpu), request)
+    return _as_csr(A.shape, read_sparse(A, checks=on_cpu), request)
 
 
 def from_cupy(A: object, request: Request) -> Entries:
@@ -122,10 +122,10 @@ def from_coo(
     size = _check.shape(shape)
     if not isinstance(coords, (tuple, list)) or len(coords) != 2:
         raise TypeError("coords is not a pair; (row, col) is needed")
-    return _compress(size, take_coordinates(size, data, *coords), request)
+    return _as_csr(size, read_coordinates(size, data, *coords), request)
 
 
-def _compress(shape: tuple[int, int], arrays: Compressed | Coordinates, request: Request) -> Entries:
+def _as_csr(shape: tuple[int, int], arrays: Compressed | Coordinates, request: Request) -> Entries:
     """Return checked arrays as CSR; MemoryError if there is no room for indptr."""
     order = None
     if isinstance(arrays, Coordinates):
@@ -154,7 +154,7 @@ class Coordinates(NamedTuple):
     data: Vector
 
 
-def take_coordinates(
+def read_coordinates(
     shape: tuple[int, int], data: ArrayLike, rows: ArrayLike, columns: ArrayLike
 ) -> Coordinates:
     """Return the coordinates and values of a matrix, checked against its shape.
@@ -177,7 +177,7 @@ def take_coordinates(
     return Coordinates(row, column, taken[0])
 
 
-def take_sparse(matrix: sparray | spmatrix, checks: bool = True) -> Compressed | Coordinates:
+def read_sparse(matrix: sparray | spmatrix, checks: bool = True) -> Compressed | Coordinates:
     """Return the arrays of a SciPy sparse matrix of any format, checked before SciPy converts it.
 
     Parameters
@@ -203,13 +203,13 @@ def take_sparse(matrix: sparray | spmatrix, checks: bool = True) -> Compressed |
     if matrix.ndim != 2:
         raise ValueError(f"A has shape {matrix.shape}; a matrix with 2 dimensions is needed")
     if matrix.format == "csr":
-        return _take_compressed("CSR", matrix, matrix.shape, values("A.data", matrix.data), checks)
+        return _read_compressed("CSR", matrix, matrix.shape, values("A.data", matrix.data), checks)
     if matrix.format not in _READERS:
         raise TypeError(f"A has the format {matrix.format!r}; one of csr, {', '.join(_READERS)} is needed")
     return _READERS[matrix.format](matrix)
 
 
-def _take_compressed(
+def _read_compressed(
     kind: str, matrix: sparray | spmatrix, shape: tuple[int, int], data: Vector, checks: bool = True
 ) -> Compressed:
     """Return the three arrays without the spare room that SciPy keeps after the last entry."""
@@ -234,21 +234,21 @@ def _convert_by_scipy(matrix: sparray | spmatrix, arrays: tuple[Vector, ...]) ->
     return Compressed(csr.indptr, csr.indices, csr.data.view(data.dtype))
 
 
-def _take_csc(matrix: sparray | spmatrix) -> Compressed:
-    indptr, indices, data = _take_compressed("CSC", matrix, matrix.shape[::-1], values("A.data", matrix.data))
+def _read_csc(matrix: sparray | spmatrix) -> Compressed:
+    indptr, indices, data = _read_compressed("CSC", matrix, matrix.shape[::-1], values("A.data", matrix.data))
     return _convert_by_scipy(matrix, (data, indices, indptr))
 
 
-def _take_bsr(matrix: sparray | spmatrix) -> Compressed:
+def _read_bsr(matrix: sparray | spmatrix) -> Compressed:
     data = values("A.data", matrix.data, 3)
     (m, n), (height, width) = matrix.shape, data.shape[1:]
     if not height or not width or m % height or n % width:
         raise ValueError(f"A has blocks of shape {(height, width)} and shape {(m, n)}; a multiple is needed")
-    indptr, indices, data = _take_compressed("BSR", matrix, (m // height, n // width), data)
+    indptr, indices, data = _read_compressed("BSR", matrix, (m // height, n // width), data)
     return _convert_by_scipy(matrix, (data, indices, indptr))
 
 
-def _take_dia(matrix: sparray | spmatrix) -> Compressed:
+def _read_dia(matrix: sparray | spmatrix) -> Compressed:
     data, offsets = values("A.data", matrix.data, 2), index("A.offsets", matrix.offsets)
     different = len(np.unique(offsets))
     if not len(data) == len(offsets) == different:
@@ -261,11 +261,11 @@ def _take_dia(matrix: sparray | spmatrix) -> Compressed:
     return _convert_by_scipy(matrix, (data[inside], offsets[inside]))
 
 
-def _take_coo(matrix: sparray | spmatrix) -> Coordinates:
-    return take_coordinates(matrix.shape, matrix.data, *matrix.coords)
+def _read_coo(matrix: sparray | spmatrix) -> Coordinates:
+    return read_coordinates(matrix.shape, matrix.data, *matrix.coords)
 
 
-def _take_dok(matrix: sparray | spmatrix) -> Coordinates:
+def _read_dok(matrix: sparray | spmatrix) -> Coordinates:
     try:
         keys = np.array(list(matrix.keys())).reshape(-1, 2)
         data = np.fromiter(matrix.values(), matrix.dtype, len(keys))
@@ -275,10 +275,10 @@ def _take_dok(matrix: sparray | spmatrix) -> Coordinates:
         ) from error
     if not len(keys):
         keys = keys.astype(np.int32)
-    return take_coordinates(matrix.shape, data, keys[:, 0], keys[:, 1])
+    return read_coordinates(matrix.shape, data, keys[:, 0], keys[:, 1])
 
 
-def _take_lil(matrix: sparray | spmatrix) -> Compressed:
+def _read_lil(matrix: sparray | spmatrix) -> Compressed:
     m, n = matrix.shape
     try:
         lengths, others = ([len(row) for row in lists] for lists in (matrix.rows, matrix.data))
@@ -297,10 +297,10 @@ def _take_lil(matrix: sparray | spmatrix) -> Compressed:
 
 
 _READERS: dict[str, Callable[[sparray | spmatrix], Compressed | Coordinates]] = {
-    "csc": _take_csc,
-    "bsr": _take_bsr,
-    "dia": _take_dia,
-    "coo": _take_coo,
-    "dok": _take_dok,
-    "lil": _take_lil,
+    "csc": _read_csc,
+    "bsr": _read_bsr,
+    "dia": _read_dia,
+    "coo": _read_coo,
+    "dok": _read_dok,
+    "lil": _read_lil,
 }

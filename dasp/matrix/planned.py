@@ -33,7 +33,7 @@ class Shared:
     ----------
     lock : ProcessLock
     slots : object or None
-        The slot of every entry, as `Format.slots` returns it.
+        The slot of every entry, as `Format.find_slots` returns it.
     transpose : SpMatrix or None
         A matrix with the transposed pattern, which takes values in the same order.
     """
@@ -175,7 +175,7 @@ class PlannedMatrix(LinearMap):
         operand = self._backend.as_operand(x, self.device)
         _check.operand(self.shape, operand)
         dtype = _dtypes.find_arithmetic(self.dtype, operand.dtype).y
-        formats.refuse_type(self.plan.format, dtype, "the product")
+        formats.check_type(self.plan.format, dtype, "the product")
         alpha, beta = _check.scale("alpha", alpha, dtype), _check.scale("beta", beta, dtype)
         shape = (self.shape[0], *operand.shape[1:])
         if out is None:
@@ -445,7 +445,7 @@ class PlannedMatrix(LinearMap):
             csr, order = transposed
             if plan.order is not None:
                 order = plan.order[order]
-        policy = Policy(format=plan.format, **form.alike(plan))
+        policy = Policy(format=plan.format, **form.list_choices(plan))
         return planning.pack(csr, order, planning.Request(self.device, policy))
 
     def _values(self) -> Array:

@@ -141,14 +141,14 @@ def make_plan(
     TypeError
         If the format does not take matrices of this type.
     """
-    packs = policy.format_for(csr.shape)
-    formats.refuse_type(packs.name, csr.data.dtype, "A")
-    plan = packs.pack(csr, policy.options(packs), model, primitives)
+    chosen = policy.format_for(csr.shape)
+    formats.check_type(chosen.name, csr.data.dtype, "A")
+    plan = chosen.pack(csr, policy.options(chosen), model, primitives)
     if order is not None:
         plan = dataclasses.replace(plan, order=order if plan.order is None else order[plan.order])
     freeze(plan)
     if logger.isEnabledFor(logging.INFO):
-        parts = *csr.shape, plan.nnz, packs.name, model.name, plan.nbytes
+        parts = *csr.shape, plan.nnz, chosen.name, model.name, plan.nbytes
         logger.info("planned %s x %s with %s entries as %s for %s: %s bytes", *parts)
     return plan
 
@@ -203,5 +203,5 @@ def find_slots(plan: Plan, device: str) -> Any:
         On that device, with `nbytes`; the format's `values_from` and `values_into` take it.
     """
     with read_where_packed(plan, device) as (there, where, primitives):
-        slots = formats.find(plan.format).slots(there, primitives)
+        slots = formats.find(plan.format).find_slots(there, primitives)
     return slots if where == device else backends.find(device).asarray(slots, device)

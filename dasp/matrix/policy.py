@@ -45,8 +45,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Check every choice."""
-        if not isinstance(self.format, str) or self.format not in ("auto", *formats.names()):
-            known = " or ".join(map(repr, ("auto", *formats.names())))
+        if not isinstance(self.format, str) or self.format not in ("auto", *formats.list_names()):
+            known = " or ".join(map(repr, ("auto", *formats.list_names())))
             raise ValueError(f"format is {self.format!r}; {known} is needed")
         check_switch("narrow", self.narrow)
         check_switch("mma", self.mma)
@@ -65,9 +65,9 @@ class Policy:
             If the format cannot hold it.
         """
         if self.format == "auto":
-            return formats.first_that_takes(shape)
+            return formats.find_first(shape)
         asked = formats.find(self.format)
-        if not asked.takes(shape):
+        if not asked.can_hold(shape):
             raise ValueError(
                 f"A has shape {shape}; format {self.format!r} cannot hold it; pass format='auto'"
             )

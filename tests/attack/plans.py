@@ -320,7 +320,7 @@ def _by_primitives(csr: Csr, machine: Any, choices: Any, new: Any, side: Side, r
     want = SELL.pack(csr, options, machine, cpu)
     got = SELL.pack(there, options, machine, on)
     count = same("plan", got, want)
-    slots, slots_there = SELL.slots(want, cpu), SELL.slots(got, on)
+    slots, slots_there = SELL.find_slots(want, cpu), SELL.find_slots(got, on)
     other = SELL.values_from(want, new[0], slots, cpu)
     other_there = SELL.values_from(got, put(new[0]), slots_there, on)
     count += same("values_from", other_there, other)

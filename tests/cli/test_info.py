@@ -171,8 +171,8 @@ def test_the_density_image_counts_every_entry(m: int, n: int, pixels: int, seed:
 def test_the_shares_of_a_plan_add_up(spec: str, layout: str) -> None:
     policy = dasp.Policy(format=layout)
     planned = dasp.SpMatrix.from_scipy(generate(spec), policy=policy, device="cpu")
-    parts = formats.find(layout).summary(planned.plan)
-    for what, shares in formats.shares(planned.plan).items():
+    parts = formats.find(layout).list_parts(planned.plan)
+    for what, shares in formats.count_shares(planned.plan).items():
         whole = planned.plan.nbytes if what == "bytes" else sum(part.slots for part in parts)
         assert sum(shares.values()) == whole
         assert min(shares.values()) > 0

@@ -154,14 +154,14 @@ def dense_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         pattern=Pattern,
         values=Values,
         dtypes=("float64",),
-        takes=lambda shape: True,
+        can_hold=lambda shape: True,
         pack=pack,
         unpack=unpack,
-        slots=slots,
+        find_slots=slots,
         check=check,
         values_from=values_from,
         values_into=values_into,
-        summary=summary,
+        list_parts=summary,
         products={"cpu": lambda: ToyCpuProduct, "cuda": lambda: ToyCudaProduct},
     )
     monkeypatch.setattr(formats, "_formats", dict(formats._formats))

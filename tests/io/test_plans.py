@@ -16,7 +16,7 @@ import scipy.io
 import scipy.sparse
 from scipy.sparse import csr_array
 
-from dasp.formats import find, names
+from dasp.formats import find, list_names
 from dasp.formats.plan import PAD, Plan
 from dasp.formats.sell.pattern import PAD_8, Coding, Width, unpack_shape
 from dasp.io import MatrixFileError, load_plan, save_plan
@@ -151,7 +151,7 @@ def array_fields(kind: type, prefix: str = "") -> list[str]:
 
 ARRAYS = [
     (layout, name)
-    for layout in names()
+    for layout in list_names()
     for name in array_fields(find(layout).pattern, "pattern.") + array_fields(find(layout).values, "values.")
 ]
 assert {"pattern.headers", "values.codes", "pattern.long.rows"} <= {name for _, name in ARRAYS}

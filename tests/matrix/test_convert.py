@@ -42,7 +42,7 @@ def test_every_format_and_type_is_read_as_it_is(drawn: tuple[np.ndarray, str]) -
     matrix = sp.coo_array(dense.astype(np.float64)).asformat(form)
     if form in ("csr", "csc", "coo", "bsr", "dia"):
         matrix.data = matrix.data.astype(dense.dtype)
-    taken = convert.take_sparse(matrix)
+    taken = convert.read_sparse(matrix)
     assert taken.data.dtype in (np.float16, np.float32, np.float64)
     np.testing.assert_array_equal(to_csr(dense.shape, taken), dense.astype(np.float64))
 
@@ -57,16 +57,16 @@ def test_every_type_of_index_is_read_exactly(form: str, index: str) -> None:
             setattr(matrix, name, getattr(matrix, name).astype(index))
     if form == "coo":
         matrix.coords = tuple(axis.astype(index) for axis in matrix.coords)
-    np.testing.assert_array_equal(to_csr(want.shape, convert.take_sparse(matrix)), want)
+    np.testing.assert_array_equal(to_csr(want.shape, convert.read_sparse(matrix)), want)
 
 
 def test_duplicates_explicit_zeros_and_order_are_kept() -> None:
     csr = sp.csr_array((np.array([1.0, 2.0, 0.0]), np.array([2, 2, 0]), np.array([0, 3, 3])), shape=(2, 3))
-    taken = convert.take_sparse(csr)
+    taken = convert.read_sparse(csr)
     assert isinstance(taken, Compressed)
     assert [array.tolist() for array in taken] == [[0, 3, 3], [2, 2, 0], [1, 2, 0]]
     assert np.shares_memory(taken.data, csr.data)
-    coo = convert.take_sparse(csr.tocoo())
+    coo = convert.read_sparse(csr.tocoo())
     assert isinstance(coo, Coordinates)
     assert coo.data.tolist() == [1, 2, 0]
 
@@ -122,7 +122,7 @@ COMPRESSED_FAULTS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("fault", range(len(COMPRESSED_FAULTS)))
 def test_compressed_matrices_are_checked_before_they_are_converted(form: str, fault: int) -> None:
     with pytest.raises((TypeError, ValueError)) as error:
-        convert.take_sparse(wrong(form, **COMPRESSED_FAULTS[fault]))
+        convert.read_sparse(wrong(form, **COMPRESSED_FAULTS[fault]))
     assert len(one_line(error)) < 300
 
 
@@ -156,7 +156,7 @@ def test_compressed_matrices_are_checked_before_they_are_converted(form: str, fa
 )
 def test_other_formats_are_checked_before_they_are_converted(form: str, faults: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)) as error:
-        convert.take_sparse(wrong(form, **faults))
+        convert.read_sparse(wrong(form, **faults))
     assert len(one_line(error)) < 300
 
 
@@ -166,7 +166,7 @@ def test_coordinates_lie_within_the_shape(axis: int, value: int) -> None:
     matrix = wrong("coo")
     matrix.coords[axis][3] = value
     with pytest.raises(ValueError, match="holds"):
-        convert.take_sparse(matrix)
+        convert.read_sparse(matrix)
 
 
 def test_diagonals_outside_the_matrix_hold_nothing() -> None:
@@ -175,7 +175,7 @@ def test_diagonals_outside_the_matrix_hold_nothing() -> None:
     want[np.eye(4, k=matrix.offsets[0]) > 0] = 0
     for far in (10**9, -(10**9), 4, -4):
         matrix.offsets = np.array([far, *matrix.offsets[1:]])
-        np.testing.assert_array_equal(to_csr((4, 4), convert.take_sparse(matrix)), want)
+        np.testing.assert_array_equal(to_csr((4, 4), convert.read_sparse(matrix)), want)
 
 
 @pytest.mark.parametrize("kind", [sp.csc_array, sp.bsr_array, sp.dia_array, sp.csc_matrix])
@@ -185,12 +185,12 @@ def test_a_subclass_with_a_constructor_of_its_own_is_converted(kind: Any) -> Non
             super().__init__(kind(np.eye(4)))
             self.name = name
 
-    np.testing.assert_array_equal(to_csr((4, 4), convert.take_sparse(Named("mass"))), np.eye(4))
+    np.testing.assert_array_equal(to_csr((4, 4), convert.read_sparse(Named("mass"))), np.eye(4))
 
 
 def test_a_matrix_has_two_dimensions_and_a_known_format() -> None:
     with pytest.raises(ValueError, match="2 dimensions"):
-        convert.take_sparse(sp.coo_array([1.0, 2.0]))
+        convert.read_sparse(sp.coo_array([1.0, 2.0]))
     odd = SimpleNamespace(ndim=2, shape=(1, 1), format="xyz")
     with pytest.raises(TypeError, match="'xyz'"):
-        convert.take_sparse(odd)
+        convert.read_sparse(odd)

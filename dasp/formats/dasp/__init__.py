@@ -7,7 +7,7 @@ multiply.
 from __future__ import annotations
 
 from dasp.formats.dasp.check import check
-from dasp.formats.dasp.pack import pack, slots, summary, unpack, values_from, values_into
+from dasp.formats.dasp.pack import find_slots, list_parts, pack, unpack, values_from, values_into
 from dasp.formats.dasp.pattern import NAME, Options, Pattern, Values
 from dasp.formats.format import Format
 from dasp.runtime.dtypes import TABLE
@@ -19,17 +19,17 @@ DASP = Format(
     pattern=Pattern,
     values=Values,
     dtypes=tuple(TABLE),
-    takes=lambda shape: True,
+    can_hold=lambda shape: True,
     pack=pack,
     unpack=unpack,
-    slots=slots,
+    find_slots=find_slots,
     check=check,
     values_from=values_from,
     values_into=values_into,
-    summary=summary,
+    list_parts=list_parts,
     products={
         "cpu": lambda: load("dasp.formats.dasp.cpu").DaspCpuProduct,
         "cuda": lambda: load("dasp.formats.dasp.cuda").DaspCudaProduct,
     },
-    alike=lambda plan: {"mma": plan.pattern.mma},
+    list_choices=lambda plan: {"mma": plan.pattern.mma},
 )

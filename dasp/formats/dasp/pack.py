@@ -276,7 +276,7 @@ def unpack(plan: Plan, on: BasicPrimitives) -> tuple[Vector, Vector, Vector]:
     return csr_of_slots(plan, *_expand(plan))
 
 
-def slots(plan: Plan, on: BasicPrimitives) -> Vector:
+def find_slots(plan: Plan, on: BasicPrimitives) -> Vector:
     """Return the slot of every entry of a plan with NumPy arrays, in the caller's order of the entries."""
     found: Vector = slots_of_entries(plan, *_expand(plan)[:2])
     return found
@@ -321,7 +321,7 @@ def short_owners(short: ShortPart) -> Vector:
     return np.concatenate([slots.ravel(), lone])
 
 
-def summary(plan: Plan) -> list[Part]:
+def list_parts(plan: Plan) -> list[Part]:
     """Return rows, entries, slots and bytes of each part; a medium row may count in both medium parts."""
     pattern, values = plan.pattern, plan.values
     long, short, empty = pattern.long, pattern.short, pattern.empty_rows

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dasp.formats.format import Format
 from dasp.formats.sell.check import check
-from dasp.formats.sell.pack import mapped, pack, values_from, values_into
-from dasp.formats.sell.pattern import MOST_COLUMNS, NAME, Options, Pattern, Values, shares, summary
+from dasp.formats.sell.pack import map_values, pack, values_from, values_into
+from dasp.formats.sell.pattern import MOST_COLUMNS, NAME, Options, Pattern, Values, count_shares, list_parts
 from dasp.runtime.dtypes import TABLE
 from dasp.runtime.process import load
 
@@ -15,20 +15,20 @@ SELL = Format(
     pattern=Pattern,
     values=Values,
     dtypes=tuple(TABLE),
-    takes=lambda shape: max(shape) <= MOST_COLUMNS,
+    can_hold=lambda shape: max(shape) <= MOST_COLUMNS,
     pack=pack,
     unpack=lambda plan, on: on.unpack(plan),
-    slots=lambda plan, on: on.slots(plan),
+    find_slots=lambda plan, on: on.find_slots(plan),
     check=check,
     values_from=values_from,
     values_into=values_into,
-    mapped=mapped,
-    summary=summary,
+    map_values=map_values,
+    list_parts=list_parts,
     products={
         "cpu": lambda: load("dasp.formats.sell.cpu.product").SellCpuProduct,
         "cuda": lambda: load("dasp.formats.sell.cuda.product").SellCudaProduct,
     },
     packs_on_gpu=True,
-    alike=lambda plan: {"narrow": plan.pattern.choice.narrow, "mma": plan.pattern.choice.mma},
-    shares=shares,
+    list_choices=lambda plan: {"narrow": plan.pattern.choice.narrow, "mma": plan.pattern.choice.mma},
+    count_shares=count_shares,
 )

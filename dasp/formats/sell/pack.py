@@ -167,7 +167,7 @@ def values_from(plan: Plan, data: Array, slots: Slots, on: Primitives) -> Values
     data : Array, shape (nnz,)
         Of any type that a matrix may have.
     slots : Slots
-        The slot of each value's entry, from `Primitives.slots`.
+        The slot of each value's entry, from `Primitives.find_slots`.
     on : Primitives
     """
     coding, counted = Coding.PLAIN, None
@@ -185,7 +185,7 @@ def values_into(plan: Plan, data: Array, slots: Slots, on: Primitives) -> None:
     plan : Plan
     data : Array, shape (nnz,), the plan's type
     slots : Slots
-        The slot of each value's entry, from `Primitives.slots`.
+        The slot of each value's entry, from `Primitives.find_slots`.
     on : Primitives
 
     Raises
@@ -204,7 +204,7 @@ def values_into(plan: Plan, data: Array, slots: Slots, on: Primitives) -> None:
         )
 
 
-def mapped(plan: Plan, function: Callable[[Array], Array], on: Primitives) -> Plan | None:
+def map_values(plan: Plan, function: Callable[[Array], Array], on: Primitives) -> Plan | None:
     """Apply a function to each value of a plan. Return None if the values must be coded anew.
 
     It is applied to the table of a dictionary, and to every slot of values that are stored as they are.

@@ -257,7 +257,7 @@ def may_code(coding: Coding, dtype: np.dtype[Any]) -> bool:
     return code_type(coding, dtype).itemsize < dtype.itemsize
 
 
-def summary(plan: Plan) -> list[Part]:
+def list_parts(plan: Plan) -> list[Part]:
     """Return one line: rows, entries, slots and bytes of all slices."""
     pattern, values = plan.pattern, plan.values
     slots = WARP * len(pattern.bases)
@@ -265,7 +265,7 @@ def summary(plan: Plan) -> list[Part]:
     return [Part("slices", rows, pattern.entries, slots, nbytes(pattern, values))]
 
 
-def shares(plan: Plan) -> dict[str, dict[str, int]]:
+def count_shares(plan: Plan) -> dict[str, dict[str, int]]:
     """Return slots by lanes to a row and by bits of a column, and bytes by what they hold.
 
     Parameters

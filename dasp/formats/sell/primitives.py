@@ -116,7 +116,7 @@ class Primitives(BasicPrimitives, Protocol):
             The entries of a row stand in the order of their slots. Nothing is read back.
         """
 
-    def slots(self, plan: Plan) -> Slots:
+    def find_slots(self, plan: Plan) -> Slots:
         """Return the slot of every entry of a plan of slices, in the caller's order of entries.
 
         Nothing is read back.

@@ -74,7 +74,7 @@ def test_an_equal_complex_value_comes_back():
     csr, on = csr._replace(data=np.full(len(csr.data), 0.3 + 0.1j)), CudaPrimitives(PackingDevice())
     plan = SELL.pack(csr, SELL.options(), H200, on)
     new = np.full(len(csr.data), 1 / 3 - 0.7j)
-    plan = dataclasses.replace(plan, values=SELL.values_from(plan, new, SELL.slots(plan, on), on))
+    plan = dataclasses.replace(plan, values=SELL.values_from(plan, new, SELL.find_slots(plan, on), on))
     assert plan.values.coding == Coding.EQUAL
     np.testing.assert_array_equal(bits(SELL.unpack(plan, on)[2]), bits(new))
 
@@ -416,7 +416,7 @@ def spikes(dtype):
     matrix = generate("spikes:300:2:290")
     plan, device = plans(csr_of(matrix)._replace(data=matrix.data.astype(dtype)))
     gpu = CudaPrimitives(device)
-    return plan, gpu, {on: formats.find(plan.format).slots(plan, on) for on in (gpu, cpu)}
+    return plan, gpu, {on: formats.find(plan.format).find_slots(plan, on) for on in (gpu, cpu)}
 
 
 @pytest.mark.parametrize("kind", VALUES)
@@ -459,7 +459,7 @@ def test_values_in_place_are_all_written_or_none(kind, dtype, launches):
         old = rng.choice(old[:100], matrix.nnz)
     plan, device = plans(csr_of(matrix)._replace(data=old), seed=1)
     on, values = CudaPrimitives(device), plan.values
-    slots, stored = on.slots(plan), (values.codes, values.table)
+    slots, stored = on.find_slots(plan), (values.codes, values.table)
     unfit = np.r_[np.pi, old[1:]].astype(dtype)  # a value more
     for data in (old[::-1].copy(), unfit, old + (kind in ("few", "equal")), unfit, old):
         before, fits = [array.copy() for array in stored], data is not unfit or kind == "any"
@@ -483,7 +483,7 @@ def test_a_capture_writes_values_that_are_stored_as_they_are_alone(monkeypatch):
         data = draw_values(kind, len(csr.data), np.float64, rng)
         plan, device = plans(csr._replace(data=data))
         on = CudaPrimitives(device)
-        slots = on.slots(plan)
+        slots = on.find_slots(plan)
         device.launches.clear()
         if kind == "any":
             assert on.recode_values(data[::-1].copy(), slots, plan.values)

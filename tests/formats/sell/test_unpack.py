@@ -61,7 +61,7 @@ def assert_unpacks(plan, seed=None):
     for on in (cpu, CudaPrimitives(device)):
         for mine, theirs in zip(formats.find(plan.format).unpack(plan, on), want, strict=True):
             assert_same(mine, theirs)
-        found = formats.find(plan.format).slots(plan, on)
+        found = formats.find(plan.format).find_slots(plan, on)
         numbers = 1.0 + np.arange(plan.nnz)
         stored = np.zeros(len(rows))
         stored[slots] = numbers
@@ -169,7 +169,7 @@ def test_both_devices_map_values_where_they_lie_or_neither_does(kind, function):
     data = draw_values(kind, 3000, np.float64, np.random.default_rng(6))
     csr = rows_of_five(data)
     plan = SELL.pack(csr, SELL.options(), H200, cpu)
-    made = [SELL.mapped(plan, function, on) for on in (cpu, CudaPrimitives(PackingDevice()))]
+    made = [SELL.map_values(plan, function, on) for on in (cpu, CudaPrimitives(PackingDevice()))]
     assert (made[0] is None) == (made[1] is None)
     assert made[0] is not None or kind not in ("equal", "few")
     if made[0] is not None:
@@ -186,7 +186,8 @@ def test_new_values_are_coded_as_they_need_whatever_the_old_ones_did(kind):
     plan = pack(rows_of_five(old))
     assert plan.values.coding == Coding.PLAIN
     made, want = (
-        SELL.values_from(plan, new, SELL.slots(plan, on), on) for on in (CudaPrimitives(PackingDevice()), cpu)
+        SELL.values_from(plan, new, SELL.find_slots(plan, on), on)
+        for on in (CudaPrimitives(PackingDevice()), cpu)
     )
     assert made.coding == want.coding
     assert_same(made.codes, want.codes)
@@ -239,7 +240,7 @@ def test_few_launches_and_little_memory():
     plan = plan_of(matrix)
     device = PackingDevice()
     on = CudaPrimitives(device)
-    slots = formats.find(plan.format).slots(plan, on)
+    slots = formats.find(plan.format).find_slots(plan, on)
     assert slots.nbytes == 8 * (matrix.shape[0] + 1)
     assert device.peak <= 2 * slots.nbytes + 4096
     arrays = formats.find(plan.format).unpack(plan, on)

@@ -20,7 +20,7 @@ from dasp.formats.sell.cpu.store import recode_values as recode_values
 from dasp.formats.sell.cpu.store import scatter as scatter
 from dasp.formats.sell.cpu.store import store as store
 from dasp.formats.sell.cpu.unpack import clear_pads as clear_pads
-from dasp.formats.sell.cpu.unpack import slots as slots
+from dasp.formats.sell.cpu.unpack import find_slots as find_slots
 from dasp.formats.sell.cpu.unpack import unpack as unpack
 from dasp.formats.sell.cpu.values import count_values as count_values
 from dasp.runtime.types import Vector

@@ -61,7 +61,7 @@ class RowPlaces(NamedTuple):
         return sum(array.nbytes for array in (*self.slices, self.first_steps, *self.runs))
 
 
-def slots(plan: Plan) -> RowPlaces | Vector:
+def find_slots(plan: Plan) -> RowPlaces | Vector:
     """See `Primitives`: the places of rows or, if entries came in another order, the slot of each entry.
 
     Reading values out of order takes longer than writing them out of order: rows leave the first cache,

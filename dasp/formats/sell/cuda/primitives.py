@@ -92,7 +92,7 @@ class CudaPrimitives(CudaOperations):
     lay_out = _layout.lay_out
     store = _store.store
 
-    slots = _store.find_places
+    find_slots = _store.find_places
     count_values = _survey.count_values
     code_values = _store.code_values
     recode_values = _store.recode_values

@@ -217,7 +217,7 @@ class Places:
 
 
 def find_places(on: CudaOperations, plan: Plan) -> Places:
-    """See `Primitives.slots`: the places where rows begin, which take less memory than all slots."""
+    """See `Primitives.find_slots`: the places where rows begin, which take less memory than all slots."""
     starts, pieces = count_entries(on, plan)
     arguments: dict[str, Any] = {
         **list_row_slots(plan.pattern),
