@@ -250,8 +250,7 @@ class RankPolynomial(Polynomial):
     def __init__(self, D: SpMatrix, degree: int, ratio: float, bounds: tuple[float, float] | None) -> None:
         self._bounds = bounds
         self._ratio = ratio if bounds is None else bounds[1] / bounds[0]
-        operator, n = as_operator(D, D.device), D.local_shape[0]
-        super().__init__(operator, n, self._ratio, degree, computing_type(D.dtype), D.device)
+        super().__init__(as_operator(D, D.device), self._ratio, degree, computing_type(D.dtype))
         self._load(self._read(D))
 
     def _read(self, D: Any) -> tuple[SpMatrix, Vector, float]:
@@ -321,7 +320,7 @@ class RankMultigrid(Cycle):
             block = A.diagonal_block()
             inverse = matrix.agree(partial(self._load_inverse, block, block.diagonal(), coarse=k > 0))
             operator, vectors = as_operator(A, self.device), None if k else self.vectors
-            levels.append(Level(operator, len(inverse), self.space, options, vectors))
+            levels.append(Level(operator, self.space, options, vectors))
             levels[k].load(inverse, radius)
             if k + 1 < len(sizes):
                 P.append(scatter(mine and mine.P, k, k + 1))
@@ -329,7 +328,7 @@ class RankMultigrid(Cycle):
         last, inverse_of_last = len(sizes) - 1, None
         if last == len(radii):
             inverse_of_last = scatter(setup and setup.inverse, last, last)
-        self._assemble(options, levels, P, R, inverse_of_last)
+        self._assemble(levels, P, R, inverse_of_last)
         return False
 
     def _in_type(self, dtype: np.dtype[Any]) -> RankMultigrid:

@@ -45,16 +45,17 @@ def entry_type(matrix: csr_array, dtype: np.dtype[Any]) -> np.dtype[Any]:
 class Cycle(Preconditioner):
     """A cycle over levels of one process or of several ranks."""
 
+    _options: CycleOptions
+
     def _assemble(
         self,
-        options: CycleOptions,
         levels: list[Level],
         P: list[DeviceOperator],
         R: list[DeviceOperator],
         inverse: DeviceOperator | None,
     ) -> None:
         """Take the levels that are smoothed, P and R of all levels, and the inverse of the last or None."""
-        self._options, self._levels, self._P, self._R, self._inverse = options, levels, P, R, inverse
+        self._levels, self._P, self._R, self._inverse = levels, P, R, inverse
         self._vectors = [level.vectors for level in levels]
         if inverse is not None:
             self._vectors.append(self.space.vectors(inverse.shape[0], "b", "x") if levels else self.vectors)
@@ -133,11 +134,11 @@ class Multigrid(Cycle):
         for k, one in enumerate(setup.smoothed):
             part, inverse = self._parts["A", k], inverses[k]
             vectors = None if k else self.vectors
-            level = Level(part.operator, len(inverse), self.space, self._options, vectors)
+            level = Level(part.operator, self.space, self._options, vectors)
             radius = self._radius(part, inverse, level) if like is None else like._levels[k].radius
             level.load(inverse, radius, one.A)
             levels.append(level)
-        self._assemble(self._options, levels, *self._operators())
+        self._assemble(levels, *self._operators())
 
     def _radius(self, part: PlannedPart, inverse: Array, level: Level) -> float:
         """Estimate the largest eigenvalue of D^-1 A by products on the device; 0 if no smoother needs it."""

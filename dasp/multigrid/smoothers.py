@@ -48,7 +48,7 @@ class CycleOptions:
         """The smoother's factors for scaled D^-1, in the form of `coefficients`."""
         if self.smoother == "jacobi":
             return OMEGA, []
-        return coefficients(1.0 / RATIO, 1.0, self.degree)
+        return coefficients(RATIO, self.degree)
 
 
 def check_options(smoother: str, cycle: str, sweeps: int, degree: int) -> CycleOptions:
@@ -73,14 +73,13 @@ class Level:
     def __init__(
         self,
         A: DeviceOperator,
-        n: int,
         space: Space,
         options: CycleOptions,
         vectors: Vectors | None = None,
     ) -> None:
-        """Prepare the smoother's passes over vectors of length n; `load` must follow."""
+        """Prepare the smoother's passes over `vectors`, or over new ones; `load` must follow."""
         self.space, self.A, self._options = space, A, options
-        self.vectors = space.vectors(n, "b", "x", *LEVEL_VECTORS) if vectors is None else vectors
+        self.vectors = space.vectors(A.shape[0], "b", "x", *LEVEL_VECTORS) if vectors is None else vectors
         self._scale = space.eager(self.vectors, "d = scale d")
         fuse = self.vectors.fuse
         self._residual = fuse("r = b - q")

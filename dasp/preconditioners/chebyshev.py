@@ -27,10 +27,11 @@ from dasp.runtime import check as _check
 from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
 
 
-def coefficients(low: float, high: float, degree: int) -> tuple[float, list[tuple[float, float]]]:
+def coefficients(ratio: float, degree: int) -> tuple[float, list[tuple[float, float]]]:
     """Return the residual's factor in the first step, and for each further step the factors of the step
-    before it and of the residual."""
-    middle, half = (high + low) / 2, (high - low) / 2
+    before it and of the residual; the interval ends at 1, `ratio` times its lower end."""
+    low = 1.0 / ratio
+    middle, half = (1.0 + low) / 2, (1.0 - low) / 2
     sigma = middle / half
     rho, steps = 1.0 / sigma, []
     for _ in range(degree - 1):
@@ -47,21 +48,17 @@ class Polynomial(Preconditioner):
     ----------
     operator : DeviceOperator
         The matrix, on the device; on several ranks it multiplies by the whole matrix.
-    n : int
-        The rows on this rank.
     ratio : float
         The upper end of the interval over the lower one.
     degree : int
-    dtype, device
+    dtype : numpy.dtype
         As for `Preconditioner`.
     """
 
-    def __init__(
-        self, operator: DeviceOperator, n: int, ratio: float, degree: int, dtype: np.dtype[Any], device: str
-    ) -> None:
-        super().__init__(n, dtype, device, ("d", "step", "q", "r"))
+    def __init__(self, operator: DeviceOperator, ratio: float, degree: int, dtype: np.dtype[Any]) -> None:
+        super().__init__(operator.shape[0], dtype, operator.device, ("d", "step", "q", "r"))
         self.operator = operator
-        self._first, self._further = coefficients(1.0 / ratio, 1.0, degree)
+        self._first, self._further = coefficients(ratio, degree)
         fuse = self.vectors.fuse
         self._begin = fuse("step = first d*b", "x = step", "r = b")
         self._extend = fuse("r = r - q", "step = last step + rest d*r", "x = x + step")
@@ -108,7 +105,7 @@ class MatrixPolynomial(Polynomial):
         else:
             self._part = PlannedPart(numbers.matrix, dtype, device)
             operator = self._part.operator
-        super().__init__(operator, len(numbers.inverse), ratio, degree, dtype, device)
+        super().__init__(operator, ratio, degree, dtype)
         self._scale()
 
     def _scale(self) -> None:
