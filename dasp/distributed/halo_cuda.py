@@ -87,23 +87,19 @@ def define_scalar(dtype: np.dtype[np.generic]) -> dict[str, str]:
     return {"DASP_SCALAR": C_NAMES[dtype], "DASP_THREADS": str(THREADS)}
 
 
-def prepare_packing(
-    dtype: np.dtype[np.generic], places: DeviceArray, packed: DeviceArray
-) -> Callable[[int, DeviceArray], None]:
-    """Return a function that packs the rows `places` of an array of this type, on a stream."""
+def prepare_packing(places: DeviceArray, packed: DeviceArray) -> Callable[[int, DeviceArray], None]:
+    """Return a function that packs the rows `places` of an array into one of its type, on a stream."""
     columns = packed.size // max(1, len(packed))
     fixed = {"places": places, "count": len(places), "columns": columns, "packed": packed}
-    launch = _prepare(PACK, dtype, fixed, ("x", "row", "column"), packed.size)
+    launch = _prepare(PACK, packed.dtype, fixed, ("x", "row", "column"), packed.size)
     return lambda stream, x: launch(stream, x.data.ptr, *find_steps(x))
 
 
-def prepare_addition(
-    dtype: np.dtype[np.generic], rows: DeviceArray, product: DeviceArray
-) -> Callable[[int, DeviceArray], None]:
-    """Return a function that adds a product, in F order, to rows of an array of this type, on a stream."""
+def prepare_addition(rows: DeviceArray, product: DeviceArray) -> Callable[[int, DeviceArray], None]:
+    """Return a function that adds a product, in F order, to rows of an array of its type, on a stream."""
     columns = product.size // max(1, len(product))
     fixed = {"rows": rows, "count": len(rows), "columns": columns, "product": product.T.ravel()}
-    launch = _prepare(ADD, dtype, fixed, ("y", "row", "column"), product.size)
+    launch = _prepare(ADD, product.dtype, fixed, ("y", "row", "column"), product.size)
     return lambda stream, y: launch(stream, y.data.ptr, *find_steps(y))
 
 
@@ -154,7 +150,7 @@ class CudaHaloExchange:
             self.received = cupy.zeros((pattern.columns, *shape), x)
             self._product = cupy.zeros((len(pattern.rows), *shape), y, order="F")
             self._send = transport.rows(ExchangeRows(pattern.sends, places, pattern.receives, self.received))
-            self._add = prepare_addition(y, self._rows, self._product)
+            self._add = prepare_addition(self._rows, self._product)
             self._current().synchronize()
 
     def arrive(self) -> None:

@@ -79,7 +79,7 @@ class NcclRows:
         count = max((end for _, _, end in sends), default=0)
         places = cupy.arange(count, dtype=np.int64) if places is None else places
         packed = cupy.zeros((count, *received.shape[1:]), received.dtype)
-        self._pack = prepare_packing(received.dtype, places, packed)
+        self._pack = prepare_packing(places, packed)
         self._sends = [(rank, packed[first:end]) for rank, first, end in sends if packed.size]
         self._receives = [(rank, received[first:end]) for rank, first, end in receives if received.size]
 

@@ -46,7 +46,7 @@ def emulate(name, a, b, out=None, processors=1):
             found.append(launch)
             launch_on_arrays(launch, a, b, out)
 
-    cuda.launch_words(kernel, a.shape[0], b, out, launch_all)
+    cuda.launch_words(kernel, b, out, launch_all)
     return out, found
 
 

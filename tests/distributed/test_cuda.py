@@ -129,9 +129,9 @@ def test_places_may_be_beyond_what_32_bits_hold() -> None:
     x[rows], y[rows] = cupy.asarray([1, 2, 3, 4], np.float16), np.float16(8)
     cupy.cuda.Device().synchronize()
     packed, stream = cupy.zeros(4, np.float16), cupy.cuda.get_current_stream().ptr
-    prepare_packing(np.dtype("f2"), rows, packed)(stream, x)
+    prepare_packing(rows, packed)(stream, x)
     np.testing.assert_array_equal(packed.get(), [1, 2, 3, 4])
-    prepare_addition(np.dtype("f2"), rows, packed)(stream, y)
+    prepare_addition(rows, packed)(stream, y)
     np.testing.assert_array_equal(y[rows].get(), [9, 10, 11, 12])
 
 

@@ -196,14 +196,12 @@ LaunchAll = Callable[[int, Array, Array], None]
 """A function that launches a product: it takes the number of columns, and b and out, which are aligned."""
 
 
-def launch_words(kernel: CudaKernel, m: int, b: Array, out: Array, launch_all: LaunchAll) -> None:
+def launch_words(kernel: CudaKernel, b: Array, out: Array, launch_all: LaunchAll) -> None:
     """Compute `out = a b`, where columns need not fill words, nor rows be aligned to them.
 
     Parameters
     ----------
     kernel : CudaKernel
-    m : int
-        Rows of a.
     b, out : uint8, shape (k, n) and (m, n), not empty, columns adjacent
         Of CuPy, or of NumPy for the emulator.
     launch_all : callable
@@ -223,7 +221,7 @@ def launch_words(kernel: CudaKernel, m: int, b: Array, out: Array, launch_all: L
         count = min(STAGED_COLUMNS, n - start)
         staged = library.zeros((k, round_up(count, 16)), np.uint8)
         staged[:, :count] = b[:, start : start + count]
-        result = library.empty((m, staged.shape[1]), np.uint8)
+        result = library.empty((len(out), staged.shape[1]), np.uint8)
         launch_all(staged.shape[1], staged, result)
         out[:, start : start + count] = result[:, :count]
 
@@ -301,4 +299,4 @@ def multiply(kernel: CudaKernel, a: Array, b: Array, out: Array) -> None:
         ready = _prepare(device, kernel, sizes, coefficients)
         ready(stream, first, address(b), address(out), *tables)
 
-    launch_words(kernel, m, b, out, launch_all)
+    launch_words(kernel, b, out, launch_all)

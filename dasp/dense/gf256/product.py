@@ -83,7 +83,7 @@ def _check_operands(a: Array, b: Array, out: Array | None, on_gpu: bool) -> None
 
         cuda.check_out(out, shape, _BYTE)
     else:
-        _arrays.check_result("out", out, shape, _BYTE)
+        _arrays.check_result(out, shape, _BYTE)
 
 
 def _find_kernel(device: str, name: str) -> Any:
