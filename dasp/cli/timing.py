@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -303,28 +302,25 @@ def roofline_us(moved: int, bandwidth: float) -> float:
     return 1e6 * moved / bandwidth
 
 
-def host_copy_bandwidth(threads: int | None = None, size: int = COPY_BYTES) -> float:
+def host_copy_bandwidth(threads: int) -> float:
     """Measure the host's copy bandwidth: bytes read and written per second, best of 7.
 
     Parameters
     ----------
-    threads : int, optional
-        Threads that copy, each its own share; every core by default.
-    size : int
-        Bytes of the array that is copied.
+    threads : int
+        Threads that copy, each its own share.
 
     Notes
     -----
     The copies are NumPy's, which release the interpreter lock; large ones use streaming stores, so that a
     byte written is not read first. This is the best case for a kernel that only moves data.
     """
-    workers = threads or os.cpu_count() or 1
-    source = np.ones(size // 8)
-    target = np.zeros(size // 8)
-    edges = np.linspace(0, source.size, workers + 1).astype(np.int64)
+    source = np.ones(COPY_BYTES // 8)
+    target = np.zeros(COPY_BYTES // 8)
+    edges = np.linspace(0, source.size, threads + 1).astype(np.int64)
     shares = [(target[a:b], source[a:b]) for a, b in pairwise(edges)]
     best = float("inf")
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         for _ in range(7):
             start = time.perf_counter()
             for done in [pool.submit(np.copyto, to, of) for to, of in shares]:
@@ -333,11 +329,11 @@ def host_copy_bandwidth(threads: int | None = None, size: int = COPY_BYTES) -> f
     return 2 * source.nbytes / best
 
 
-def cuda_copy_bandwidth(size: int = 4 * COPY_BYTES) -> float:
+def cuda_copy_bandwidth() -> float:
     """Measure the current GPU's copy bandwidth: bytes read and written per second, best of 7."""
     import cupy
 
-    source = cupy.ones(size // 8, dtype=cupy.float64)
+    source = cupy.ones(4 * COPY_BYTES // 8, dtype=cupy.float64)
     target = cupy.empty_like(source)
     stream = cupy.cuda.get_current_stream()
 

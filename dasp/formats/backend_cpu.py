@@ -88,7 +88,7 @@ def check_out(out: object, x: Vector, shape: tuple[int, ...], dtype: np.dtype[An
     """Return `out`, a NumPy array for this result that does not overlap x; TypeError or ValueError if not."""
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out is {_check.kind_of(out)} and A is on the CPU; a numpy.ndarray is needed")
-    _arrays.check_result("out", out, shape, dtype)
+    _arrays.check_result(out, shape, dtype)
     if _arrays.overlap(out, x):
         raise ValueError("out overlaps x; pass another array")
     return out

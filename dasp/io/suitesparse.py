@@ -47,9 +47,9 @@ class KnownMatrix:
     kind: str
 
 
-def read_suite(path: Path = SUITE) -> dict[str, KnownMatrix]:
+def read_suite() -> dict[str, KnownMatrix]:
     """Return the known matrices by name, smallest first."""
-    with open(path, newline="", encoding="utf-8") as file:
+    with open(SUITE, newline="", encoding="utf-8") as file:
         lines = [
             KnownMatrix(
                 line["name"],

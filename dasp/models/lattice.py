@@ -86,7 +86,7 @@ def stencil27(_: np.random.Generator, n: int) -> csr_array:
     return _difference_matrix((n, n, n), _box(3))
 
 
-def _brick_stiffness(poisson_ratio: float = 0.3) -> Floats:
+def _brick_stiffness() -> Floats:
     """Return the stiffness of an elastic unit cube: modulus 1, trilinear, 2 x 2 x 2 Gauss points.
 
     Returns
@@ -94,6 +94,7 @@ def _brick_stiffness(poisson_ratio: float = 0.3) -> Floats:
     float64 array, shape (24, 24)
         Symmetric; unknown 3 c + i is displacement i of corner c, corners in C order of {0, 1}^3.
     """
+    poisson_ratio = 0.3
     lame = poisson_ratio / ((1 + poisson_ratio) * (1 - 2 * poisson_ratio))
     shear = 1 / (2 * (1 + poisson_ratio))
     stiffness = np.zeros((8, 3, 8, 3))

@@ -220,7 +220,7 @@ def values(name: str, given: object, dimensions: int = 1) -> Vector:
     return np.require(array, _dtypes.stored(array.dtype), ["C", "A"])
 
 
-def check_result(name: str, array: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def check_result(out: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Raise an error unless a result can be written into a caller's NumPy array, each element once.
 
     Raises
@@ -230,15 +230,13 @@ def check_result(name: str, array: object, shape: tuple[int, ...], dtype: np.dty
     ValueError
         If it has another shape, is read-only, or has memory that stands for several elements at once.
     """
-    if not isinstance(array, np.ndarray) or isinstance(array, (np.ma.MaskedArray, np.matrix)):
-        raise TypeError(f"{name} is {_check.kind_of(array)}; a numpy.ndarray is needed")
-    _check.out(array, shape, dtype, name)
-    if not array.flags.writeable:
-        raise ValueError(f"{name} is read-only; a writable array is needed")
-    if not array.flags.forc and overlaps_itself(array):
-        raise ValueError(
-            f"{name} has strides {array.strides}; each of its elements must have memory of its own"
-        )
+    if not isinstance(out, np.ndarray) or isinstance(out, (np.ma.MaskedArray, np.matrix)):
+        raise TypeError(f"out is {_check.kind_of(out)}; a numpy.ndarray is needed")
+    _check.out(out, shape, dtype)
+    if not out.flags.writeable:
+        raise ValueError("out is read-only; a writable array is needed")
+    if not out.flags.forc and overlaps_itself(out):
+        raise ValueError(f"out has strides {out.strides}; each of its elements must have memory of its own")
 
 
 def overlaps_itself(array: Array) -> bool:

@@ -106,12 +106,12 @@ def left_operand(matrix: tuple[int, int], shape: tuple[int, ...], axis: int) -> 
         )
 
 
-def out(array: DenseArray, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "out") -> None:
+def out(array: DenseArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Raise an error unless an array has the dtype (TypeError) and the shape (ValueError) of the product."""
     if array.dtype != dtype:
-        raise TypeError(f"{name} has dtype {array.dtype}; the product has dtype {dtype}")
+        raise TypeError(f"out has dtype {array.dtype}; the product has dtype {dtype}")
     if array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape}; the product has shape {shape}")
+        raise ValueError(f"out has shape {array.shape}; the product has shape {shape}")
 
 
 def count(name: str, value: object, others: str = "", most: int | None = None) -> int:

@@ -82,7 +82,6 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "suite.csv"
     path.write_text("name,group,rows,cols,entries,kind\none,G,3,4,1,test\n")
     monkeypatch.setattr(suitesparse, "SUITE", path)
-    monkeypatch.setattr(suitesparse.read_suite, "__defaults__", (path,))
     return path
 
 

@@ -211,7 +211,7 @@ def test_a_result_is_written_where_each_element_has_its_own_memory() -> None:
         np.empty((9, 8))[::-3, 1:6:4],
         np.empty((3, 2, 5))[:, :, 2],
     ):
-        _arrays.check_result("out", good, shape, dtype)
+        _arrays.check_result(good, shape, dtype)
     read_only = np.empty(shape)
     read_only.flags.writeable = False
     for bad, kind, words in (
@@ -227,7 +227,7 @@ def test_a_result_is_written_where_each_element_has_its_own_memory() -> None:
         (np.lib.stride_tricks.as_strided(np.zeros(9), shape, (16, 4)), ValueError, "strides"),
     ):
         with pytest.raises(kind) as error:
-            _arrays.check_result("out", bad, shape, dtype)
+            _arrays.check_result(bad, shape, dtype)
         assert words in one_line(error)
 
 
