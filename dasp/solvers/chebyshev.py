@@ -108,7 +108,7 @@ def estimate_spectrum(A: Matrix, M: Matrix | None, dtype: np.dtype[Any], device:
     Raises
     ------
     ValueError
-        If the first iteration shows that A or M is not positive definite, or holds NaN or infinity.
+        If the estimate of the least eigenvalue is not positive.
     """
     probe = Workspace()  # its memory is free as soon as this returns
     system: System = probe.get((), (), lambda: System(A, M, dtype, device, _Probe))
@@ -127,14 +127,15 @@ def estimate_spectrum(A: Matrix, M: Matrix | None, dtype: np.dtype[Any], device:
         diagonal.append(1.0 / state["alpha"] + before)
         beside.append(math.sqrt(abs(state["beta"])) / state["alpha"])
         before = state["beta"] / state["alpha"]
-    if not diagonal:
-        raise ValueError(
-            "A or M is not positive definite, or not finite, so its spectrum has no bounds that help; "
-            "minres takes symmetric matrices that are not definite"
-        )
-    T = np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1)
-    values = np.linalg.eigvalsh(T)
-    return float(values[0]), float(values[-1])
+    if diagonal:
+        T = np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1)
+        values = np.linalg.eigvalsh(T)
+        if values[0] > 0:
+            return float(values[0]), float(values[-1])
+    raise ValueError(
+        "no bounds of the spectrum are found: A or M is not positive definite, not finite, or nearly "
+        "singular; pass bounds, or use minres"
+    )
 
 
 @one_call(ranks=True)

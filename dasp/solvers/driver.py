@@ -116,7 +116,10 @@ class Solve:
         raise NotImplementedError
 
     def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
-        """Return why an x with a small residual is no answer, or None if it is one."""
+        """Return why an x with a small residual is no answer, or None if it is one.
+
+        If the reason is `BEYOND`, x has been rounded to the numbers that the caller gets.
+        """
         raise NotImplementedError
 
     def may_improve(self, code: int, *, gained: bool, first: bool) -> bool:
@@ -129,10 +132,12 @@ class Solve:
 
 def answer(solve: Solve, limits: Limits, b: ArrayLike) -> tuple[Array, Stats]:
     """Drive a solve to its end; return x, on the host if b is a NumPy array or a list, and the statistics."""
-    stats = drive(solve, limits)
+    try:
+        stats = drive(solve, limits)
+    finally:
+        if limits.bar is not None:
+            limits.bar.close()
     x = solve.copy_x()
-    if limits.bar is not None:
-        limits.bar.close()
     there = hasattr(b, "dtype") and not isinstance(b, np.ndarray)
     return x if there else solve.space.download(x), stats
 
@@ -165,6 +170,10 @@ def drive(solve: Solve, limits: Limits) -> Stats:
         if claim is not None:
             flaw = solve.find_flaw(s, given)
             info, reason = (BREAKDOWN, flaw) if flaw else (0, f"{claim}, after {made} iterations")
+            if flaw == BEYOND:  # x was rounded, so its residual is another one
+                solve.loop.start("x", given)
+                s = solve.loop.advance(0, finish=True).state
+                norm = solve.norm(s)
         elif not finite or code in (NOTHING, NOT_FINITE):
             info, reason = BREAKDOWN, _explain_not_finite(solve, made, residuals)
         elif made >= limits.maxiter or code == LIMIT:

@@ -148,6 +148,8 @@ class _Plain(DeviceOperator):
             ) from error
 
     def _set(self, y: Array, product: Array) -> None:
+        if not hasattr(product, "shape"):
+            raise TypeError(f"{self._name} @ x is {_check.kind_of(product)}; an array is needed")
         if product.shape == () and y.shape == (1,):  # SciPy's, of a sparse array in COO with one row
             product = np.reshape(product, 1)
         if product.shape != y.shape:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,32 @@ def test_an_x_that_its_type_does_not_hold_is_told_in_the_reason_alone(name, scal
         stats = getattr(dasp.solvers, name)(A, np.full(5, b, dtype), maxiter=50, callback=seen.append)[1]
     assert not stats.converged
     assert stats.reason
+    assert not stats.relative <= 1e-5, stats.relative  # it is that of the x that is returned
+
+
+@pytest.mark.parametrize("product", [None, 3.0, [1.0, 2.0, 3.0]])
+def test_a_product_that_is_no_array_is_told(product):
+    class Operator:
+        shape, dtype = (3, 3), np.dtype(float)
+
+        def __matmul__(self, x: Any) -> Any:
+            return product
+
+    for name in ("cg", "gmres", "block_cg"):
+        b = np.ones((3, 1) if name == "block_cg" else 3)
+        with pytest.raises(TypeError, match=r"A @ x is .*; an array is needed"):
+            getattr(dasp.solvers, name)(Operator(), b)
+
+
+def test_a_bar_is_closed_where_a_callback_raises(monkeypatch):
+    closed: list[bool] = []
+    bar = SimpleNamespace(
+        close=lambda: closed.append(True), set_postfix_str=lambda text, refresh: None, update=lambda n: None
+    )
+    monkeypatch.setattr(dasp.solvers.arguments, "_make_bar", lambda: bar)
+    with pytest.raises(ZeroDivisionError):
+        cg(poisson(3), np.ones(9), progress=True, callback=lambda x: 1 / 0)
+    assert closed == [True]
 
 
 @pytest.mark.parametrize(("name", "argument", "message"), [

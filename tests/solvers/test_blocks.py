@@ -57,6 +57,9 @@ def test_chebyshev_tells_of_wrong_bounds():
     _, stats = chebyshev(A, b, bounds=(0.1, 2.0), rtol=1e-9)
     assert not stats.converged
     assert "pass bounds" in stats.reason
+    for odd in (np.diag([1e200, 1.0, 1e-200]), np.diag([1.0, np.nan, 1.0]), -np.eye(3), np.zeros((3, 3))):
+        with pytest.raises(ValueError, match="no bounds of the spectrum are found"):
+            chebyshev(odd, np.ones(3))
     with pytest.raises(ValueError, match="bounds are"):
         chebyshev(A, b, bounds=(2.0, 1.0))
     with pytest.raises(ValueError, match="not positive definite"):
