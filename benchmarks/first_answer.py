@@ -34,7 +34,7 @@ b = np.ones(S.shape[0])
 ticks[-1] = time.perf_counter()
 if device == "cuda":
     from dasp.runtime.cuda import gpus
-    gpus.available()
+    gpus.try_gpu()
     tick("CuPy and context")
 A = dasp.SpMatrix.from_scipy(S, device=device)
 tick("plan")

@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @functools.cache
 def gpu() -> tuple[bool, str]:
     """Whether the CUDA backend works on this machine, and if not, why."""
-    return importlib.import_module("dasp.runtime.cuda.gpus").available()
+    return importlib.import_module("dasp.runtime.cuda.gpus").try_gpu()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

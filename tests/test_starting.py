@@ -168,12 +168,12 @@ def test_a_disk_that_fills_up_is_no_error(closed: Path, tmp_path: Path) -> None:
 BROKEN_CUPY = """
 import sys
 import numpy as np, scipy.sparse as sp, dasp
-from dasp.runtime.cuda.gpus import available
+from dasp.runtime.cuda.gpus import try_gpu
 for folder in sys.argv[1:]:
     sys.modules.pop("cupy", None)
-    available.cache_clear()
+    try_gpu.cache_clear()
     sys.path[0] = folder
-    print(available())
+    print(try_gpu())
     print(dasp.SpMatrix.from_scipy(sp.eye_array(3, format="csr")) @ np.ones(3))
 """
 

@@ -47,7 +47,7 @@ def show_config() -> None:
 
 def describe() -> dict[str, str]:
     """Return the values that `show_config` prints, by name."""
-    works, reason = gpus.available()
+    works, reason = gpus.try_gpu()
     device = "cuda:0" if works else "cpu"
     libraries = "numpy", "scipy", "numba", "matplotlib", "threadpoolctl"
     return {

@@ -121,7 +121,7 @@ def find_cupy_device(name: str) -> CupyDevice:
     """Return CuPy's device for a name such as `cuda:1`."""
     import cupy
 
-    return cupy.cuda.Device(gpus.number(name))
+    return cupy.cuda.Device(gpus.find_number(name))
 
 
 class CudaHaloExchange:

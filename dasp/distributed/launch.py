@@ -170,7 +170,7 @@ def find_rank_device(comm: Communicator, device: str, local: object = None) -> s
         if name not in ("auto", "cuda", f"cuda:{number}"):
             raise ValueError(f"local lies on cuda:{number} and device is {name!r}; they must be the same GPU")
         return f"cuda:{number}"
-    if ":" not in name and gpus.available()[0]:
+    if ":" not in name and gpus.try_gpu()[0]:
         name = f"cuda:{find_local_rank(comm.rank) % gpus.count()}"
     return gpus.resolve(name)
 

@@ -191,5 +191,5 @@ def make_space(comm: Communicator, device: str, dtype: np.dtype[Any]) -> RanksCu
     transport = find_transport(comm, device)
     on = transport.solver_device
     if not isinstance(on, RanksDevice):
-        on = transport.solver_device = RanksDevice(gpus.number(device), transport)
+        on = transport.solver_device = RanksDevice(gpus.find_number(device), transport)
     return RanksCudaSpace(comm, device, dtype, on, transport)

@@ -24,7 +24,7 @@ from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.arrays import Order
-from dasp.runtime.cuda.gpus import number
+from dasp.runtime.cuda.gpus import find_number
 from dasp.runtime.cuda.stream import upload
 from dasp.runtime.sizes import narrowest
 from dasp.runtime.types import AnyArray, Array, DeviceArray
@@ -41,8 +41,8 @@ def describe_gpu(device: str) -> Gpu:
     """Return the properties that a GPU reports."""
     import cupy
 
-    name = cupy.cuda.runtime.getDeviceProperties(number(device))["name"].decode()
-    attributes = cupy.cuda.Device(number(device)).attributes
+    name = cupy.cuda.runtime.getDeviceProperties(find_number(device))["name"].decode()
+    attributes = cupy.cuda.Device(find_number(device)).attributes
     # Clocks are in kHz, the bus in bits, and memory moves two words a cycle. Some drivers do not report them.
     traffic = 2e3 * attributes.get("MemoryClockRate", 0) * attributes.get("GlobalMemoryBusWidth", 0) / 8
     return Gpu(
@@ -63,7 +63,7 @@ def use_primitives(device: str, *, wait: bool = False) -> Iterator[Primitives]:
     """
     import cupy
 
-    cuda, here = cupy.cuda, number(device)
+    cuda, here = cupy.cuda, find_number(device)
     with ExitStack() as contexts:
         if cuda.runtime.getDevice() != here:
             contexts.enter_context(cuda.Device(here))
@@ -78,7 +78,7 @@ def use_primitives(device: str, *, wait: bool = False) -> Iterator[Primitives]:
 def bring_to_device(csr: Csr, device: str) -> Iterator[tuple[Csr, Primitives]]:
     """Yield a matrix of NumPy or CuPy on a GPU, and the primitives; `make_product` waits for their work."""
     with use_primitives(device) as on:
-        find_primitives(number(device)).begin_loading(csr)  # while the matrix is on its way
+        find_primitives(find_number(device)).begin_loading(csr)  # while the matrix is on its way
         if isinstance(csr.data, np.ndarray):
             csr = Csr(csr.shape, *upload(csr[1:]))
         yield csr, on
@@ -94,7 +94,7 @@ def as_values(data: object, device: str) -> DeviceArray:
     """
     import cupy
 
-    if not isinstance(data, cupy.ndarray) or data.device.id != number(device):
+    if not isinstance(data, cupy.ndarray) or data.device.id != find_number(device):
         raise TypeError(
             f"data is {_check.kind_of(data)} and A is on {device}; a cupy.ndarray there is needed"
         )
@@ -151,7 +151,7 @@ def as_operand(x: AnyArray, device: str) -> DeviceArray:
                 "a cupy.ndarray is needed; pass cupy.asarray(x) or use A.to_device('cpu')"
             )
         x = cupy.asarray(x)
-    if x.device.id != number(device):
+    if x.device.id != find_number(device):
         raise TypeError(f"x is on cuda:{x.device.id} and A is on {device}; both must be on one GPU")
     return x
 
@@ -160,7 +160,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Orde
     """Return a new array for a result, in C or F order."""
     import cupy
 
-    with cupy.cuda.Device(number(device)):
+    with cupy.cuda.Device(find_number(device)):
         return cupy.empty(shape, dtype, order)
 
 
@@ -175,7 +175,7 @@ def check_out(
     """
     import cupy
 
-    if not isinstance(out, cupy.ndarray) or out.device.id != number(device):
+    if not isinstance(out, cupy.ndarray) or out.device.id != find_number(device):
         raise TypeError(f"out is {_check.kind_of(out)} and A is on {device}; a cupy.ndarray there is needed")
     _check.out(out, shape, dtype)
     if cupy.may_share_memory(out, x):
@@ -218,7 +218,7 @@ def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike | None = None) -> Dev
     """Return an array of any library and device as a CuPy array on the GPU."""
     import cupy
 
-    with cupy.cuda.Device(number(device)):
+    with cupy.cuda.Device(find_number(device)):
         if _foreign.is_foreign(x):
             x = _foreign.take_anywhere(x)
         return cupy.asarray(x, dtype)

@@ -30,7 +30,7 @@ from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.formats.product import Product
 from dasp.runtime.arrays import is_cupy
 from dasp.runtime.cuda.driver import find_capture, in_pool, keep
-from dasp.runtime.cuda.gpus import number
+from dasp.runtime.cuda.gpus import find_number
 from dasp.runtime.cuda.launch import OVERLAPPING, Launch
 from dasp.runtime.cuda.source import begin_loading
 from dasp.runtime.cuda.stream import PER_THREAD_STREAM, THIS_THREAD, on_stream
@@ -81,7 +81,7 @@ class CudaProduct(Product):
         import cupy
 
         runtime, dtype, kernel = cupy.cuda.runtime, plan.dtype, self.kernel
-        self._cupy, self._number = cupy, number(device)
+        self._cupy, self._number = cupy, find_number(device)
         self._device = cupy.cuda.Device(self._number)
         self._capability = int(self._device.compute_capability)
         self._overlaps = self._capability >= OVERLAPPING and runtime.driverGetVersion() >= OVERLAPPING_DRIVER

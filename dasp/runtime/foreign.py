@@ -19,7 +19,7 @@ import numpy as np
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
-from dasp.runtime.cuda.gpus import number
+from dasp.runtime.cuda.gpus import find_number
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.types import AnyArray, Array, ForeignArray, Number
 
@@ -112,7 +112,7 @@ def take(name: str, array: AnyArray, device: str) -> AnyArray:
         return np.from_dlpack(array)
     import cupy
 
-    with cupy.cuda.Device(number(device)):
+    with cupy.cuda.Device(find_number(device)):
         return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
 
 
@@ -301,7 +301,7 @@ def stream_of(array: AnyArray, device: str) -> AbstractContextManager[object]:
         return nullcontext()
     import cupy
 
-    gpu = number(device)
+    gpu = find_number(device)
     pointer = sys.modules["torch"].cuda.current_stream(gpu).cuda_stream
     if pointer == cupy.cuda.get_current_stream(gpu).ptr:
         return nullcontext()

@@ -17,7 +17,7 @@ from dasp import SpMatrix
 from dasp.runtime.cuda import gpus
 from tests.support import sanitizer
 
-GPU = gpus.available()[0]
+GPU = gpus.try_gpu()[0]
 DEVICE = "cuda" if GPU else "cpu"
 xp: Any = importlib.import_module("cupy") if GPU else np
 

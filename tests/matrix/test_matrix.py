@@ -436,7 +436,7 @@ def test_show_config_says_what_was_found_and_why(capsys):
     dasp.show_config()
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert lines["dasp"] == dasp.__version__
-    works, reason = gpus.available()
+    works, reason = gpus.try_gpu()
     assert lines["cuda"] == f"{'works' if works else 'does not work'}: {reason}"
     assert lines["auto"] == ("takes cuda" if works else "takes cpu")
 
@@ -452,14 +452,14 @@ def test_without_a_gpu_auto_is_the_cpu_and_cuda_an_error(planned):
 
 def test_without_cupy_the_reason_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cupy", None)
-    gpus.available.cache_clear()
+    gpus.try_gpu.cache_clear()
     try:
-        works, reason = gpus.available()
+        works, reason = gpus.try_gpu()
         assert not works
         assert reason == "CuPy is not installed; pip install 'cupy-cuda13x[ctk]' (or cupy-cuda12x)"
         assert SpMatrix.from_scipy(sp.eye_array(3)).device == "cpu"
     finally:
-        gpus.available.cache_clear()
+        gpus.try_gpu.cache_clear()
 
 
 def test_policies_change_the_plan_but_not_the_matrix(matrix, x):

@@ -116,7 +116,7 @@ class Gpu:
     def attach(self, monkeypatch: Any) -> None:
         """Replace CuPy and the driver until the test ends."""
         real = self._cupy
-        monkeypatch.setattr(gpus, "available", lambda: (True, "a stand-in"))
+        monkeypatch.setattr(gpus, "try_gpu", lambda: (True, "a stand-in"))
         monkeypatch.setattr(product, "begin_loading", lambda wanted: None)
         monkeypatch.setattr(product, "compile_product", self._compile)
         monkeypatch.setattr(sell, "compile_product", self._compile)

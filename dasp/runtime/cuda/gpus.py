@@ -8,8 +8,8 @@ from dasp.runtime.log import logger
 
 
 @cache
-def available() -> tuple[bool, str]:
-    """Return whether a GPU works, and in words which one, or why none does."""
+def try_gpu() -> tuple[bool, str]:
+    """Use a GPU for a moment; return whether one works, and in words which one, or why none does."""
     try:
         import cupy
     except ModuleNotFoundError as error:
@@ -41,7 +41,7 @@ def use(device: str) -> None:
     """Make a GPU CuPy's current one, for a process that works on no other."""
     import cupy
 
-    cupy.cuda.Device(number(device)).use()
+    cupy.cuda.Device(find_number(device)).use()
 
 
 def resolve(device: str) -> str:
@@ -54,7 +54,7 @@ def resolve(device: str) -> str:
     ValueError
         If there is no GPU of that number.
     """
-    works, reason = available()
+    works, reason = try_gpu()
     if not works:
         if device == "auto":
             logger.info("the CPU is used: %s", reason)
@@ -64,12 +64,12 @@ def resolve(device: str) -> str:
 
     if ":" not in device:
         return f"cuda:{cupy.cuda.Device().id}"
-    if number(device) >= count():
+    if find_number(device) >= count():
         raise ValueError(f"device is {device!r}; this machine has {count()} GPUs, numbered from 0")
-    return f"cuda:{number(device)}"
+    return f"cuda:{find_number(device)}"
 
 
 @cache
-def number(device: str) -> int:
-    """Return N of `cuda:N`."""
+def find_number(device: str) -> int:
+    """Return the number N of a GPU `cuda:N`."""
     return int(device.partition(":")[2])
