@@ -12,11 +12,13 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import io
 import os
 import sys
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import dasp
@@ -80,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         line on stderr, from rank 0 alone if all ranks raise it.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if sys.stderr is None:  # the caller closed it; print would take stdout in its place
+        sys.stderr = io.StringIO()
     debug = "--debug" in words
     try:
         with warnings.catch_warnings():
@@ -103,7 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, UsageError) and not speaks():
             time.sleep(PATIENCE)
         elif speaks() or not is_raised_everywhere(error):
-            print(f"dasp: error: {_shorten_error(error)}", file=sys.stderr)
+            with suppress(OSError):  # stderr cannot be written either
+                print(f"dasp: error: {_shorten_error(error)}", file=sys.stderr)
         return EXIT_USER_ERROR
 
 

@@ -49,6 +49,8 @@ def check(arguments: argparse.Namespace) -> None:
             f"--precond is {arguments.precond}, and {arguments.method} takes no preconditioner; leave it out "
             "or pass another --method"
         )
+    if arguments.block is not None and arguments.precond != "block-jacobi":
+        raise ValueError(f"--block is {arguments.block}, and --precond {arguments.precond} has no blocks")
     if arguments.out is not None:
         check_file("--out", arguments.out, (".npy", ".mtx"), reads=(arguments.matrix, arguments.rhs))
     if arguments.plot is not None:

@@ -319,16 +319,19 @@ class Communicator:
         while waiting := [one for one in waiting if not one()]:
             self.pause(began)
 
-    def gather(self, value: T) -> list[T]:
-        """Return the values of all ranks, in the order of ranks: small objects that can be pickled."""
+    def gather(self, value: T, name: str = "values") -> list[T]:
+        """Return the values of all ranks, in the order of ranks: small objects that can be pickled.
+
+        Ranks that gather by different names are not at the same operation.
+        """
         with self.call:
             mine = np.frombuffer(pickle.dumps(value), np.uint8)
             sizes = np.empty((self.size, 1), np.int64)
             sizes[0] = len(mine)
-            sizes = self._prepare_gather(sizes, "sizes")()
+            sizes = self._prepare_gather(sizes, f"sizes of {name}")()
             rows = np.empty((self.size, int(sizes.max())), np.uint8)
             rows[0, : len(mine)] = mine
-            rows = self._prepare_gather(rows, "values")()
+            rows = self._prepare_gather(rows, name)()
             return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes[:, 0], strict=True)]
 
     def sum(self, numbers: Vector, totals: Vector) -> Callable[[], None]:
@@ -410,7 +413,7 @@ def agree(comm: Communicator, work: Callable[[], T], alike: Callable[[T], dict[s
     ------
     TypeError, ValueError, RankError
         The same on every rank: the error of the first rank that failed, with its number, a ValueError that
-        says which value differs, or a RankError if ranks compare other values, as in different calls.
+        says which value differs, or a RankError if ranks have no value in common, as in different calls.
     """
     problem: tuple[type[Exception], str] | None = None
     cause: Exception | None = None
@@ -421,17 +424,18 @@ def agree(comm: Communicator, work: Callable[[], T], alike: Callable[[T], dict[s
     except Exception as error:
         kind = next((one for one in KINDS if isinstance(error, one)), RankError)
         problem, cause = (kind, str(error) or repr(error)), error
-    answers = comm.gather((problem, values))
+    answers = comm.gather((problem, values), "agreement")
     for rank, (failure, _) in enumerate(answers):
         if failure is not None:
             raise _mark_everywhere(failure[0](f"rank {rank}: {failure[1]}")) from cause
+    own = answers[0][1]
     for rank, (_, other) in enumerate(answers):
-        if other.keys() != answers[0][1].keys():
+        if own.keys() != other.keys() and own.keys().isdisjoint(other.keys()):
             raise _mark_everywhere(_make_order_error(0, rank))
-    for name, first in answers[0][1].items():
+    for name in own:
         for rank, (_, other) in enumerate(answers):
-            if other.get(name) != first:
-                differ = f"{name} is {first} on rank 0 and {other.get(name)} on rank {rank}"
+            if other.get(name, own[name]) != own[name]:
+                differ = f"{name} is {own[name]} on rank 0 and {other[name]} on rank {rank}"
                 raise _mark_everywhere(ValueError(f"{differ}; all ranks must be given the same"))
     return result
 

@@ -147,7 +147,7 @@ def make_limits(
         return Limits(float(rtol), float(atol), most, every, callback, _make_bar() if progress else None)
 
     def alike(limits: Limits) -> dict[str, Any]:
-        seen = {"callback": callback is not None, "progress": bool(progress)}
+        seen = {"callback": "none" if callback is None else "given", "progress": bool(progress)}
         numbers = {"rtol": limits.rtol, "atol": limits.atol, "maxiter": limits.maxiter}
         return {**numbers, "check_every": limits.check_every, **seen, **others}
 

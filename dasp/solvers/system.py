@@ -279,7 +279,7 @@ def take_vectors(
 
     diagonal = getattr(M, "diagonal_of_inverse", None) is not None
     kind = "none" if M is None else "a diagonal" if diagonal else "given"
-    alike = {"x0": x0 is not None, "M": kind, "method": method}
+    alike = {"x0": "none" if x0 is None else "given", "M": kind, "method": method}
     taken: tuple[str, np.dtype[Any], Array, Array | None] = together(
         A, take, lambda taken: {"type of the system": taken[1].name, **alike}
     )

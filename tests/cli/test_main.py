@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import re
@@ -123,6 +125,7 @@ def test_what_all_ranks_would_say_the_first_one_says(
         (["solve", "lp:5:9", "--method", "cg"], ["(5, 9)", "square", "lsqr and lsmr"]),
         (["solve", "poisson3d:5", "--method", "magic"], ["magic", "cg"]),
         (["solve", "poisson3d:5", "--method", "lsqr", "--precond", "ic0"], ["--precond is ic0", "lsqr"]),
+        (["solve", "poisson3d:5", "--block", "3"], ["--block is 3", "--precond auto has no blocks"]),
         (["solve", "poisson3d:5", "--rtol", "0"], ["--rtol", "0 was given"]),
         (["solve", "poisson3d:5", "--rtol", "nan"], ["--rtol", "nan was given"]),
         (["solve", "poisson3d:5", "--maxiter", "0"], ["--maxiter", "0 was given"]),
@@ -204,6 +207,19 @@ def test_it_runs_as_a_process(tmp_path: Path) -> None:
 def test_without_an_output_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)  # as of `dasp ... >&-`
     assert cli.main(["info", "poisson2d:3", *CPU]) == 0
+
+
+def test_an_error_that_cannot_be_printed_has_its_exit_status(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    for stderr in (None, Full()):  # None as of `dasp ... 2>&-`, where print would take stdout
+        monkeypatch.setattr(sys, "stderr", stderr)
+        assert cli.main(["info", "nosuchfile"]) == 2
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")

@@ -332,6 +332,12 @@ def test_vectors_that_do_not_fit_are_refused_on_all_ranks() -> None:
     )
     everywhere(
         2,
+        lambda e: (lambda D: dasp.solve(D, x(D), method="cg" if e.rank else "gmres"))(made(e)),
+        ValueError,
+        "method is GeneralizedMinimalResiduals on rank 0 and ConjugateGradients on rank 1",
+    )
+    everywhere(
+        2,
         lambda e: (lambda D: solvers.chebyshev(D, x(D), bounds=(1, 8) if e.rank else None))(made(e)),
         ValueError,
         r"bounds is None on rank 0 and \(1.0, 8.0\) on rank 1",
@@ -513,3 +519,11 @@ def test_an_agreement_in_another_call_is_refused_on_all_ranks() -> None:
         agree(comm, lambda: 1, lambda _: {"degree": 1} if comm.rank == 1 else {})
 
     everywhere(3, run, RankError, "rank 0 and rank 1 are not at the same operation")
+
+
+def test_a_gather_is_not_taken_for_an_agreement() -> None:
+    def run(comm: Any) -> None:
+        with pytest.raises(RankError, match="not at the same operation"):
+            comm.gather(1) if comm.rank else agree(comm, lambda: 1)
+
+    run_ranks(2, run, leave=True)
