@@ -312,6 +312,7 @@ WRITERS: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
     "cg": ("solvers", solver_tables.cg_text),
     "columns": ("columns", lambda rows: report_columns(rows).markdown()),
     "dtypes": ("dtypes", dtypes_text),
+    "factor": ("factor", solver_tables.factor_text),
     "gemm": ("gemm", lambda rows: gemm_report.report(rows).markdown()),
     "helmholtz": ("helmholtz", solver_tables.helmholtz_text),
     "multigrid": ("solvers", solver_tables.multigrid_text),

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from benchmarks.bench import results, solvers_report
 from benchmarks.bench.report import Report
 from benchmarks.bench.rows import Row, number
+from benchmarks.bench.solvers_report import OURS
 from dasp.cli.report import Table, geometric_mean, significant
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -183,3 +184,30 @@ def helmholtz_text(rows: Sequence[Row]) -> str:
         rows, {"iterations": "iterations", "us each": "us_per_iteration", "solve ms": "solve_ms"}
     )
     return Table.of("", columns, mine, words=["method"]).markdown()
+
+
+def factor_text(rows: Sequence[Row]) -> str:
+    """Return the seconds of a factorisation and of our iterations, set-up counted, a line a system."""
+
+    def seconds(system: str, library: str, count: int) -> tuple[float, str]:
+        """Return the least seconds for so many right-hand sides, and the solver that takes them."""
+        return min(
+            ((number(row, "setup_ms") + count * number(row, "solve_ms")) / 1e3, row["kernel"])
+            for row in rows
+            if row["matrix"] == system and solvers_report.library_of(row) == library and results.right(row)
+        )
+
+    unknowns = {row["matrix"]: int(row["rows"]) for row in rows}
+    lines = []
+    for system in sorted(unknowns, key=lambda name: (name.partition(":")[0], unknowns[name])):
+        line = [system, f"{unknowns[system]:,}"]
+        for count in (1, 100):
+            theirs, ours = (seconds(system, library, count) for library in ("SciPy", OURS))
+            line += [significant(theirs[0]), significant(ours[0]), ours[1].removeprefix("dasp ")]
+        lines.append(tuple(line))
+    headings = [
+        *("system", "unknowns"),
+        *(f"{what}, {count} b" for count in (1, 100) for what in ("splu", "dasp", "by")),
+    ]
+    words = frozenset(("system", *(name for name in headings if name.startswith("by"))))
+    return Table("", headings, lines, words).markdown()

@@ -183,8 +183,7 @@ def gmres(
     Notes
     -----
     M preconditions from the right. Memory, in vectors of length n: 5 + `restart`, with a preconditioner 6 +
-    `restart`. The host reads the residuals from a GPU every `ahead` iterations (see
-    `dasp.solvers.cuda.arnoldi.CudaArnoldi`), so some iterations may be made in vain.
+    `restart`. The host reads the residuals from a GPU once in ten iterations, so some may be made in vain.
 
     References
     ----------
