@@ -256,7 +256,7 @@ def _solve_on_ranks(arguments: argparse.Namespace, comm: Communicator) -> int:
     if speaks and not arguments.json:
         where = D.device if D.device == "cpu" else f"{D.device} and so on"
         announce(arguments, D.shape, D.nnz, f"{comm.size} ranks ({where})", rtol)
-    b = _take_right_hand_side(arguments.rhs, arguments.seed, D, comm)
+    b = _take_right_hand_side(arguments, D)
     began = time.perf_counter()
     M = _preconditioner_of_ranks(arguments, D)
     setup = time.perf_counter() - began
@@ -303,10 +303,10 @@ def _load_over_ranks(
     return distributed.SpMatrix.from_scipy(matrix, comm, **options), *comm.gather(chosen)[0]
 
 
-def _take_right_hand_side(given: str, seed: int, D: distributed.SpMatrix, comm: Communicator) -> Any:
+def _take_right_hand_side(arguments: argparse.Namespace, D: distributed.SpMatrix) -> Any:
     """Return this rank's part of b, on the device of D."""
-    mine = slice(D.rows.first, D.rows.first + D.rows.count)
-    b = as_solved(distributed.agree(comm, partial(right_hand_side, given, D.shape[0], seed))[mine], D.dtype)
+    whole = D.agree(lambda: right_hand_side(arguments.rhs, D.shape[0], arguments.seed))
+    b = as_solved(whole[D.rows.first : D.rows.first + D.rows.count], D.dtype)
     return backends.find(D.device).asarray(b, D.device, b.dtype)
 
 
