@@ -23,7 +23,7 @@ from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import PAD, WARP, arrays_of
 from dasp.formats.sell import choose
 from dasp.formats.sell.cpu import primitives
-from dasp.formats.sell.cpu.layout import rises_at
+from dasp.formats.sell.cpu.survey import rises_at
 from dasp.formats.sell.cpu.values import count_values, encode
 from dasp.formats.sell.cuda import vector as cuda
 from dasp.formats.sell.pattern import CODE_TYPES, Coding, Width, unpack_shape

@@ -11,18 +11,18 @@ import numpy as np
 
 from dasp.formats.csr import cpu
 from dasp.formats.sell.cpu.layout import lay_out as lay_out
-from dasp.formats.sell.cpu.layout import slice_statistics as slice_statistics
-from dasp.formats.sell.cpu.layout import survey as survey
-from dasp.formats.sell.cpu.layout import try_windows as try_windows
 from dasp.formats.sell.cpu.store import code_values as code_values
 from dasp.formats.sell.cpu.store import overwrite as overwrite
 from dasp.formats.sell.cpu.store import recode_values as recode_values
 from dasp.formats.sell.cpu.store import scatter as scatter
 from dasp.formats.sell.cpu.store import store as store
+from dasp.formats.sell.cpu.survey import survey as survey
 from dasp.formats.sell.cpu.unpack import clear_pads as clear_pads
 from dasp.formats.sell.cpu.unpack import find_slots as find_slots
 from dasp.formats.sell.cpu.unpack import unpack as unpack
 from dasp.formats.sell.cpu.values import count_values as count_values
+from dasp.formats.sell.cpu.windows import slice_statistics as slice_statistics
+from dasp.formats.sell.cpu.windows import try_windows as try_windows
 from dasp.runtime.types import Vector
 
 operations = cpu
