@@ -311,10 +311,13 @@ class CudaProduct(Product):
         held[stream] = self._current_stream()
 
     def _has_ended(self, stream: int) -> bool:
-        """Return True if a stream owns its handle, captures nothing and has done its work."""
-        held = self._streams
+        """Return True if a stream keeps its handle valid, captures nothing and has done its work.
+
+        CuPy's ExternalStream, which CuPy 14 deprecates, does not keep it valid.
+        """
+        held, without_owner = self._streams, getattr(self._cupy.cuda, "ExternalStream", ())
         return (
-            not isinstance(held[stream], self._cupy.cuda.ExternalStream)
+            not isinstance(held[stream], without_owner)
             and not self._is_capturing(stream)
             and bool(held[stream].done)
         )

@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import sys
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any, TypeGuard
 
@@ -302,10 +302,30 @@ def stream_of(array: AnyArray, device: str) -> AbstractContextManager[object]:
     import cupy
 
     gpu = find_number(device)
-    pointer = sys.modules["torch"].cuda.current_stream(gpu).cuda_stream
-    if pointer == cupy.cuda.get_current_stream(gpu).ptr:
+    stream = sys.modules["torch"].cuda.current_stream(gpu)
+    if stream.cuda_stream == cupy.cuda.get_current_stream(gpu).ptr:
         return nullcontext()
-    return on_stream(cupy.cuda.ExternalStream(pointer, gpu) if pointer else cupy.cuda.Stream.null)
+    return _on_torch_stream(stream, gpu)
+
+
+@contextmanager
+def _on_torch_stream(stream: Any, gpu: int) -> Iterator[None]:
+    import cupy
+
+    # CuPy takes the stream for one of the current GPU.
+    with cupy.cuda.Device(gpu), on_stream(cupy.cuda.Stream.from_external(_TorchStream(stream))):
+        yield
+
+
+class _TorchStream:
+    """A stream of PyTorch as CuPy takes it, by the CUDA stream protocol, which PyTorch 2.4 lacks."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream  # CuPy keeps this object, and so PyTorch's stream, alive
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return the version of the protocol, and the handle."""
+        return 0, self.stream.cuda_stream
 
 
 def _root(array: object) -> str:

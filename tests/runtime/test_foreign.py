@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import types
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -209,6 +214,54 @@ def test_work_is_on_the_stream_of_torch(matrix, x):
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(out, A @ given)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_stream_of_torch_is_current_on_its_gpu(monkeypatch):
+    """PyTorch and the GPU are stood in for; the stream that CuPy makes is CuPy's own."""
+    cupy = pytest.importorskip("cupy")
+
+    class Side:
+        cuda_stream = 0x1230
+
+    steps, current = [], cupy.cuda.Stream.null
+    side = Side()
+
+    @contextlib.contextmanager
+    def on_stream(stream):
+        steps.append(stream.ptr)
+        yield stream
+
+    @contextlib.contextmanager
+    def on_device(number):
+        steps.append(f"cuda:{number}")
+        yield
+        steps.append("left")
+
+    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(current_stream=lambda gpu: side))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(_foreign, "on_stream", on_stream)
+    monkeypatch.setattr(cupy.cuda, "Device", on_device)
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda gpu: current)
+    tensor = type("Tensor", (), {"__module__": "torch"})()
+    with _foreign.stream_of(tensor, "cuda:1"):
+        pass
+    assert steps == ["cuda:1", 0x1230, "left"]
+    current = side = types.SimpleNamespace(cuda_stream=0x1230, ptr=0x1230)
+    with _foreign.stream_of(tensor, "cuda:1"), _foreign.stream_of(tensor, "cpu"):
+        pass
+    assert len(steps) == 3, "it was the current one"
+
+
+@pytest.mark.cuda
+def test_torch_streams_cause_no_warning(matrix, x):
+    torch = pytest.importorskip("torch")
+    A, given = SpMatrix.from_scipy(matrix, device="cuda"), torch_tensor(x, "cuda")
+    with warnings.catch_warnings(), torch.cuda.stream(torch.cuda.Stream()):
+        warnings.simplefilter("error", DeprecationWarning)
+        y = A @ given
+    torch.cuda.synchronize()
+    assert_close(y.cpu().numpy(), matrix, x)
 
 
 @pytest.mark.cuda
