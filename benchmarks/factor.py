@@ -24,7 +24,7 @@ from scipy.sparse.linalg import splu
 import dasp
 from benchmarks.bench import machine
 from benchmarks.front_door import append_rows
-from dasp.cli.systems import one_blas_thread
+from dasp.cli.compare import one_blas_thread
 
 RTOL = 1e-8
 SYSTEMS = (

@@ -27,8 +27,8 @@ from benchmarks.bench.rows import Row
 from benchmarks.bench.solvers_report import MULTIGRID, ours, report
 from benchmarks.bench.sparse import as_text, load, short_name
 from dasp.cli.bench import planner
+from dasp.cli.compare import SHARED, one_blas_thread, prepare_by_library
 from dasp.cli.measure import as_float
-from dasp.cli.systems import SHARED, by_library, one_blas_thread
 from dasp.runtime.arrays import to_host
 
 METHODS = (*SHARED, MULTIGRID)
@@ -175,14 +175,14 @@ class _System:
 
     def by_scipy(self, method: str) -> dict[str, Any]:
         """Return the figures of SciPy's method."""
-        solve, iterations = by_library("cpu", method, self.csr, self.ones, self.rtol, self.maxiter)
+        solve, iterations = prepare_by_library("cpu", method, self.csr, self.ones, self.rtol, self.maxiter)
         figures = self._figures(solve, lambda: iterations)
         return {**figures, "total_ms": figures["solve_ms"]}
 
     def by_cupy(self, method: str) -> dict[str, Any]:
         """Return the figures of CuPy's method."""
         upload_seconds, resident = self._resident
-        solve, iterations = by_library("cuda", method, resident, self.b, self.rtol, self.maxiter)
+        solve, iterations = prepare_by_library("cuda", method, resident, self.b, self.rtol, self.maxiter)
         figures = self._figures(solve, lambda: iterations)
         return {**figures, "total_ms": figures["solve_ms"] + 1e3 * upload_seconds}
 

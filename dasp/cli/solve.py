@@ -1,7 +1,7 @@
 """`dasp solve`: solve a linear system by an iterative method, and judge x by its true residual.
 
 A process that runs alone holds all of A. One of several ranks holds some rows of A, and rank 0 prints.
-`dasp.cli.systems` has the code that both share.
+`dasp.cli.systems` has the code that both share, `dasp.cli.compare` that of `--compare`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from dasp import distributed, preconditioners
+from dasp.cli.compare import one_blas_thread, solve_by_others
 from dasp.cli.options import (
     Subparsers,
     add_device_option,
@@ -38,14 +39,12 @@ from dasp.cli.systems import (
     Outcome,
     announce,
     as_solved,
-    check,
+    check_options,
     check_shape,
+    find_tolerance,
     judge,
-    one_blas_thread,
-    report,
-    right_hand_side,
-    solve_by_others,
-    tolerance,
+    make_right_hand_side,
+    report_solve,
     true_gradient,
     true_residual,
 )
@@ -119,7 +118,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _run_alone(arguments: argparse.Namespace) -> int:
-    check(arguments)
+    check_options(arguments)
     if cuts := find_cuts(Path(arguments.matrix)):
         raise ValueError(
             f"{arguments.matrix} holds a matrix in parts for {cuts[0]} ranks; start them, as by "
@@ -128,10 +127,10 @@ def _run_alone(arguments: argparse.Namespace) -> int:
     device = find_device(arguments.device)
     matrix = load_matrix(arguments.matrix, seed=arguments.seed)
     check_shape(arguments, matrix.shape)
-    b = right_hand_side(arguments.rhs, matrix.shape[0], arguments.seed)
+    b = make_right_hand_side(arguments.rhs, matrix.shape[0], arguments.seed)
     _compile(arguments, matrix, b)
     planned, planning = plan_timed(matrix, arguments.format, device)
-    rtol = tolerance(arguments, planned.dtype)
+    rtol = find_tolerance(arguments, planned.dtype)
     b = as_solved(b, planned.dtype)
     if not arguments.json:
         announce(arguments, matrix.shape, matrix.nnz, planned.device, rtol)
@@ -150,7 +149,7 @@ def _run_alone(arguments: argparse.Namespace) -> int:
             if " with " in title:
                 outcomes.append(_solve_plainly(matrix, planned, b, method, **options))
             outcomes += solve_by_others(matrix, b, method, rtol, arguments.maxiter, planned.device)
-    return report(arguments, planned, 1, planning, rtol, outcomes, stats, x)
+    return report_solve(arguments, planned, 1, planning, rtol, outcomes, stats, x)
 
 
 def _judge_ours(
@@ -251,7 +250,7 @@ def _solve_on_ranks(arguments: argparse.Namespace, comm: Communicator) -> int:
     D, method, why = _load_over_ranks(arguments, comm, folder)
     planning = time.perf_counter() - began
     distributed.agree(comm, partial(check_shape, arguments, D.shape))
-    rtol = tolerance(arguments, D.dtype)
+    rtol = find_tolerance(arguments, D.dtype)
     speaks = comm.rank == 0
     if speaks and not arguments.json:
         where = D.device if D.device == "cpu" else f"{D.device} and so on"
@@ -270,13 +269,13 @@ def _solve_on_ranks(arguments: argparse.Namespace, comm: Communicator) -> int:
     whole = collect(comm, to_host(x), D.columns) if arguments.out else None
     if not speaks:
         return int(not ours.converged)
-    return report(arguments, D, comm.size, planning, rtol, [ours], stats, whole)
+    return report_solve(arguments, D, comm.size, planning, rtol, [ours], stats, whole)
 
 
 def _check_for_ranks(arguments: argparse.Namespace) -> None:
     if arguments.compare:
         raise ValueError("--compare was given to several ranks; compare on one, without a launcher")
-    check(arguments)
+    check_options(arguments)
 
 
 def _load_over_ranks(
@@ -305,7 +304,7 @@ def _load_over_ranks(
 
 def _take_right_hand_side(arguments: argparse.Namespace, D: distributed.SpMatrix) -> Any:
     """Return this rank's part of b, on the device of D."""
-    whole = D.agree(lambda: right_hand_side(arguments.rhs, D.shape[0], arguments.seed))
+    whole = D.agree(lambda: make_right_hand_side(arguments.rhs, D.shape[0], arguments.seed))
     b = as_solved(whole[D.rows.first : D.rows.first + D.rows.count], D.dtype)
     return backends.find(D.device).asarray(b, D.device, b.dtype)
 

@@ -16,8 +16,8 @@ import pytest
 import scipy.sparse
 from scipy.sparse import csr_array
 
-from dasp.cli import solve, systems
-from dasp.cli.systems import SHARED
+from dasp.cli import compare, solve, systems
+from dasp.cli.compare import SHARED
 from dasp.models import generate
 from dasp.preconditioners.automatic import METHODS
 from tests.support.command import CPU, error, run
@@ -76,7 +76,7 @@ def test_what_a_solve_compiles_is_compiled_before_it_is_timed(
 
 def test_a_blas_has_one_thread() -> None:
     threadpoolctl = pytest.importorskip("threadpoolctl")
-    limit, said = systems.one_blas_thread()
+    limit, said = compare.one_blas_thread()
     with limit:
         pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
     assert {pool["num_threads"] for pool in pools} == {1}
