@@ -9,17 +9,20 @@ A loudspeaker plays one tone in a room with hard walls. The pressure p obeys
 whose matrix is symmetric and *indefinite*: some modes of the room lie below the
 frequency played. Conjugate gradients do not apply; :func:`~dasp.solvers.minres` does,
 and takes a preconditioner that is positive definite: here multigrid for the same
-equation with the sign of k^2 turned over.
+equation with the sign of k^2 changed.
 """
 
 # %%
 # A room of 8 m by 5 m with a pillar and a half wall, cut into square cells. Hard walls
 # reflect everything: no flux through them.
 
+import time
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pyamg
 import scipy.sparse
+import scipy.sparse.linalg
 
 import dasp
 
@@ -78,8 +81,23 @@ for name, preconditioner in (
     print(f"{name:36}{stats.iterations:>6} iterations {stats.seconds:7.2f} s")
 
 # %%
-# How indefinite is it? As many modes as have a lower frequency. The lowest ones are
-# found by :func:`~dasp.solvers.lobpcg`; the first is the constant one, at 0 Hz.
+# A sparse factorisation takes no iterations at all. In two dimensions its factors have
+# few entries, and it is the fastest of the three. In three dimensions they soon have
+# too many.
+
+start = time.perf_counter()
+factors = scipy.sparse.linalg.splu(
+    helmholtz.tocsc(), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True}
+)
+direct = factors.solve(loudspeaker)
+seconds = time.perf_counter() - start
+print(f"{'a factorisation by SciPy':36}{'no':>6} iterations {seconds:7.2f} s")
+assert np.linalg.norm(p - direct) < 1e-3 * np.linalg.norm(direct)
+
+# %%
+# How indefinite is it? The matrix has a negative eigenvalue for each mode of a lower
+# frequency. :func:`~dasp.solvers.lobpcg` finds the lowest modes; the first is constant,
+# at 0 Hz.
 
 K = dasp.SpMatrix.from_scipy(laplacian, device="cpu")
 start = np.random.default_rng(0).standard_normal((n, 6))

@@ -98,7 +98,8 @@ def solve(
     -----
     The choice costs two products and a read of the diagonal; pass `method` and `M` to avoid it. If A looks
     definite and is not, cg breaks down and minres goes on from its x; gmres goes on after bicgstab likewise.
-    For many systems with one A, make M once and call the method itself.
+    For many systems with one A, make M once and call the method itself. A is never factorised; in two
+    dimensions `scipy.sparse.linalg.splu` may take less time (docs/solvers.md has a table).
 
     Examples
     --------

@@ -47,8 +47,8 @@ def cg(
     Parameters
     ----------
     A : SpMatrix, matrix or linear operator, shape (n, n)
-        Anything with a shape, a dtype and `@`. Its symmetry is not checked. A complex matrix that is not
-        Hermitian is mostly noticed, and then reported in `stats`.
+        Anything with a shape, a dtype and `@`. Its symmetry is not checked. If a complex matrix is not
+        Hermitian, the method usually notices and reports it in `stats`.
     b : array, shape (n,) or (n, 1)
         NumPy, or CuPy for a matrix on a GPU. A NumPy b is copied to the GPU, and x back to the host.
     x0 : array, shape (n,), optional
@@ -62,7 +62,8 @@ def cg(
     callback : callable, optional
         Called with x after each check.
     check_every : int, optional
-        Iterations between two checks, each an entry of `Stats.residuals` and a call of `callback`.
+        Iterations between two checks, each an entry of `Stats.residuals` and a call of `callback`. By default
+        1, and 32 with `progress` and no callback.
     workspace : Workspace, optional
         Keeps vectors and prepared passes for the next solve with A.
     progress : bool
