@@ -26,7 +26,7 @@ from dasp.multigrid.hierarchy import (
     set_up,
 )
 from dasp.multigrid.smoothers import LEVEL_VECTORS, CycleOptions, Level, check_options
-from dasp.preconditioners.base import PlannedPart, Preconditioner, cast, host_matrix, place
+from dasp.preconditioners.base import PlannedPart, Preconditioner, cast, choose_device, host_matrix
 from dasp.preconditioners.spectrum import spectral_radius
 from dasp.runtime.cpu.threads import run
 from dasp.runtime.dtypes import real_type
@@ -255,7 +255,7 @@ def multigrid(
     hierarchy = levels_of(ml)
     computed = cycle_type(hierarchy, dtype)
     options = check_options(smoother, cycle, sweeps, degree)
-    where = ml.device if isinstance(ml, SpMatrix) and device == "auto" else place(None, device)
+    where = ml.device if isinstance(ml, SpMatrix) and device == "auto" else choose_device(None, device)
     if smoother == "gauss-seidel" and where != "cpu":
         raise ValueError(
             "smoother is 'gauss-seidel', which goes row by row, on a GPU; 'chebyshev' is needed there"

@@ -19,7 +19,7 @@ from dasp.preconditioners.base import (
 from dasp.preconditioners.spectrum import NAMES, spectral_radius
 from dasp.runtime import check as _check
 from dasp.runtime.types import Array, DTypeLike
-from dasp.solvers.arguments import space_for
+from dasp.solvers.arguments import make_space
 from dasp.solvers.operator import as_operator
 
 DENSE_ROWS = 200
@@ -221,7 +221,7 @@ def host_radius(A: csr_array, options: CycleOptions, *, coarse: bool) -> float:
     if options.smoother == "gauss-seidel":
         return 0.0
     inverse = invert_diagonal(A, A.diagonal(), coarse=coarse)
-    space = space_for("cpu", np.dtype(wide_type(A.dtype)))
+    space = make_space("cpu", np.dtype(wide_type(A.dtype)))
     vectors = space.vectors(len(inverse), *NAMES)
     return spectral_radius(A, as_operator(A, "cpu"), inverse, space, vectors)
 

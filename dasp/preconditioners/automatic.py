@@ -22,7 +22,7 @@ from dasp.runtime import check as _check
 from dasp.runtime.arrays import is_cupy, to_host
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array, ArrayLike, Vector
-from dasp.solvers.arguments import leave_together, place_and_type
+from dasp.solvers.arguments import find_device_and_type, leave_together
 from dasp.solvers.driver import BREAKDOWN
 from dasp.solvers.operator import Matrix, as_operator
 from dasp.solvers.stats import Stats
@@ -130,7 +130,7 @@ def solve(
     if M is not None and chosen in WITHOUT_M:
         raise ValueError(f"M is {_check.kind_of(M)}, and {chosen} takes no preconditioner; leave M out")
     if rtol is None:
-        rtol = RTOL[real_type(place_and_type(A, b)[1]).itemsize]
+        rtol = RTOL[real_type(find_device_and_type(A, b)[1]).itemsize]
     options |= {"rtol": rtol} if chosen in WITHOUT_M else {"rtol": rtol, "M": M}
     x, stats = getattr(solvers, chosen)(A, b, x0=x0, **options)
     title = chosen if M is None else f"{chosen} with {type(M).__name__}"
@@ -167,7 +167,7 @@ def choose_method(A: Matrix, diagonal: Callable[[], Vector | None] | None = None
     A positive diagonal is necessary for a definite matrix, and not sufficient: an indefinite one may be taken
     for definite.
     """
-    device, dtype = place_and_type(A, None)
+    device, dtype = find_device_and_type(A, None)
     as_operator(A, device)  # raises TypeError if A is none
     m, n = A.shape
     if m != n:
@@ -185,7 +185,7 @@ def choose_method(A: Matrix, diagonal: Callable[[], Vector | None] | None = None
 
 def is_hermitian(A: Matrix) -> bool:
     """Return True if u' A v is the conjugate of v' A u, up to rounding, for two random vectors."""
-    device, dtype = place_and_type(A, None)
+    device, dtype = find_device_and_type(A, None)
     operator, rng, n = as_operator(A, device), np.random.default_rng(0), int(A.shape[0])
     vectors, products = [], []
     for _ in range(2):

@@ -19,7 +19,7 @@ from dasp.runtime import check as _check
 from dasp.runtime.arrays import is_array, is_cupy_sparse, operand, overlap, to_host
 from dasp.runtime.process import ProcessLock
 from dasp.runtime.types import Array, DeviceArray
-from dasp.solvers.arguments import space_for
+from dasp.solvers.arguments import make_space
 from dasp.solvers.operator import Matrix, as_operator, device_of
 
 MOST_STEPS = 1000
@@ -73,7 +73,7 @@ class Preconditioner:
     ) -> None:
         """Make the vectors `b` (the residual), `x` (the result) and those called `names`."""
         self.shape, self.dtype, self.device = (n, n), np.dtype(dtype), device
-        self.space, self.generation = space_for(device, self.dtype), 0
+        self.space, self.generation = make_space(device, self.dtype), 0
         self.vectors = self.space.vectors(n, "b", "x", *names)
         self._source: Callable[[], SpMatrix | None] = lambda: None
         self._writes, self._warned = 0, False
@@ -452,7 +452,7 @@ class PlannedPart:
         return self.csr.diagonal() if self._device == "cpu" else to_host(self.matrix.diagonal())
 
 
-def place(A: object, device: str | None) -> str:
+def choose_device(A: object, device: str | None) -> str:
     """Return the device that is given, else that of A, else the CPU.
 
     Raises

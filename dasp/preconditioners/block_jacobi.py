@@ -10,9 +10,9 @@ from scipy.sparse import bsr_array, csr_array
 from dasp.preconditioners.base import (
     PlannedPart,
     Preconditioner,
+    choose_device,
     computing_type,
     host_matrix,
-    place,
     wide_type,
 )
 from dasp.runtime import check as _check
@@ -91,7 +91,9 @@ def block_jacobi(A: Matrix, *, block: int | None = None, device: str | None = No
     block = find_block(matrix) if block is None else _check.count("block", block)
     block = min(block, max(1, matrix.shape[0]))
     inverses = _invert_blocks(matrix, block)
-    return BlockJacobi(inverses, block, computing_type(matrix.dtype), place(A, device))._remember_source(A)
+    return BlockJacobi(
+        inverses, block, computing_type(matrix.dtype), choose_device(A, device)
+    )._remember_source(A)
 
 
 def find_block(matrix: csr_array) -> int:

@@ -17,10 +17,10 @@ from dasp.preconditioners.base import (
     PlannedPart,
     Preconditioner,
     cast,
+    choose_device,
     computing_type,
     host_matrix,
     inverse_diagonal,
-    place,
 )
 from dasp.preconditioners.spectrum import UPPER, spectral_radius
 from dasp.runtime import check as _check
@@ -203,4 +203,4 @@ def chebyshev(
         raise ValueError(f"ratio is {ratio}; a number above 1 is needed")
     numbers = _read(A)
     dtype = computing_type(numbers.matrix.dtype)
-    return MatrixPolynomial(numbers, high, ratio, degree, dtype, place(A, device))._remember_source(A)
+    return MatrixPolynomial(numbers, high, ratio, degree, dtype, choose_device(A, device))._remember_source(A)

@@ -19,9 +19,9 @@ from dasp.preconditioners.base import (
     PlannedPart,
     Preconditioner,
     cast,
+    choose_device,
     computing_type,
     host_matrix,
-    place,
     wide_type,
 )
 from dasp.runtime import check as _check
@@ -260,7 +260,7 @@ def _make(A: Matrix, factorize: Factorize, sweeps: int | None, device: str | Non
         _check.count("sweeps", sweeps, ", or None for exact solves", MOST_STEPS)
     matrix = host_matrix(A)
     dtype = computing_type(matrix.dtype)
-    factors, where = factorize(matrix, dtype), place(A, device)
+    factors, where = factorize(matrix, dtype), choose_device(A, device)
     if sweeps is not None:
         return Swept(factors, factorize, int(sweeps), dtype, where)._remember_source(A)
     return Incomplete(factors, factorize, dtype, where)._remember_source(A)

@@ -10,10 +10,10 @@ from dasp.matrix.matrix import SpMatrix
 from dasp.preconditioners.base import (
     Preconditioner,
     cast,
+    choose_device,
     computing_type,
     host_matrix,
     inverse_diagonal,
-    place,
 )
 from dasp.runtime.arrays import to_host
 from dasp.runtime.types import Array
@@ -94,5 +94,5 @@ def jacobi(A: Matrix, *, device: str | None = None) -> Preconditioner:
 def divide_by(diagonal: np.ndarray[Any, Any], A: Matrix, device: str | None = None) -> Preconditioner:
     """Return the preconditioner that divides by the diagonal of A, which is given."""
     return Jacobi(
-        inverse_diagonal(diagonal), computing_type(diagonal.dtype), place(A, device)
+        inverse_diagonal(diagonal), computing_type(diagonal.dtype), choose_device(A, device)
     )._remember_source(A)

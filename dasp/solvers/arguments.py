@@ -163,7 +163,9 @@ def _make_bar() -> tqdm:
     return tqdm(unit=" iterations", leave=True)
 
 
-def place_and_type(A: Matrix, b: ArrayLike | None, M: Matrix | None = None) -> tuple[str, np.dtype[Any]]:
+def find_device_and_type(
+    A: Matrix, b: ArrayLike | None, M: Matrix | None = None
+) -> tuple[str, np.dtype[Any]]:
     """Return the device of a system and the type of its vectors.
 
     The type is float32 if A and b are of single or half precision, else float64; or the complex type of the
@@ -185,16 +187,16 @@ def place_and_type(A: Matrix, b: ArrayLike | None, M: Matrix | None = None) -> t
     return device, np.dtype(np.float32 if small else np.float64)
 
 
-def space_for(device: str, dtype: np.dtype[Any]) -> Space:
+def make_space(device: str, dtype: np.dtype[Any]) -> Space:
     """Return the space of a device, `cpu` or `cuda:N`, for vectors of a real or complex type."""
     made: Space = load(MODULES[device.partition(":")[0]]).make_space(device, dtype)
     return made
 
 
-def space_of(A: Matrix, device: str, dtype: np.dtype[Any]) -> Space:
+def find_space(A: Matrix, device: str, dtype: np.dtype[Any]) -> Space:
     """Return the space of a system's vectors; a matrix on several ranks brings its own."""
     own: Callable[[np.dtype[Any]], Space] | None = getattr(A, "solver_space", None)
-    return space_for(device, dtype) if own is None else own(dtype)
+    return make_space(device, dtype) if own is None else own(dtype)
 
 
 def any_complex(*given: object) -> bool:
@@ -251,7 +253,7 @@ def check_square(A: Matrix, M: Matrix | None) -> None:
         )
 
 
-def vector(
+def check_vector(
     name: str, array: object, size: int, what: str = "rows", into: np.dtype[Any] | None = None
 ) -> Array:
     """Return b or x0 as a flat array, a list as a NumPy array; `into` is the type of the system's vectors.
@@ -269,7 +271,7 @@ def vector(
     return given.reshape(-1)
 
 
-def vectors_of(name: str, array: object, size: int) -> Array:
+def check_vectors(name: str, array: object, size: int) -> Array:
     """Return an array whose columns are vectors; a list as a NumPy array.
 
     Raises

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from dasp.runtime.types import Array
-from dasp.solvers.arguments import check_square, make_limits, one_call, place_and_type, space_for, vectors_of
+from dasp.solvers.arguments import (
+    check_square,
+    check_vectors,
+    find_device_and_type,
+    make_limits,
+    make_space,
+    one_call,
+)
 from dasp.solvers.blocks import (
     BROKEN,
     RANK,
@@ -93,18 +100,18 @@ def block_cg(
     (array([1.  , 0.5 , 0.25]), True, 1)
     """
     check_square(A, M)
-    device, dtype = place_and_type(A, B, M)
+    device, dtype = find_device_and_type(A, B, M)
     n = int(A.shape[0])
     limits = make_limits(A, rtol, atol, maxiter, None, callback, False)
-    B = vectors_of("B", B, n)
-    X0 = None if X0 is None else vectors_of("X0", X0, n)
+    B = check_vectors("B", B, n)
+    X0 = None if X0 is None else check_vectors("X0", X0, n)
     if X0 is not None and X0.shape != B.shape:
         raise ValueError(f"X0 has shape {X0.shape}; B has shape {B.shape}, and X0 must have the same")
     if X0 is not None and X0.dtype.kind == "c" and dtype.kind != "c":
         raise TypeError(f"X0 has dtype {X0.dtype}; A, B and M are real, so a real dtype is needed")
     operator, preconditioner = as_operator(A, device), None if M is None else as_operator(M, device, "M")
     with np.errstate(all="ignore"):
-        solve = BlockConjugateGradients(space_for(device, dtype), operator, preconditioner, B, X0)
+        solve = BlockConjugateGradients(make_space(device, dtype), operator, preconditioner, B, X0)
         return answer(solve, limits, B)
 
 

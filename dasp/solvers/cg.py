@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dasp.runtime.types import Array, ArrayLike
-from dasp.solvers.arguments import any_complex, make_limits, one_call, place_and_type
+from dasp.solvers.arguments import any_complex, find_device_and_type, make_limits, one_call
 from dasp.solvers.driver import BREAKDOWN, STAGNATION
 from dasp.solvers.operator import DeviceOperator, Matrix
 from dasp.solvers.scalars import OWN, RUNNING, Scalar, where
@@ -125,7 +125,7 @@ def _find_quick_form(A: Matrix, b: ArrayLike, M: Matrix | None, *, seen: bool) -
     if hasattr(A, "solver_space"):
         pays = getattr(A, "hidden_sums", False) and M is None and not seen
         return (PipelinedConjugateGradients,) if pays else None
-    device, dtype = place_and_type(A, b, M)
+    device, dtype = find_device_and_type(A, b, M)
     if device == "cpu":
         return None
     # On a CPU the GPU's modules are not imported.

@@ -13,7 +13,7 @@ import numpy as np
 
 from dasp.runtime import check as _check
 from dasp.runtime.types import Array, ArrayLike
-from dasp.solvers.arguments import check_square, make_limits, one_call, place_and_type
+from dasp.solvers.arguments import check_square, find_device_and_type, make_limits, one_call
 from dasp.solvers.cg import ConjugateGradients
 from dasp.solvers.operator import DeviceOperator, Matrix
 from dasp.solvers.scalars import OWN, RUNNING, where
@@ -195,7 +195,7 @@ def chebyshev(
     limits = make_limits(A, rtol, atol, maxiter, check_every, callback, progress, bounds=bounds)
     check_square(A, M)
     if bounds is None:
-        device, dtype = place_and_type(A, b, M)
+        device, dtype = find_device_and_type(A, b, M)
         low, high = estimate_spectrum(A, M, dtype, device) if A.shape[0] else (1.0, 2.0)
         bounds = LOWER * low, UPPER * high
     low, high = _check.interval(bounds, may_be_point=True)

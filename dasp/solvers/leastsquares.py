@@ -18,7 +18,7 @@ import numpy as np
 from dasp.runtime import check as _check
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array, ArrayLike
-from dasp.solvers.arguments import Limits, space_of
+from dasp.solvers.arguments import Limits, find_space
 from dasp.solvers.driver import BEYOND, HIDDEN, Solve, answer
 from dasp.solvers.operator import (
     DeviceOperator,
@@ -98,7 +98,7 @@ class Problem(Solve):
         method: type[Bidiagonalization],
         damp: float,
     ) -> None:
-        self.space = space_of(A, device, dtype)
+        self.space = find_space(A, device, dtype)
         self.operator: DeviceOperator = as_operator(A, device)
         self.adjoint = adjoint_of(A, device) if adjoint is None else as_operator(adjoint, device, "A.H")
         self.sizes, self.damp, self.given = tuple(map(int, A.shape)), damp, self.operator.shape[0]

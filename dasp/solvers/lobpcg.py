@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 
 from dasp.runtime.types import Array
-from dasp.solvers.arguments import check_square, make_limits, one_call, place_and_type, space_for, vectors_of
+from dasp.solvers.arguments import (
+    check_square,
+    check_vectors,
+    find_device_and_type,
+    make_limits,
+    make_space,
+    one_call,
+)
 from dasp.solvers.blocks import (
     BlockSolve,
     Breakdown,
@@ -100,13 +107,13 @@ def lobpcg(
     (array([30., 29.]), True)
     """
     check_square(A, M)
-    device, dtype = place_and_type(A, X, M)
+    device, dtype = find_device_and_type(A, X, M)
     n = int(A.shape[0])
     limits = make_limits(A, rtol, atol, 200 if maxiter is None else maxiter, None, None, False)
     if not isinstance(largest, (bool, np.bool_)):
         raise TypeError(f"largest is {largest!r}; True or False is needed")
-    X = vectors_of("X", X, n)
-    Y = X[:, :0] if Y is None else vectors_of("Y", Y, n)
+    X = check_vectors("X", X, n)
+    Y = X[:, :0] if Y is None else check_vectors("Y", Y, n)
     if Y.dtype.kind == "c" and dtype.kind != "c":
         raise TypeError(f"Y has dtype {Y.dtype}; A, X and M are real, so a real dtype is needed")
     most = max(0, n - Y.shape[1]) // 3
@@ -118,7 +125,7 @@ def lobpcg(
         )
     operator, preconditioner = as_operator(A, device), None if M is None else as_operator(M, device, "M")
     with np.errstate(all="ignore"):
-        solve = Lobpcg(space_for(device, dtype), operator, preconditioner, X, Y, largest=largest)
+        solve = Lobpcg(make_space(device, dtype), operator, preconditioner, X, Y, largest=largest)
         vectors, stats = answer(solve, limits, X)
     return solve.values, vectors, stats
 

@@ -10,7 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dasp.runtime.types import Array, ArrayLike
-from dasp.solvers.arguments import Limits, check_square, place_and_type, space_of, together, vector
+from dasp.solvers.arguments import (
+    Limits,
+    check_square,
+    check_vector,
+    find_device_and_type,
+    find_space,
+    together,
+)
 from dasp.solvers.driver import BEYOND, HIDDEN, Solve, answer
 from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
 from dasp.solvers.scalars import NOT_FINITE, NOTHING, RUNNING, Scalar, where
@@ -109,7 +116,7 @@ class System(Solve):
         method: type[Method],
         *options: Hashable,
     ) -> None:
-        self.space = space_of(A, device, dtype)
+        self.space = find_space(A, device, dtype)
         self.operator = as_operator(A, device)
         self.preconditioner = None if M is None else as_operator(M, device, "M")
         self.n = self.operator.shape[0]
@@ -273,9 +280,9 @@ def take_vectors(
     def take() -> tuple[str, np.dtype[Any], Array, Array | None]:
         check()
         m, n = map(int, getattr(A, "local_shape", A.shape))
-        device, dtype = place_and_type(A, b, M)
-        begin = None if x0 is None else vector("x0", x0, n, "columns", dtype)
-        return device, dtype, vector("b", b, m), begin
+        device, dtype = find_device_and_type(A, b, M)
+        begin = None if x0 is None else check_vector("x0", x0, n, "columns", dtype)
+        return device, dtype, check_vector("b", b, m), begin
 
     diagonal = getattr(M, "diagonal_of_inverse", None) is not None
     kind = "none" if M is None else "a diagonal" if diagonal else "given"

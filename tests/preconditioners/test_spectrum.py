@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from dasp.preconditioners.spectrum import NAMES, STEPS, UPPER, spectral_radius
-from dasp.solvers.arguments import space_for
+from dasp.solvers.arguments import make_space
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.operator import as_operator
 from tests.support.simt_device import EmulatedDevice
@@ -18,7 +18,7 @@ from tests.support.systems import poisson
 
 def estimate(A: Any, inverse: np.ndarray | None = None) -> float:
     inverse = 1 / A.diagonal() if inverse is None else inverse
-    space = space_for("cpu", A.dtype)
+    space = make_space("cpu", A.dtype)
     return spectral_radius(A, as_operator(A, "cpu"), inverse, space, space.vectors(A.shape[0], *NAMES))
 
 

@@ -394,7 +394,7 @@ def test_a_costly_preconditioner_is_applied_few_times_in_vain(emulated, costly):
 def test_the_quick_forms_fall_back(emulated, monkeypatch):
     """Where the form with few passes can do no more, the plain one goes on from its x."""
     module = importlib.import_module("dasp.solvers.cg")
-    monkeypatch.setattr(module, "place_and_type", lambda A, b, M: ("cuda:0", np.dtype(float)))
+    monkeypatch.setattr(module, "find_device_and_type", lambda A, b, M: ("cuda:0", np.dtype(float)))
     A = sp.diags_array(np.logspace(0, 5, 16), format="csr")
     b = np.random.default_rng(0).standard_normal(16)
     x, stats = cg(A, b, rtol=1e-13, maxiter=200)
