@@ -59,24 +59,25 @@ def to_csr(A: Any, shape: tuple[int, int] | None, request: Request) -> Entries:
 def from_tuple(A: tuple[Any, ...], shape: tuple[int, int] | None, request: Request) -> Entries:
     """Convert coordinates or the three arrays of a CSR matrix."""
     if len(A) == 3:
-        data, indices, indptr = A
+        data, indices, indptr = values("data", A[0]), index("indices", A[1]), index("indptr", A[2])
         if shape is None:
-            raise ValueError("shape is None; A is (data, indices, indptr), so shape=(m, n) is needed")
+            shape = max(len(indptr) - 1, 0), int(indices.max(initial=-1)) + 1
         size = _check.shape(shape)
-        arrays = Compressed(
-            data=values("data", data),
-            indices=index("indices", indices),
-            indptr=index("indptr", indptr),
-        )
-        check_compressed("CSR", size, *arrays)
-        return _as_csr(size, arrays, request)
-    if len(A) != 2 or not isinstance(A[1], (tuple, list)) or len(A[1]) != 2:
+        check_compressed("CSR", size, indptr, indices, data)
+        return _as_csr(size, Compressed(indptr, indices, data), request)
+    if len(A) != 2 or not _is_pair(A[1]):
         raise TypeError(f"A is a tuple of {len(A)}; (data, (row, col)) or (data, indices, indptr) is needed")
     data, (row, col) = A
     if shape is None:
         row, col = index("row", row), index("col", col)
         shape = int(row.max(initial=-1)) + 1, int(col.max(initial=-1)) + 1
     return from_coo(data, (row, col), shape, request)
+
+
+def _is_pair(coords: object) -> bool:
+    """Return True for a row and a column of indices; one array of shape (2, nnz) is such a pair, too."""
+    listed = isinstance(coords, (tuple, list)) or (isinstance(coords, np.ndarray) and coords.ndim == 2)
+    return listed and len(coords) == 2  # type: ignore[arg-type]  # not narrowed
 
 
 def from_scipy(A: sparray | spmatrix, request: Request) -> Entries:
@@ -120,7 +121,7 @@ def from_coo(
 ) -> Entries:
     """Convert a matrix given by its entries; see `dasp.SpMatrix.from_coo`."""
     size = _check.shape(shape)
-    if not isinstance(coords, (tuple, list)) or len(coords) != 2:
+    if not _is_pair(coords):
         raise TypeError("coords is not a pair; (row, col) is needed")
     return _as_csr(size, read_coordinates(size, data, *coords), request)
 

@@ -20,7 +20,7 @@ from dasp.runtime.types import ArrayLike
 class SpMatrix(ArithmeticMatrix):
     """A sparse matrix, planned for fast products with vectors on one device.
 
-    `SpMatrix(A)` takes everything that SciPy's `csr_array` takes, and more; `from_scipy`, `from_cupy`,
+    `SpMatrix(A)` takes every matrix that SciPy's `csr_array` takes, and more; `from_scipy`, `from_cupy`,
     `from_dense` and `from_coo` take one kind each and document its conversion. Only the values of a matrix
     can change (`with_values`). Several threads may use one matrix at once. Equal inputs give equal bits,
     whatever the number of threads.
@@ -36,6 +36,7 @@ class SpMatrix(ArithmeticMatrix):
         `auto` is the GPU that holds A, if one does; else a GPU, if one works; else the CPU.
     shape : tuple of int, optional
         The shape of a matrix given as a tuple; by default the smallest that holds its coordinates.
+        `(data, indices, indptr)` has as many rows as `indptr` has steps.
     policy : Policy, optional
         How rows are packed; by default in the way that is fast for the matrix on the device. Not allowed
         with a plan.
@@ -190,7 +191,7 @@ class SpMatrix(ArithmeticMatrix):
         ----------
         data : array_like, shape (nnz,), any dtype of numbers
             Values; promoted as `from_scipy` does.
-        coords : tuple of two array_like, each of shape (nnz,), integers
+        coords : tuple of two array_like, each of shape (nnz,), or an array of shape (2, nnz), integers
             Row and column of each entry, in any order. Duplicates are kept, and sum in the product.
         shape : tuple of int
             (m, n).

@@ -323,6 +323,13 @@ def test_the_constructor_takes_what_scipys_does():
         np.testing.assert_array_equal(SpMatrix(sp.coo_array(dense).asformat(form), "cpu").toarray(), dense)
     same(SpMatrix((csr.data, csr.indices, csr.indptr), "cpu", shape=csr.shape), csr)
     same(SpMatrix((matrix.data, matrix.coords), "cpu", shape=matrix.shape), csr)
+    same(
+        SpMatrix((csr.data, csr.indices, csr.indptr), "cpu"),
+        sp.csr_array((csr.data, csr.indices, csr.indptr)),
+    )
+    same(SpMatrix(([], [], [0, 0, 0]), "cpu"), sp.csr_array((2, 0)))
+    same(SpMatrix((matrix.data, np.array(matrix.coords)), "cpu", shape=matrix.shape), csr)
+    same(SpMatrix.from_coo(matrix.data, np.array(matrix.coords), matrix.shape, device="cpu"), csr)
     same(SpMatrix(([5.0, 6.0], ([0, 2], [1, 0])), "cpu"), sp.csr_array([[0, 5.0], [0, 0], [6.0, 0]]))
     np.testing.assert_array_equal(SpMatrix(dense, "cpu").toarray(), dense)
     np.testing.assert_array_equal(SpMatrix(dense.tolist(), "cpu").toarray(), dense)
@@ -332,6 +339,14 @@ def test_the_constructor_takes_what_scipys_does():
     assert SpMatrix(A.plan, "cpu").plan is A.plan
     with pytest.raises(TypeError, match="shape is 3; a pair of ints is needed"):
         SpMatrix(csr, "cpu", shape=3)
+    for coords in (np.array([0, 1]), np.zeros((3, 2), int), ([0], [1], [2]), None, "ab"):
+        with pytest.raises(TypeError, match=r"\(row, col\).* is needed"):
+            SpMatrix.from_coo([1.0, 2.0], coords, (3, 3), device="cpu")
+        with pytest.raises(TypeError, match=r"\(row, col\).* is needed"):
+            SpMatrix(([1.0, 2.0], coords), "cpu")
+    for arrays in (([1.0], [0], []), ([1.0], [0], [0]), ([1.0], [-3], [0, 1]), ([1.0], [0], [[0, 1]])):
+        with pytest.raises(ValueError, match=r"need|valid|equal"):
+            SpMatrix(arrays, "cpu")
 
 
 class Named(SpMatrix):
