@@ -222,7 +222,7 @@ def write_page(
         times=escape(_measure(name, matrix, planned, format)),
     )
     with replacing(path) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="replace"))  # a name may have bytes that are no text
 
 
 def _measure(name: str, matrix: csr_array, planned: SpMatrix, format: str) -> str:

@@ -84,6 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if sys.stderr is None:  # the caller closed it; print would take stdout in its place
         sys.stderr = io.StringIO()
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # for names that it has no characters for
     debug = "--debug" in words
     try:
         with warnings.catch_warnings():

@@ -340,7 +340,9 @@ def host_matrix(A: object) -> csr_array:
     elif is_cupy_sparse(A):
         A = A.get()
     if not (issparse(A) or isinstance(A, np.ndarray)):
-        raise TypeError(f"A is {_check.kind_of(A)}; a matrix whose entries can be read is needed")
+        over_ranks = hasattr(A, "local_shape")
+        remedy = "; over ranks take dasp.distributed.preconditioners" if over_ranks else ""
+        raise TypeError(f"A is {_check.kind_of(A)}; a matrix whose entries can be read is needed{remedy}")
     matrix = csr_array(A)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"A has shape {matrix.shape}; a square matrix is needed")

@@ -209,6 +209,21 @@ def test_without_an_output_there_is_none(monkeypatch: pytest.MonkeyPatch) -> Non
     assert cli.main(["info", "poisson2d:3", *CPU]) == 0
 
 
+@pytest.mark.skipif(os.name != "posix", reason="names of any bytes")
+def test_a_name_that_cannot_be_printed_is_escaped(tmp_path: Path) -> None:
+    name = os.fsdecode(b"odd\xff.mtx")
+    (tmp_path / name).write_text("%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 2\n")
+    environment = os.environ | {
+        "PYTHONIOENCODING": "ascii",
+        "PYTHONPATH": str(Path(dasp.__file__).parents[1]),
+    }
+    words = "info", name, *CPU, "--html", "page.html"
+    done = process("dasp", *words, cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("odd\\udcff.mtx: 1 x 1")
+    assert "odd?.mtx" in (tmp_path / "page.html").read_text()
+
+
 def test_an_error_that_cannot_be_printed_has_its_exit_status(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -245,6 +245,8 @@ def test_preconditioners_of_a_matrix_of_one_rank_are_refused() -> None:
                 TypeError, match=r"D is a scipy\.csr_array; a dasp.distributed.SpMatrix is needed"
             ):
                 make(A)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"over ranks take dasp\.distributed\.preconditioners"):
+            dasp.preconditioners.jacobi(D)
         assert solvers.cg(D, b, M=preconditioners.jacobi(D))[1].converged
 
     run_ranks(2, run)
