@@ -97,9 +97,10 @@ def solve(
     Notes
     -----
     The choice costs two products and a read of the diagonal; pass `method` and `M` to avoid it. If A looks
-    definite and is not, cg breaks down and minres goes on from its x; gmres goes on after bicgstab likewise.
-    For many systems with one A, make M once and call the method itself. A is never factorised; in two
-    dimensions `scipy.sparse.linalg.splu` may take less time (docs/solvers.md has a table).
+    definite and is not, cg breaks down and minres goes on, from cg's x if its residual is below that of x0;
+    gmres goes on after bicgstab likewise. For many systems with one A, make M once and call the method
+    itself. A is never factorised; in two dimensions `scipy.sparse.linalg.splu` may take less time
+    (docs/solvers.md has a table).
 
     Examples
     --------
@@ -134,8 +135,9 @@ def solve(
     options |= {"rtol": rtol} if chosen in WITHOUT_M else {"rtol": rtol, "M": M}
     x, stats = getattr(solvers, chosen)(A, b, x0=x0, **options)
     title = chosen if M is None else f"{chosen} with {type(M).__name__}"
-    if method is None and chosen in SECOND and stats.info == BREAKDOWN and math.isfinite(stats.residual):
-        x, more = getattr(solvers, SECOND[chosen])(A, b, x0=x, **options)
+    if method is None and chosen in SECOND and stats.info == BREAKDOWN and math.isfinite(stats.residuals[0]):
+        better = x if stats.residual <= stats.residuals[0] else x0
+        x, more = getattr(solvers, SECOND[chosen])(A, b, x0=better, **options)
         title, why = f"{title}, then {SECOND[chosen]}", f"{why}; {chosen} stopped: {stats.reason}"
         stats = more.after(stats)
     return x, replace(stats, choice=f"{title}: {why}")

@@ -24,7 +24,7 @@ from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cg import ConjugateGradients, PipelinedConjugateGradients
 from dasp.solvers.cuda import loop as cuda_loop
 from dasp.solvers.cuda.space import CudaSpace
-from dasp.solvers.minres import MinimalResiduals
+from dasp.solvers.minres import LeastResiduals, MinimalResiduals
 from dasp.solvers.operator import device_of
 from dasp.solvers.system import solve
 from tests.support.simt_device import EmulatedDevice, emulate
@@ -123,6 +123,24 @@ def test_the_same_as_on_the_cpu(monkeypatch, method, kind, dtype, preconditioned
     np.testing.assert_allclose(stats.residuals[:8], told.residuals[:8], rtol=1e3 * np.finfo(dtype).eps)
     np.testing.assert_allclose(x, want, atol=1e3 * rtol * abs(want).max())
     np.testing.assert_array_equal(x, again)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c8"])
+def test_minres_stops_where_the_residual_is_the_least(monkeypatch, dtype):
+    A = sp.csr_array(sp.csgraph.laplacian(sp.csr_array(4 * sp.eye_array(49) - poisson(7)))).astype(dtype)
+    b, answers = numbers(49, 3, dtype), []
+    limits = make_limits(A, 1e-5, 0.0, 100, None, None, False)
+    for device in (None, EmulatedDevice()):
+        if device is not None:
+            emulate(monkeypatch, device)
+        answers.append(solve(A, b, None, limits, None, None, LeastResiduals))
+    (want, told), (x, stats) = answers
+    assert device is not None
+    assert device.launches.count("dasp_fused") > stats.iterations
+    assert "b out of its reach" in stats.reason
+    assert abs(stats.iterations - told.iterations) <= 2
+    assert abs(stats.residual - abs(b.sum()) / 7) <= 1e-3 * stats.residual
+    np.testing.assert_allclose(x, want, atol=0.05 * abs(want).max())
 
 
 @pytest.mark.parametrize(

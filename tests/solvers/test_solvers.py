@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import dasp
 from dasp.runtime.cpu import threads as _threads
 from dasp.solvers import Workspace, bicgstab, cg, chebyshev, gmres, lsmr, lsqr, minres
+from dasp.solvers.driver import BREAKDOWN
 from tests.support.systems import (
     ALL_TYPES,
     KINDS,
@@ -460,6 +461,26 @@ def test_bits_do_not_depend_on_threads_or_time(method, dtype):
         _threads.set_num_threads(None)
     for other in answers[1:]:
         np.testing.assert_array_equal(answers[0], other)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_minres_stops_near_the_least_residual_of_a_singular_system(dtype, preconditioned):
+    """Rounding lets a vector of the null space, by which no residual changes, grow without end."""
+    grid = sp.csgraph.laplacian(sp.csr_array(-poisson(20) + 4 * sp.eye_array(400)))
+    A = sp.csr_array(grid).astype(dtype)
+    b = np.random.default_rng(0).standard_normal(400).astype(dtype)
+    least = abs(b.sum()) / 20  # the part along the vector of ones
+    M = sp.diags_array(1 / A.diagonal()).tocsr() if preconditioned else None
+    x, stats = minres(A, b, M=M)
+    assert (stats.converged, stats.info) == (False, BREAKDOWN)
+    assert "b out of its reach" in stats.reason
+    assert stats.residual <= (1.2 if preconditioned else 1.001) * least  # M has a norm of its own
+    assert np.linalg.norm(x) < 1e4
+    x, stats = dasp.solve(A, b, device="cpu")
+    assert "then minres" in stats.choice
+    assert stats.residual <= 1.2 * least
+    assert np.linalg.norm(x) < 1e4
 
 
 def test_a_residual_that_grew_until_the_last_iteration_is_called_divergence():
