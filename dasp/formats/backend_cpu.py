@@ -66,7 +66,7 @@ def make_product(plan: Plan, device: str, like: CpuProduct | None = None) -> Cpu
     return made
 
 
-def as_operand(x: AnyArray, device: str) -> Vector:
+def as_operand(x: AnyArray, device: str, name: str = "x") -> Vector:
     """Return x as a NumPy array.
 
     Raises
@@ -75,8 +75,8 @@ def as_operand(x: AnyArray, device: str) -> Vector:
         If x is a GPU array, a sparse matrix, or not made of numbers.
     """
     if hasattr(x, "__cuda_array_interface__"):
-        raise TypeError("x is on a GPU and A on the CPU; use A.to_device('cuda') or pass x.get()")
-    return _arrays.take("x", x)
+        raise TypeError(f"{name} is on a GPU and A on the CPU; use A.to_device('cuda') or pass {name}.get()")
+    return _arrays.take(name, x)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Order) -> Vector:

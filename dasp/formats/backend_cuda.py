@@ -134,7 +134,7 @@ def make_product(plan: Plan, device: str, like: CudaProduct | None = None) -> Cu
     return made
 
 
-def as_operand(x: AnyArray, device: str) -> DeviceArray:
+def as_operand(x: AnyArray, device: str, name: str = "x") -> DeviceArray:
     """Return x as a CuPy array.
 
     Raises
@@ -147,12 +147,12 @@ def as_operand(x: AnyArray, device: str) -> DeviceArray:
     if not isinstance(x, cupy.ndarray):
         if not hasattr(x, "__cuda_array_interface__"):
             raise TypeError(
-                f"x is {_check.kind_of(x, library=True)} and A is on {device}; "
-                "a cupy.ndarray is needed; pass cupy.asarray(x) or use A.to_device('cpu')"
+                f"{name} is {_check.kind_of(x, library=True)} and A is on {device}; "
+                f"a cupy.ndarray is needed; pass cupy.asarray({name}) or use A.to_device('cpu')"
             )
         x = cupy.asarray(x)
     if x.device.id != find_number(device):
-        raise TypeError(f"x is on cuda:{x.device.id} and A is on {device}; both must be on one GPU")
+        raise TypeError(f"{name} is on cuda:{x.device.id} and A is on {device}; both must be on one GPU")
     return x
 
 

@@ -30,7 +30,7 @@ class Backend(Protocol):
     def find_cost_model(self, device: str) -> CostModel:
         """Return the cost model of a device; ValueError if the user's file of cost models is bad."""
 
-    def as_operand(self, x: object, device: str) -> Array:
+    def as_operand(self, x: object, device: str, name: str = "x") -> Array:
         """Return x as an array on the device; TypeError if it is somewhere else."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Order) -> Array:

@@ -234,7 +234,8 @@ class ArithmeticMatrix(PlannedMatrix):
     def _diagonal_factor(self, name: str, given: ArrayLike | None, size: int) -> Array | None:
         if given is None:
             return None
-        factor: Array = self._backend.as_operand(_foreign.take(name, given, self.device), self.device)
+        given = _foreign.take(name, given, self.device)
+        factor: Array = self._backend.as_operand(given, self.device, name)
         if factor.shape != (size,):
             raise ValueError(
                 f"{name} has shape {factor.shape}; A has shape {self.shape}, so ({size},) is needed"

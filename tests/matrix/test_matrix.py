@@ -220,6 +220,7 @@ def test_out_alpha_beta(planned, matrix, x):
         (lambda A, x: np.dot(np.ones(50), A), TypeError, None),
         (lambda A, x: A.to_device("tpu"), ValueError, "device is 'tpu'"),
         (lambda A, x: A.to_device(0), TypeError, "device is 0"),
+        (lambda A, x: A.scaled(right=["a"] * 40), TypeError, "right is a list; an array of numbers"),
         (lambda A, x: SpMatrix(np.ones(3)), ValueError, r"A has shape \(3,\)"),
         (lambda A, x: SpMatrix(([1.0], [0])), TypeError, r"A is a tuple of 2; \(data, \(row, col\)\) or"),
         (lambda A, x: SpMatrix(([1.0], [9], [0, 1]), shape=(1, 3)), ValueError, "indices hold 9 to 9"),
