@@ -149,7 +149,7 @@ def make_limits(
     def alike(limits: Limits) -> dict[str, Any]:
         seen = {"callback": "none" if callback is None else "given", "progress": bool(progress)}
         numbers = {"rtol": limits.rtol, "atol": limits.atol, "maxiter": limits.maxiter}
-        return {**numbers, "check_every": limits.check_every, **seen, **others}
+        return {**numbers, **seen, "check_every": limits.check_every, **others}
 
     limits: Limits = together(A, make, alike)
     return limits

@@ -332,6 +332,12 @@ def test_vectors_that_do_not_fit_are_refused_on_all_ranks() -> None:
     )
     everywhere(
         2,
+        lambda e: (lambda D: solvers.cg(D, x(D), callback=print if e.rank else None))(made(e)),
+        ValueError,
+        "callback is none on rank 0 and given on rank 1",
+    )
+    everywhere(
+        2,
         lambda e: (lambda D: dasp.solve(D, x(D), method="cg" if e.rank else "gmres"))(made(e)),
         ValueError,
         "method is GeneralizedMinimalResiduals on rank 0 and ConjugateGradients on rank 1",
