@@ -34,6 +34,9 @@ Vector = np.ndarray[Any, Any]
 Factorize = Callable[[csr_array, np.dtype[Any]], "_Factors"]
 """Factorizes a SciPy matrix in CSR, given the type in which M computes."""
 
+SKEW = 4096
+"""The most by which a_ij and the conjugate of a_ji may differ, in rounding errors of the largest entry."""
+
 
 @jit(nogil=True, error_model="numpy")
 def _factorize(indptr, indices, data, diagonal):  # type: ignore[no-untyped-def]
@@ -239,8 +242,8 @@ def ic0(A: Matrix, *, sweeps: int | None = None, device: str | None = None) -> P
     Raises
     ------
     ValueError
-        If A is not symmetric or Hermitian, or a pivot is not positive, which may happen for a definite A but
-        never for an M-matrix.
+        If A is not symmetric or Hermitian, up to rounding in its type, or a pivot is not positive, which may
+        happen for a definite A but never for an M-matrix.
 
     Examples
     --------
@@ -279,7 +282,8 @@ def _factorize_lu(matrix: csr_array, dtype: np.dtype[Any]) -> _Factors:
 def _factorize_cholesky(matrix: csr_array, dtype: np.dtype[Any]) -> _Factors:
     """Return the incomplete Cholesky factors of a matrix, as LU factors with positive pivots."""
     difference = abs(matrix - matrix.conj().T)
-    if difference.nnz and difference.max() > 1e-12 * abs(matrix).max():
+    rounding = SKEW * np.finfo(computing_type(matrix.dtype)).eps
+    if difference.nnz and difference.max() > rounding * abs(matrix).max():
         kind = "Hermitian" if matrix.dtype.kind == "c" else "symmetric"
         raise ValueError(f"A is not {kind}; ilu0 takes such matrices")
     factors, pivots, failed = _factorize_in_place(matrix)

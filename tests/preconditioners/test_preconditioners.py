@@ -211,6 +211,19 @@ def test_matrices_that_are_not_hermitian(kind):
         np.testing.assert_allclose(M @ b, b / A.diagonal(), rtol=8 * np.finfo(float).eps)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+def test_ic0_takes_a_matrix_that_rounding_made_unsymmetric(dtype):
+    rng = np.random.default_rng(0)
+    A, D = uneven(10).astype(dtype), sp.diags_array(rng.uniform(0.1, 10, 100).astype(dtype))
+    A.data *= rng.uniform(0.9, 1, A.nnz).astype(A.real.dtype)
+    A = sp.csr_array(D @ (A + A.conj().T) @ D)
+    assert (A != A.conj().T).nnz
+    assert cg(A, A @ np.ones(100, dtype), M=ic0(A), rtol=1e-4)[1].converged
+    A[0, 1] += abs(A).max() / 10
+    with pytest.raises(ValueError, match=r"A is not (symmetric|Hermitian)"):
+        ic0(A)
+
+
 @pytest.mark.parametrize("kind", KEPT)
 def test_a_real_preconditioner_takes_complex_vectors(kind):
     A, r = uneven(10), numbers(100)
