@@ -264,7 +264,9 @@ def passes() -> Iterator[Defines]:
     seen: list[Defines] = []
 
     class Recorder(EmulatedDevice):
-        def launch(self, signature, defines, arguments, blocks, threads, types=None, varying=(), **how):
+        def prepare_launch(
+            self, signature, defines, arguments, blocks, threads, types=None, varying=(), **how
+        ):
             signature.ordered(types or {}, arguments, varying)
             if signature.source == "solve/fused.cu" and defines not in seen:
                 seen.append(dict(defines))

@@ -38,9 +38,9 @@ class RanksDevice(CudaDevice):
             self._looked = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
             self._seen = np.frombuffer(cupy.cuda.alloc_pinned_memory(16), np.float64, 2)
 
-    def launch(self, *given: Any, **more: Any) -> Callable[..., None]:
+    def prepare_launch(self, *given: Any, **more: Any) -> Callable[..., None]:
         """Return a launch that first waits for a sum over the ranks, if one is on its way."""
-        ready = super().launch(*given, **more)
+        ready = super().prepare_launch(*given, **more)
 
         def launch(*values: object) -> None:
             self._await_sum()

@@ -181,9 +181,9 @@ class Recipe:
         """Return the loop of a system by this recipe."""
         return PersistentLoop(system, self)
 
-    def launch(self, on: CudaDevice, arguments: Mapping[str, object]) -> Callable[..., None]:
+    def prepare_launch(self, on: CudaDevice, arguments: Mapping[str, object]) -> Callable[..., None]:
         """Return the launch with these arguments added; it takes the values of the `VARYING` ones."""
-        launch: Callable[..., None] = on.launch(
+        launch: Callable[..., None] = on.prepare_launch(
             SIGNATURE,
             self.defines,
             {**self.arguments, **arguments},
@@ -251,7 +251,7 @@ class PersistentLoop:
             "x": vectors["x"],
             "messages": room[:messages].view(np.uint64),  # aligned as the allocation is
         }
-        self._launch = recipe.launch(space.on, arguments)
+        self._launch = recipe.prepare_launch(space.on, arguments)
         self._given, self._mode = (0.0, 0.0, 0.0), FROM_ZERO
 
     def start(self, name: str, given: Mapping[str, float]) -> None:

@@ -53,9 +53,9 @@ class SharedDevice(EmulatedDevice):
     def beside(self, add: Any) -> None:
         add()
 
-    def launch(self, *given: Any, **more: Any) -> Any:
+    def prepare_launch(self, *given: Any, **more: Any) -> Any:
         with self.lock:
-            ready = super().launch(*given, **more)
+            ready = super().prepare_launch(*given, **more)
 
         def launch(*values: Any) -> None:
             with self.lock:
@@ -86,7 +86,7 @@ def test_halo_values_are_packed_and_products_added(dtype: str, shape: tuple[int,
     row, column = find_steps(x)
     base = np.lib.stride_tricks.as_strided(x, (1 + 499 * row + (columns - 1) * column,), (x.itemsize,))
     arguments = fixed | {"x": base, "row": row, "column": column}
-    on.launch(PACK, define_scalar(np.dtype(dtype)), arguments, 3, THREADS, types)()
+    on.prepare_launch(PACK, define_scalar(np.dtype(dtype)), arguments, 3, THREADS, types)()
     np.testing.assert_array_equal(packed, x[places])
 
     rows = rng.permutation(500)[:200]
@@ -97,7 +97,9 @@ def test_halo_values_are_packed_and_products_added(dtype: str, shape: tuple[int,
     fixed = {"rows": rows, "count": 200, "columns": columns}
     flat = product.reshape(-1, order="F")
     arguments = fixed | {"product": flat, "y": y, "row": find_steps(y)[0], "column": find_steps(y)[1]}
-    on.launch(ADD, define_scalar(np.dtype(dtype)), arguments, count_blocks(200 * columns), THREADS, types)()
+    on.prepare_launch(
+        ADD, define_scalar(np.dtype(dtype)), arguments, count_blocks(200 * columns), THREADS, types
+    )()
     np.testing.assert_array_equal(y, want)
 
 
@@ -114,7 +116,7 @@ def test_what_is_added_counts_in_dot_products(dtype: str, count: int, before: in
     arguments |= {"left": left, "before": before, "sums": sums}
     types = {"Scalar": np.dtype(dtype)}
     constants = define_scalar(np.dtype(dtype)) | {"DASP_DOT": str(dots)}
-    EmulatedDevice().launch(ADD_DOT, constants, arguments, 5, THREADS, types)()
+    EmulatedDevice().prepare_launch(ADD_DOT, constants, arguments, 5, THREADS, types)()
     np.testing.assert_array_equal(y, want)
     more = [float(w[rows].astype(float) @ product.astype(float)), float(y.astype(float) @ y - was @ was)]
     assert (sums.reshape(dots, 5).sum(axis=1) == left.reshape(dots, -1).sum(axis=1) + more[:dots]).all()
@@ -268,8 +270,8 @@ def test_the_host_looks_at_a_turn_while_the_next_one_runs() -> None:
 def test_a_sum_travels_until_a_launch_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
     device = fake_device(log)
-    monkeypatch.setattr(CudaDevice, "launch", lambda *_, **__: lambda *values: log.append("kernel"))
-    launch = device.launch()
+    monkeypatch.setattr(CudaDevice, "prepare_launch", lambda *_, **__: lambda *values: log.append("kernel"))
+    launch = device.prepare_launch()
     device.beside(lambda: log.append("sum"))
     log.append("product")
     launch()

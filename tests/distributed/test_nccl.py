@@ -27,11 +27,13 @@ def test_messages_tell_how_far_they_are(given_up: int, dtype: str, count: int) -
     received = np.random.default_rng(0).standard_normal(count).astype(dtype)
     was, on = received.copy(), EmulatedDevice()
     turns, mailbox = np.full(1, 2**32 - 2, np.uint32), np.zeros(2, np.uint32)
-    begin = on.launch(BEGIN, {"DASP_THREADS": str(THREADS)}, {"turns": turns, "mailbox": mailbox}, 1, 1)
+    begin = on.prepare_launch(
+        BEGIN, {"DASP_THREADS": str(THREADS)}, {"turns": turns, "mailbox": mailbox}, 1, 1
+    )
     lying = received.view(np.uint8)
     arguments = {"received": lying, "nbytes": lying.size, "turns": turns, "mailbox": mailbox}
     arguments["given_up"] = np.full(1, given_up, np.uint32)
-    end = on.launch(END, {"DASP_THREADS": str(THREADS)}, arguments, 2, THREADS)
+    end = on.prepare_launch(END, {"DASP_THREADS": str(THREADS)}, arguments, 2, THREADS)
     for turn in (2**32 - 1, 0, 1):
         begin()
         assert mailbox[0] == turn

@@ -100,7 +100,7 @@ class Ranks:
             "x": x.reshape(-1, order="A"), "row": row, "column": column,
         }  # fmt: skip
         constants, types = define_scalar(self.dtype), {"Scalar": self.dtype}
-        EmulatedDevice().launch(BRING, constants, arguments, blocks, THREADS, types)()
+        EmulatedDevice().prepare_launch(BRING, constants, arguments, blocks, THREADS, types)()
         assert (arguments["turns"] == turn % 2**32).all()
         return received
 
@@ -216,7 +216,7 @@ def test_numbers_are_added_in_the_order_of_ranks(rank: int, same: bool, before: 
         given = numbers[rank].copy()
         totals = given if same else np.full(count, np.nan)
         arguments = fixed | {"numbers": given, "totals": totals, "count": count}
-        EmulatedDevice().launch(SUM, {"DASP_THREADS": str(THREADS)}, arguments, 2, THREADS, {})()
+        EmulatedDevice().prepare_launch(SUM, {"DASP_THREADS": str(THREADS)}, arguments, 2, THREADS, {})()
         np.testing.assert_array_equal(totals, (0.0 + numbers[0] + numbers[1]) + numbers[2])
         np.testing.assert_array_equal(memory, want)
         np.testing.assert_array_equal(turns[:count], next_turns)
@@ -234,7 +234,7 @@ def test_a_sum_that_some_number_lacks_is_nan(gave_up: int, lost: int) -> None:
         "numbers": np.ones(3), "totals": total, "count": 3,
     }  # fmt: skip
     say(memory[0], 1, np.ones(3), np.ones(3, np.uint32))
-    EmulatedDevice().launch(SUM, {"DASP_THREADS": str(THREADS)}, arguments, 1, THREADS, {})()
+    EmulatedDevice().prepare_launch(SUM, {"DASP_THREADS": str(THREADS)}, arguments, 1, THREADS, {})()
     assert np.isnan(total).all()
     assert here == 1
     assert memory[1:].any() == (not lost)

@@ -28,7 +28,7 @@ def test_addresses_and_numbers_as_launches_take_them(monkeypatch):
     monkeypatch.setattr(device, "_load", lambda *_: None)
     monkeypatch.setattr(cuda_device, "Launch", lambda *_: lambda *given: words.extend(given))
     signature = Signature("a.cu", "a", "const double* x\n long long n\n int k\n const double* y")
-    launch = device.kernel(signature, {}, {})
+    launch = device.prepare_kernel(signature, {}, {})
     launch(3, 64, {"n": np.int64(8), "x": Array(), "y": None, "k": 7, "other": 1})
     assert words == [5, 3, 1, 64, 0, 9, 8, 7, 0]
 
@@ -46,7 +46,7 @@ def fake_cupy_device(monkeypatch):
     device._device, device._loops, device._stream = nullcontext(), True, lambda: stream
     monkeypatch.setattr(cuda_device, "on_stream", nullcontext)
     device._cupy = SimpleNamespace(cuda=SimpleNamespace(Stream=lambda non_blocking: stream))
-    device.launch = lambda *given, **more: lambda *values: None
+    device.prepare_launch = lambda *given, **more: lambda *values: None
     monkeypatch.setattr(cuda_device._source, "load", lambda *given: None)
     loop = SimpleNamespace(launch=lambda stream: None)
     monkeypatch.setattr(cuda_device, "LoopGraph", lambda stream, body: (body(0), loop)[1])

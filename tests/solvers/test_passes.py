@@ -76,7 +76,9 @@ def made(space: CudaSpace, trace: Trace, blocks_in: int = 0, sums_in: Any = None
         arguments |= {"sums_in": sums, "blocks_in": blocks_in, "sums_out": left}
         arguments |= {"sums_more": None, "blocks_more": 0}
         signature = text.signature()
-        launch = space.on.launch(signature, text.defines, arguments, blocks, THREADS, {"Scalar": space.dtype})
+        launch = space.on.prepare_launch(
+            signature, text.defines, arguments, blocks, THREADS, {"Scalar": space.dtype}
+        )
         launch()
         sums, blocks_in = left, blocks
     return scalars, sums

@@ -78,7 +78,7 @@ class PackingDevice:
         self.reads += 1
         return list(numbers.tolist())
 
-    def kernel(self, signature: Any, constants: Any, types: Any) -> Any:
+    def prepare_kernel(self, signature: Any, constants: Any, types: Any) -> Any:
         self.begin_loading([(signature.source, constants)])
         module = compile_kernels(signature.source, constants)
 

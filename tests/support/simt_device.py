@@ -48,7 +48,7 @@ class EmulatedDevice:
     def begin_loading(self, wanted: Any) -> None:
         """Leave it to each launch to compile its source."""
 
-    def launch(
+    def prepare_launch(
         self,
         signature: Any,
         defines: Mapping[str, str],

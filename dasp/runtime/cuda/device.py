@@ -145,7 +145,7 @@ class CudaDevice:
         with self._device:
             _source.begin_loading(wanted)
 
-    def kernel(
+    def prepare_kernel(
         self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]
     ) -> Callable[[int | tuple[int, int], int, Mapping[str, Any]], None]:
         """Return a function that launches a compiled kernel.
@@ -167,7 +167,7 @@ class CudaDevice:
 
         return launch_on
 
-    def launch(
+    def prepare_launch(
         self,
         signature: Signature,
         defines: Mapping[str, str],
@@ -260,7 +260,7 @@ class CudaDevice:
 
         def body(handle: int) -> None:
             function()
-            ends.append(self.launch(LOOP_END, {}, {"loop": handle, "number": numbers}, 1, 1))
+            ends.append(self.prepare_launch(LOOP_END, {}, {"loop": handle, "number": numbers}, 1, 1))
             ends[0]()
 
         _source.load(LOOP_END.source, {})
@@ -298,7 +298,7 @@ class KernelLauncher:
         """Launch a kernel; arguments are arrays, ints, or None for the null pointer."""
         kernel = self._kernels.get((signature, kinds))
         if kernel is None:
-            kernel = self.device.kernel(signature, kinds.constants, kinds.types)
+            kernel = self.device.prepare_kernel(signature, kinds.constants, kinds.types)
             self._kernels[signature, kinds] = kernel
         kernel(blocks, threads, arguments)
 

@@ -120,7 +120,7 @@ class CudaArnoldi:
         defines = {**scalar_defines(self._dtype, THREADS), "DASP_MOST": str(self._most)}
         types, blocks = {"Scalar": self._dtype, "Number": self._number}, blocks or self._blocks
         fixed = {name: value for name, value in arguments.items() if name not in varying}
-        launch: Callable[..., None] = self._on.launch(
+        launch: Callable[..., None] = self._on.prepare_launch(
             SIGNATURES[entry], defines, fixed, blocks, THREADS, types, varying
         )
         return launch

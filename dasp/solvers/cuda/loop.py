@@ -17,7 +17,7 @@ from dasp.solvers.cuda.passes import (
     PassSpace,
     PassText,
     begin_compiling,
-    launch_pass,
+    prepare_pass,
 )
 from dasp.solvers.cuda.trace import CARRIED, COUNT, SLOTS, Multiplication, Slots, Trace, TracedPass
 from dasp.solvers.cuda.vectors import CudaVectors
@@ -174,7 +174,9 @@ class CudaLoop:
 
     def _prepare_allow(self) -> Callable[..., None]:
         arguments = {"scalars": self._scalars[0], "other": self._scalars[1], "slots": len(self._slots)}
-        return self._on.launch(ALLOW, {}, {**arguments, "limit": float(LIMIT)}, 1, CARRIED, varying=("most",))
+        return self._on.prepare_launch(
+            ALLOW, {}, {**arguments, "limit": float(LIMIT)}, 1, CARRIED, varying=("most",)
+        )
 
     def _read(self, residuals: list[float] | None) -> dict[str, float]:
         """Wait for the GPU; append the residuals of the iterations since the last reading, and return the
@@ -263,7 +265,7 @@ class CudaLoop:
             blocks = mine if first else blocks
             scalars = self._scalars[source], self._scalars[target]
             sizes = sums, blocks, out
-            steps.append(launch_pass(self._space, entry, next(written), scalars, sizes, self._history))
+            steps.append(prepare_pass(self._space, entry, next(written), scalars, sizes, self._history))
             blocks = mine
             sums = self._totals[left or 0] if lasting else out
             if entry.dots:

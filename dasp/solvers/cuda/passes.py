@@ -206,7 +206,7 @@ def scalar_defines(dtype: np.dtype[Any], threads: int) -> dict[str, str]:
     }
 
 
-def launch_pass(
+def prepare_pass(
     space: PassSpace,
     given: TracedPass,
     text: PassText,
@@ -221,4 +221,4 @@ def launch_pass(
     arguments |= {"sums_more": given.more[1], "blocks_more": given.more[2]}
     types = {"Scalar": space.dtype}
     blocks = space.blocks(given.vectors.n)
-    return space.on.launch(text.signature(), text.defines, arguments, blocks, THREADS, types)
+    return space.on.prepare_launch(text.signature(), text.defines, arguments, blocks, THREADS, types)

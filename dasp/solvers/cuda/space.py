@@ -22,7 +22,7 @@ from dasp.solvers.cuda.passes import (
     PassSpace,
     PassText,
     begin_compiling,
-    launch_pass,
+    prepare_pass,
     scalar_defines,
 )
 from dasp.solvers.cuda.trace import Multiplication, Slots, Trace, TracedPass
@@ -100,7 +100,7 @@ class CudaSpace(PassSpace):
         values = np.array([0.0, *map(float, given.coefficients.values())])
         scalars = self.on.zeros(len(values), np.float64)
         self.on.upload(scalars, values)
-        return launch_pass(self, given, text, (scalars, none), (none, 0, none), none)
+        return prepare_pass(self, given, text, (scalars, none), (none, 0, none), none)
 
     def eager(self, vectors: CudaVectors, *updates: str, dots: tuple[str, ...] = ()) -> Pass:
         """Prepare a pass that is launched when it is called; the host adds up its dot products."""
@@ -112,7 +112,7 @@ class CudaSpace(PassSpace):
 
         @cache
         def prepare() -> Callable[[], None]:
-            launch = launch_pass(self, one, text, (scalars, none), (none, 0, sums), none)
+            launch = prepare_pass(self, one, text, (scalars, none), (none, 0, sums), none)
             return in_turn([launch, *self.combine(sums, sums)])
 
         def run(**coefficients: Scalar) -> tuple[Scalar, ...]:
@@ -182,7 +182,7 @@ class CudaTriangle:
             count, rows = last - first, self._rows[first:last]
             arguments = {**self._arrays, "rows": rows, "count": count, "b": b, "x": x}
             blocks = ceil_div(count, THREADS)
-            space.trace.call(space.on.launch(TRIANGULAR, defines, arguments, blocks, THREADS, types))
+            space.trace.call(space.on.prepare_launch(TRIANGULAR, defines, arguments, blocks, THREADS, types))
 
     def load(self, data: Vector, inverse: Vector) -> None:
         """Load other values of the same pattern, in place."""
