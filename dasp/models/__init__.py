@@ -7,6 +7,7 @@ builds it: `lattice` for regular grids, `unstructured` for all else.
 from __future__ import annotations
 
 import difflib
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from dasp.models import lattice, unstructured
@@ -54,7 +55,8 @@ def generate(spec: str, seed: int = 0) -> csr_array:
     spec : str
         ``family:parameter:...``, for example ``poisson3d:100`` or ``rmat:18``; `families` lists them.
     seed : int
-        Equal specifications and seeds give equal matrices in one version of NumPy. Stencils ignore it.
+        Not negative. Equal specifications and seeds give equal matrices in one version of NumPy. Stencils
+        ignore it.
 
     Returns
     -------
@@ -64,10 +66,10 @@ def generate(spec: str, seed: int = 0) -> csr_array:
     Raises
     ------
     TypeError
-        If the specification is not a str.
+        If the specification is not a str, or the seed not an int.
     ValueError
         If the family is unknown, if a parameter is missing, unreadable or out of range, or if the matrix
-        would take more than half of this machine's memory.
+        would take more than half of this machine's memory; if the seed is negative.
 
     Examples
     --------
@@ -77,9 +79,13 @@ def generate(spec: str, seed: int = 0) -> csr_array:
     """
     if not isinstance(spec, str):
         raise TypeError(f"spec is {spec!r:.60}; a str is needed, for example 'poisson3d:50'")
+    if not isinstance(seed, Integral):
+        raise TypeError(f"seed is {seed!r:.60}; an int is needed")
+    if seed < 0:
+        raise ValueError(f"seed is {seed}; at least 0 is needed")
     name, *texts = spec.split(":")
     if name not in _FAMILIES:
         near = difflib.get_close_matches(name, _FAMILIES, n=1)
         remedy = f"did you mean {near[0]}?" if near else f"for example {_FAMILIES['poisson3d'].example}"
         raise ValueError(f"unknown model {name!r:.60}; the models are {', '.join(_FAMILIES)}; {remedy}")
-    return _FAMILIES[name].generate(texts, seed)
+    return _FAMILIES[name].generate(texts, int(seed))

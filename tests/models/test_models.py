@@ -103,6 +103,11 @@ def test_counts_that_have_a_formula(spec: str, entries: int) -> None:
 def test_a_specification_is_text() -> None:
     with pytest.raises(TypeError, match="spec is 3; a str is needed"):
         generate(3)
+    for seed in (None, 1.5, "a"):
+        with pytest.raises(TypeError, match=r"seed is .*; an int is needed"):
+            generate("random:5:5:1", seed)
+    with pytest.raises(ValueError, match="seed is -1; at least 0 is needed"):
+        generate("poisson2d:3", -1)
 
 
 @pytest.mark.parametrize(
