@@ -45,6 +45,9 @@ LEAST_SPREAD = 1.01
 ROUNDING = 1e3
 """Most by which u' A v and v' A u may differ for a symmetric A, in eps times the norm of their terms."""
 
+STORED = 16
+"""The same in eps of the type of A: its entries may have been rounded, each on its own."""
+
 
 @leave_together
 def solve(
@@ -189,6 +192,8 @@ def is_hermitian(A: Matrix) -> bool:
     """Return True if u' A v is the conjugate of v' A u, up to rounding, for two random vectors."""
     device, dtype = find_device_and_type(A, None)
     operator, rng, n = as_operator(A, device), np.random.default_rng(0), int(A.shape[0])
+    own = find_device_and_type(A, np.empty(0, np.float32))[1]  # single precision, if A is
+    rounding = max(ROUNDING * np.finfo(dtype).eps, STORED * np.finfo(own).eps)
     vectors, products = [], []
     for _ in range(2):
         vector = rng.random(n) - 0.5 + (1j * (rng.random(n) - 0.5) if dtype.kind == "c" else 0)
@@ -202,7 +207,7 @@ def is_hermitian(A: Matrix) -> bool:
         products = [product / largest for product in products]
         ahead, back = vectors[0].conj() * products[1], vectors[1] * products[0].conj()
         size = np.hypot(np.linalg.norm(ahead), np.linalg.norm(back))
-        return bool(abs(ahead.sum() - back.sum()) <= ROUNDING * np.finfo(dtype).eps * size)
+        return bool(abs(ahead.sum() - back.sum()) <= rounding * size)
 
 
 def _find_diagonal(A: Matrix) -> Vector | None:

@@ -57,6 +57,17 @@ def test_a_matrix_of_any_size_is_judged(dtype: str, size: float) -> None:
     assert stats.converged
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_symmetric_matrix_is_one_after_rounding(dtype: type, planned: bool) -> None:
+    rng = np.random.default_rng(0)
+    matrix, D = generate("poisson2d:20"), sp.diags_array(10.0 ** rng.uniform(-2, 2, 400)).astype(dtype)
+    matrix.data *= rng.uniform(0.9, 1, matrix.nnz)
+    matrix = sp.csr_array(D @ (matrix + matrix.T).astype(dtype) @ D)
+    assert (matrix != matrix.T).nnz
+    assert is_hermitian(dasp.SpMatrix.from_scipy(matrix, device="cpu") if planned else matrix)
+
+
 @pytest.mark.parametrize("name", MATRICES)
 def test_a_system_is_solved_by_what_is_chosen(name: str) -> None:
     matrix, method = MATRICES[name]
