@@ -1,4 +1,4 @@
-"""Time a sparse factorisation of SciPy against dasp's iterations: set-up and a solve, on the CPU.
+"""Time a sparse factorisation of SciPy against dasp's preconditioned iterations, on the CPU.
 
     python -m benchmarks.factor --csv benchmarks/results/factor_cpu.csv
 
@@ -70,9 +70,11 @@ def solvers_of(name: str) -> dict[str, Callable[[], Solve]]:
         factors = splu(matrix.tocsc(), **options)
         return lambda: (factors.solve(b), 0)
 
-    def iterate(multigrid: bool) -> Solve:
+    def iterate(preconditioner: str) -> Solve:
         A, M = dasp.SpMatrix(matrix, device="cpu"), None
-        if multigrid:
+        if preconditioner == "ic0":
+            M = dasp.preconditioners.ic0(A)
+        elif preconditioner == "multigrid":
             symmetry = "symmetric" if is_complex else "hermitian"
             ml = pyamg.smoothed_aggregation_solver(sp.csr_matrix(coarse), B=near_null, symmetry=symmetry)
             M = dasp.preconditioners.multigrid(ml, device="cpu")
@@ -86,9 +88,9 @@ def solvers_of(name: str) -> dict[str, Callable[[], Solve]]:
     found: dict[str, Callable[[], Solve]] = {
         kernel: partial(factor, options) for kernel, options in ORDERINGS.items()
     }
-    if not is_complex:  # without a preconditioner bicgstab does not converge
-        found["dasp cg"] = partial(iterate, False)
-    found[f"dasp {method.__name__} multigrid"] = partial(iterate, True)
+    if not is_complex:  # without multigrid bicgstab does not converge
+        found |= {"dasp cg": partial(iterate, ""), "dasp cg ic0": partial(iterate, "ic0")}
+    found[f"dasp {method.__name__} multigrid"] = partial(iterate, "multigrid")
     return found
 
 
