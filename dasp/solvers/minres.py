@@ -129,7 +129,12 @@ class MinimalResiduals(Method):
 
 
 class LeastResiduals(MinimalResiduals):
-    """A form that stops where A r is small. It may stop too early if A is nearly singular, but not quite."""
+    """A form that stops where A r is small. It may stop too early if A is nearly singular, but not quite.
+
+    It does not start again from there: r is almost a null vector, along which rounding makes long steps.
+    """
+
+    restarts = frozenset()
 
     def is_usable(self, a0: Scalar, pivot: Scalar, beside: Scalar, norm: Scalar) -> Scalar:
         """Return True if A r is not small."""
