@@ -255,7 +255,8 @@ def test_a_solve_without_numbers_is_json(capsys: pytest.CaptureFixture[str], tmp
     scipy.sparse.save_npz(tmp_path / "a.npz", csr_array([[np.nan, 0.0], [0.0, 1.0]]))
     status, out, _ = run(capsys, "solve", str(tmp_path / "a.npz"), *CPU, "--json")
     found = json.loads(out, parse_constant=pytest.fail)
-    assert (status, found["residuals"][-1], found["solvers"][0]["true_residual"]) == (1, None, None)
+    assert (status, found["solvers"][0]["true_residual"]) == (1, None)
+    assert None in found["residuals"]
 
 
 def test_a_bar_is_shown_on_a_terminal_if_tqdm_is_installed(

@@ -447,7 +447,7 @@ def empty(shape: tuple[int, int], dtype: np.dtype[Any]) -> Floats:
     return np.empty(shape, dtype)
 
 
-check_out = functools.partial(_arrays.check_result, "out")
+check_out = _arrays.check_result
 overlap = _arrays.overlap
 
 
