@@ -502,6 +502,7 @@ def test_each_product_waits_for_what_comes_before_it(cupy, policy, captured):
         want = matrix @ one + one
     chain()  # compiles what the capture needs
     first.set(start)
+    cupy.cuda.Device().synchronize()  # the next stream does not wait for this one
     with cupy.cuda.Stream(non_blocking=True) as stream:
         if captured:
             stream.begin_capture()
