@@ -538,6 +538,7 @@ def carried(twins: Twins) -> None:
             twins.here = SpMatrix.load(Path(folder) / "here", "cpu")
             twins.there = SpMatrix.load(Path(folder) / "there", "cuda")
     elif way == "device":
+        twins.here = twins.here.copy()  # which leaves its transpose behind too
         twins.there = twins.there.to_device("cpu").to_device("cuda")
     else:
         twins.here, twins.there = twins.there.to_device("cpu"), twins.here.to_device("cuda")
