@@ -19,6 +19,7 @@ from scipy.sparse import random_array
 import dasp
 from dasp.formats.backend_cpu import use_primitives
 from dasp.formats.sell.cpu import primitives
+from dasp.runtime import process
 from dasp.runtime.cpu.compile import c_function, jit
 from dasp.runtime.process import Deferred, as_raised
 
@@ -252,6 +253,23 @@ def test_signals_wait_and_none_is_lost() -> None:
         assert signal.getsignal(signal.SIGINT) is usual
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_a_handler_that_raises_while_signals_are_held_back_leaves_none_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual, original = signal.getsignal(signal.SIGINT), process._set
+
+    def set_and_be_interrupted(number: int, handler: Any) -> None:
+        monkeypatch.undo()
+        original(number, handler)
+        raise TimeoutError
+
+    monkeypatch.setattr(process, "_set", set_and_be_interrupted)
+    with pytest.raises(TimeoutError), Deferred():
+        pytest.fail("the handler's error came out too late")
+    assert signal.getsignal(signal.SIGINT) is usual
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")

@@ -127,8 +127,8 @@ class Deferred:
         try:
             for number in HELD:
                 if callable(handler := _get(number)):
+                    self._handlers.append((number, handler))  # first: another handler may raise now
                     _set(number, self._note)
-                    self._handlers.append((number, handler))
         except ValueError:  # a subinterpreter, which runs no handlers either
             pass
         except BaseException:  # raised by a handler that was not held back yet
