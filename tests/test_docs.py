@@ -124,6 +124,7 @@ def on_ranks(page: str) -> bool:
     return any("import MPI" in piece.source for piece in pieces(page))
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("page", [page for page in PAGES if on_ranks(page)])
 def test_the_code_of_a_page_runs_on_ranks(page: str, tmp_path: Path) -> None:
     mpi4py = pytest.importorskip("mpi4py")

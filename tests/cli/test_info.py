@@ -87,6 +87,7 @@ class Page(HTMLParser):
         self.text += data
 
 
+@pytest.mark.slow
 def test_info_writes_a_page_that_needs_nothing_else(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

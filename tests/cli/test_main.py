@@ -209,6 +209,7 @@ def test_without_an_output_there_is_none(monkeypatch: pytest.MonkeyPatch) -> Non
     assert cli.main(["info", "poisson2d:3", *CPU]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="names of any bytes")
 def test_a_name_that_cannot_be_printed_is_escaped(tmp_path: Path) -> None:
     name = os.fsdecode(b"odd\xff.mtx")
