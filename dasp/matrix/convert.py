@@ -76,8 +76,9 @@ def from_tuple(A: tuple[Any, ...], shape: tuple[int, int] | None, request: Reque
 
 def _is_pair(coords: object) -> bool:
     """Return True for a row and a column of indices; one array of shape (2, nnz) is such a pair, too."""
-    listed = isinstance(coords, (tuple, list)) or (isinstance(coords, np.ndarray) and coords.ndim == 2)
-    return listed and len(coords) == 2  # type: ignore[arg-type]  # not narrowed
+    if isinstance(coords, np.ndarray):
+        return coords.ndim == 2 and len(coords) == 2
+    return isinstance(coords, (tuple, list)) and len(coords) == 2
 
 
 def from_scipy(A: sparray | spmatrix, request: Request) -> Entries:
