@@ -3,8 +3,8 @@
 In C order an entry multiplies a run of neighbouring numbers, a row of X. So a few lanes of a slice walk its
 steps together, for a block of columns whose sums stay in registers; the plan stays in the nearest cache for
 the lanes that follow. Each width of a block is a function of its own, compiled at its first use. The columns
-left over make a smaller block, which ends at the last column and may overlap the block before it: columns
-that are done are not stored again.
+left over make one more block, which ends at the last column and may overlap the block before it: columns that
+are done are not stored again, and two narrow blocks would take longer.
 
 Sums are added in the order of the product by a vector, so a column's bits are those of that product.
 """
@@ -65,13 +65,12 @@ def cut_columns(columns: int, item: int) -> tuple[ColumnRange, ...]:
     Examples
     --------
     >>> [tuple(block) for block in cut_columns(37, 8)]
-    [(0, 32, 0), (32, 4, 0), (35, 2, 1)]
+    [(0, 32, 0), (29, 8, 3)]
     """
+    widest = min(WIDEST, ROW_BYTES // item, 1 << columns.bit_length() - 1)
     blocks, start = [], 0
     while start < columns:
-        width = min(WIDEST, ROW_BYTES // item)
-        while width > columns - start and width > 2:
-            width //= 2
+        width = min(widest, max(2, 1 << (columns - start - 1).bit_length()))
         begin = min(start, columns - width)
         blocks.append(ColumnRange(begin, width, start - begin))
         start = begin + width
