@@ -113,10 +113,14 @@ class BlockSolve(Solve):
             self._measure()
         return Report({"code": self._code, "start": self._start, "true": self._largest()}, residuals)
 
-    def _is_small(self, margin: float = 1.0) -> bool:
+    def _are_large(self, margin: float = 1.0) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return for each column whether the norm of its residual is too large."""
         wanted = margin * np.maximum(self._rtol * self._sizes, self._atol)
         # An infinite column of B makes an infinite norm and an infinite limit.
-        return bool(((self._norms <= wanted) & (self._norms < math.inf)).all())
+        return ~((self._norms <= wanted) & (self._norms < math.inf))
+
+    def _is_small(self, margin: float = 1.0) -> bool:
+        return not self._are_large(margin).any()
 
     def _largest(self) -> float:
         return float(self._norms.max(initial=0.0))

@@ -67,7 +67,7 @@ def lobpcg(
         largest Ritz value so far, at most norm(A), stands for norm(A): an eigenvalue of 0, such as that of
         a graph's Laplacian, needs no `atol`.
     maxiter : int, optional
-        Iterations at most, of 3 k products each; 200 by default.
+        Iterations at most, of 3 k products each, or fewer where some pairs have converged; 200 by default.
     M : matrix or linear operator, shape (n, n), optional
         Approximates the inverse of A, for the least eigenvalues.
     Y : array, shape (n, m), optional
@@ -151,8 +151,8 @@ class Lobpcg(BlockSolve):
         (n, k), self._m = X.shape, Y.shape[1]
         self._k, self._basis, self._AS = k, new_block(space, n, self._m + 3 * k), new_block(space, n, 3 * k)
         self._Y, self._S = self._basis[:, : self._m], self._basis[:, self._m :]
-        self._X, self._R, self._P = (self._S[:, first : first + k] for first in (0, k, 2 * k))
-        self._AX, self._used = self._AS[:, :k], np.ones(3 * k, np.bool_)
+        self._X, self._P, self._R = (self._S[:, first : first + k] for first in (0, k, 2 * k))
+        self._AX = self._AS[:, :k]
         self._ritz_values = self._norms = np.full(k, np.nan)
         self._sizes = np.zeros(k)
         for block, start in ((self._Y, Y), (self._X, X)):
@@ -203,7 +203,7 @@ class Lobpcg(BlockSolve):
         self._multiply(X, AX)
         self.factor = scale_for(space.largest(AX), squares_of(space))
         AX *= self.factor
-        C = self._find_ritz_vectors(X, AX, self._used[:k])
+        C = self._find_ritz_vectors(X, AX, np.ones(k, np.bool_))
         space.set_product(X, X, C)
         space.set_product(AX, AX, C)
         self._find_residuals()
@@ -218,16 +218,27 @@ class Lobpcg(BlockSolve):
         self._find_residuals()
 
     def _iterate(self) -> None:
-        space, S, AS, m, k = self.space, self._S, self._AS, self._m, self._k
+        """Improve X over the span of X, and of M R and P for the columns of X whose residuals are too large.
+
+        The other columns stay in the span, so they go on improving. Knyazev et al. (2007),
+        doi:10.1137/060661624, call it soft locking.
+        """
+        space, m, k = self.space, self._m, self._k
+        large = np.flatnonzero(self._are_large(self._margin))
+        middle, end = k + len(large), k + 2 * len(large)
+        if end < 3 * k:
+            for block, first in ((self._P, k), (self._R, middle)):
+                for to, column in enumerate(large, first):
+                    self._S[:, to] = block[:, column]
+        S, AS = self._S[:, :end], self._AS[:, :end]
         if self._preconditioner is not None:
-            self._preconditioner.multiply_block(self._R.copy(), self._R)
-        for first in (k, 2 * k):
-            used = orthonormalize(space, self._basis, m + first, m + first + k)
-            self._used[first : first + k] = used
+            self._preconditioner.multiply_block(S[:, middle:].copy(), S[:, middle:])
+        used = np.ones(end, np.bool_)
+        used[k:] = orthonormalize(space, self._basis, m + k, m + end)
         self._multiply(S, AS)
-        C = self._find_ritz_vectors(S, AS, self._used)
-        space.set_product(self._P, S[:, k:], C[k:])
-        space.set_product(self._X, self._X, C[:k], plus=self._P)
+        C = self._find_ritz_vectors(S, AS, used)
+        C_without_X = np.vstack([np.zeros_like(C[:k]), C[k:]])
+        space.set_product(self._S[:, : 2 * k], S, np.hstack([C, C_without_X]))
         space.set_product(self._AX, AS, C)
         self._find_residuals()
 

@@ -229,8 +229,8 @@ class Space(Protocol):
     def set_product(self, out: Array, X: Array, C: np.ndarray[Any, Any], plus: Array | None = None) -> None:
         """Set a block to X C, or to X C + `plus`, for a small matrix C on the host.
 
-        A block is an array of n rows in C order, or some columns of one. `out` may be X, some columns of X,
-        or `plus`.
+        A block is an array of n rows in C order, or some columns of one. `out` may share columns with X and
+        `plus`.
         """
 
 

@@ -138,7 +138,7 @@ class CpuSpace:
     def set_product(
         self, out: Vector, X: Vector, C: np.ndarray[Any, Any], plus: Vector | None = None
     ) -> None:
-        """Set `out` to X C, or to X C + `plus`; `out` may be X, some columns of it, or `plus`."""
+        """Set `out` to X C, or to X C + `plus`; `out` may share columns with either."""
         n, k = X.shape
         C = np.ascontiguousarray(C, out.dtype)
         rows = max(1, TILE_BYTES // (out.itemsize * max(1, k)))
