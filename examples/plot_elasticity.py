@@ -99,9 +99,11 @@ A = dasp.SpMatrix.from_scipy(csr, device="cpu")
 blocks = scipy.sparse.csr_matrix(csr).tobsr(blocksize=(2, 2))
 preconditioners = {
     "none": None,
-    "multigrid": dasp.preconditioners.multigrid(pyamg.smoothed_aggregation_solver(csr)),
+    "multigrid": dasp.preconditioners.multigrid(
+        pyamg.smoothed_aggregation_solver(csr), device="cpu"
+    ),
     "multigrid that knows rigid motions": dasp.preconditioners.multigrid(
-        pyamg.smoothed_aggregation_solver(blocks, B=rigid)
+        pyamg.smoothed_aggregation_solver(blocks, B=rigid), device="cpu"
     ),
 }
 histories = {}

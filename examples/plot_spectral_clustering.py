@@ -53,11 +53,11 @@ A = dasp.SpMatrix.from_scipy(laplacian, device="cpu")
 hierarchy = pyamg.smoothed_aggregation_solver(
     scipy.sparse.csr_matrix(laplacian + 1e-4 * eye)
 )
-M = dasp.preconditioners.multigrid(hierarchy)
+M = dasp.preconditioners.multigrid(hierarchy, device="cpu")
 start = rng.standard_normal((A.shape[0], 5))
 for name, preconditioner in (("plain", None), ("multigrid", M)):
     values, vectors, stats = dasp.solvers.lobpcg(
-        A, start, largest=False, atol=1e-4, maxiter=60, M=preconditioner
+        A, start, largest=False, rtol=1e-4, maxiter=60, M=preconditioner
     )
     print(
         f"{name:10}{stats.iterations:>4} iterations, "
