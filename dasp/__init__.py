@@ -44,7 +44,10 @@ _HOMES = {
     "solve": "dasp.preconditioners.automatic",
 }
 
-_METHODS = {"bicgstab", "block_cg", "cg", "chebyshev", "gmres", "lobpcg", "lsmr", "lsqr", "minres"}
+_ROOMS = {
+    "solvers": {"bicgstab", "block_cg", "cg", "chebyshev", "gmres", "lobpcg", "lsmr", "lsqr", "minres"},
+    "preconditioners": {"block_jacobi", "ic0", "ilu0", "jacobi", "multigrid"},
+}
 
 __all__ = [
     "Plan",
@@ -75,8 +78,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(_load(_HOMES[name]), name)
         globals()[name] = value
         return value
-    meant = f"; dasp.solvers.{name} is meant" if name in _METHODS else ""
-    words = f"module 'dasp' has no attribute {name!r}{meant}"
+    meant = (f"; dasp.{room}.{name} is meant" for room, names in _ROOMS.items() if name in names)
+    words = f"module 'dasp' has no attribute {name!r}{next(meant, '')}"
     raise AttributeError(words, name=name, obj=sys.modules[__name__])  # Python suggests a similar name
 
 

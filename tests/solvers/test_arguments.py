@@ -136,10 +136,14 @@ def test_an_argument_that_a_method_has_not_is_told(name, argument, message):
         getattr(dasp.solvers, name)(poisson(3), np.ones(9), **{argument: 1})
 
 
-def test_a_method_is_told_where_it_is():
-    assert {"Stats", "Workspace"} == set(dasp.solvers.__all__) - dasp._METHODS
+def test_methods_and_preconditioners_are_told_where_they_are():
+    assert {"Stats", "Workspace"} == set(dasp.solvers.__all__) - dasp._ROOMS["solvers"]
+    both = {"Preconditioner", "chebyshev"}
+    assert both == set(dasp.preconditioners.__all__) - dasp._ROOMS["preconditioners"]
     with pytest.raises(AttributeError, match=r"dasp\.solvers\.cg is meant"):
         dasp.cg  # noqa: B018
+    with pytest.raises(AttributeError, match=r"dasp\.preconditioners\.jacobi is meant"):
+        dasp.jacobi  # noqa: B018
     assert not hasattr(dasp, "solver")
 
 
