@@ -101,9 +101,7 @@ assert np.linalg.norm(p - direct) < 1e-3 * np.linalg.norm(direct)
 
 K = dasp.SpMatrix.from_scipy(laplacian, device="cpu")
 start = np.random.default_rng(0).standard_normal((n, 6))
-squares, modes, stats = dasp.solvers.lobpcg(
-    K, start, largest=False, M=M, rtol=1e-7
-)
+squares, modes, stats = dasp.solvers.lobpcg(K, start, largest=False, M=M, rtol=1e-7)
 hertz = np.sqrt(np.maximum(squares, 0)) * speed / (2 * np.pi)
 print("the lowest modes:", ", ".join(f"{f:.1f} Hz" for f in hertz))
 assert hertz[-1] < frequency  # so the system is indefinite indeed
