@@ -28,6 +28,14 @@ _BLOCK = 1 << 22
 
 _REMEDY = "mend it or download the file again"
 
+_UNPACK = {
+    (".tar.gz", ".tgz", ".tar"): "tar xf",
+    (".bz2",): "bunzip2",
+    (".xz",): "unxz",
+    (".zst",): "unzstd",
+}
+"""The commands that unpack files with other endings."""
+
 _REAL = rb"[+-]?+(?:(?:0++(?:\.0*+)?+|\.0++)(?:[eEdD][+-]?+0++)?+|(?i:nan|inf(?:inity)?+))"
 _NUMBERS: dict[str, list[bytes]] = {
     "real": [_REAL],
@@ -100,8 +108,11 @@ def read_matrix_market(path: Path) -> csr_array:
     OSError, EOFError, zlib.error
         If the file cannot be read or unpacked.
     """
-    if path.name.lower().endswith((".tar.gz", ".tgz", ".tar")):
-        raise MatrixFileError(f"{path} is an archive; a .mtx file is needed; unpack it with: tar xf {path}")
+    for endings, unpack in _UNPACK.items():
+        if path.name.lower().endswith(endings):
+            raise MatrixFileError(
+                f"{path} is packed; a .mtx or .mtx.gz file is needed; unpack it with: {unpack} {path}"
+            )
     with open_regular(path) as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
