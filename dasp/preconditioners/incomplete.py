@@ -39,12 +39,14 @@ SKEW = 4096
 
 
 @jit(nogil=True, error_model="numpy")
-def _factorize(indptr, indices, data, diagonal):  # type: ignore[no-untyped-def]
+def _factorize(indptr, indices, data, diagonal, position):  # type: ignore[no-untyped-def]
     """Replace the entries of a matrix with sorted columns by its factors, and set `diagonal` to the places of
-    the pivots. Return the first row without a usable pivot, or -1."""
-    n = len(indptr) - 1
-    position = np.full(n, -1, np.int64)
-    for row in range(n):
+    the pivots. Return the first row without a usable pivot, or -1.
+
+    `position`, one number for each column, is -1 before. The caller makes it, because Numba compiles
+    allocations slowly.
+    """
+    for row in range(len(indptr) - 1):
         diagonal[row] = -1
         for entry in range(indptr[row], indptr[row + 1]):
             position[indices[entry]] = entry
@@ -68,20 +70,20 @@ def _factorize(indptr, indices, data, diagonal):  # type: ignore[no-untyped-def]
 
 
 @jit(nogil=True, error_model="numpy")
-def _find_levels(indptr, indices, forward):  # type: ignore[no-untyped-def]
-    """Return the level of each row of a strict triangle: above the levels of all rows that it needs."""
+def _find_levels(indptr, indices, forward, level):  # type: ignore[no-untyped-def]
+    """Raise the level of each row of a strict triangle, 0 before, above the levels of all rows it needs."""
     n = len(indptr) - 1
-    level = np.zeros(n, np.int32)
     for k in range(n):
         row = k if forward else n - 1 - k
         for entry in range(indptr[row], indptr[row + 1]):
-            level[row] = max(level[row], level[indices[entry]] + 1)
-    return level
+            if level[row] <= level[indices[entry]]:
+                level[row] = level[indices[entry]] + 1
 
 
 def _make_triangle(strict: csr_array, inverse: Vector, forward: bool) -> Triangle:
     indptr, indices = strict.indptr.astype(np.int32), strict.indices.astype(np.int32)
-    level = _find_levels(indptr, indices, forward)
+    level = np.zeros(len(indptr) - 1, np.int32)
+    _find_levels(indptr, indices, forward, level)
     rows = np.argsort(level, kind="stable").astype(np.int32)
     cuts = np.concatenate([[0], np.cumsum(np.bincount(level))])
     return Triangle(indptr, indices, strict.data, inverse, rows, cuts)
@@ -297,8 +299,9 @@ def _factorize_cholesky(matrix: csr_array, dtype: np.dtype[Any]) -> _Factors:
 
 def _factorize_in_place(matrix: csr_array) -> tuple[csr_array, Vector, int]:
     """Return both factors in one matrix, the pivots, and the first row without a usable one, or -1."""
-    factors, diagonal = matrix.astype(wide_type(matrix.dtype)), np.zeros(matrix.shape[0], np.int64)
-    failed = int(_factorize(factors.indptr, factors.indices, factors.data, diagonal))
+    factors, rows = matrix.astype(wide_type(matrix.dtype)), matrix.shape[0]
+    diagonal, position = np.zeros(rows, np.int64), np.full(rows, -1, np.int64)
+    failed = int(_factorize(factors.indptr, factors.indices, factors.data, diagonal, position))
     return factors, factors.data[diagonal] if failed < 0 else np.zeros(0), failed
 
 

@@ -165,7 +165,7 @@ def _add_product(out, a, x, y, size):
         out[i] += a * (x[i] * y[i])
 
 
-@_inline
+@jit(nogil=True, error_model="numpy", inline="always")
 def _update(vectors, stride, low, size, program, place, factors, first):
     """Make the update at `place` of the program on one block; its factors begin at `factors[first]`."""
     number = carray(vectors, 1).dtype.type

@@ -18,6 +18,7 @@ from dasp.formats.sell.cpu.values import decode
 from dasp.formats.sell.pattern import Pattern, unpack_shape
 from dasp.formats.sell.primitives import Runs, Slices
 from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.emitter import at
 from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.dtypes import bits_type, sum_type
 from dasp.runtime.sizes import new_array
@@ -92,13 +93,13 @@ def _over_slices(function: Callable[..., Any], pattern: Pattern, *arrays: Any) -
     """Call a compiled function for ranges of slices, in several threads; return its results.
 
     It gets the pattern's arrays, all read-only, so that it is compiled for one type; then `arrays`, scratch
-    for the columns of a slice, and the range.
+    for the columns of a slice and one more step, and the range.
     """
     headers, deltas, bases = map(read_only, (pattern.headers, pattern.deltas, pattern.bases))
     slices = headers, deltas, bases, pattern.segments, pattern.positions
 
     def work(begin: int, end: int) -> Any:
-        return function(slices, *arrays, np.empty(WARP * MOST_STEPS, np.int64), begin, end)
+        return function(slices, *arrays, np.empty(WARP * (MOST_STEPS + 1), np.int64), begin, end)
 
     return over_ranges(len(headers), pattern.entries, work)
 
@@ -223,7 +224,7 @@ def _find_columns(slices, rows, k, first_row, found, pieces, block, begin, end):
     """Find the slot of the entry k columns behind its row. Return True if a row or segment has two."""
     headers, _, _, segments, positions = slices
     of_positions, long_rows, segment_rows = rows
-    twice, wanted = False, np.empty(WARP, np.int64)
+    twice, wanted = False, at(block, WARP * MOST_STEPS)  # Numba compiles allocations slowly
     for s in range(begin, end):
         steps, _, shift, width = _unpack_shape(np.int64(headers[s, 3]))
         _load_columns(slices, s, 0, steps, width, block)
@@ -255,9 +256,9 @@ def _clear_pads(slices, codes, block, begin, end):
         steps, full, _, width = _unpack_shape(np.int64(slices[0][s, 3]))
         _load_columns(slices, s, full, steps, width, block)
         first_slot = WARP * np.int64(slices[0][s, 0])
-        for at in range(WARP * full, WARP * steps):
-            if block[at] < 0:
-                codes[first_slot + at] = 0
+        for slot in range(WARP * full, WARP * steps):
+            if block[slot] < 0:
+                codes[first_slot + slot] = 0
 
 
 @_compile
@@ -272,10 +273,10 @@ def _number_slots(slices, cursors, order, slots, block, begin, end):
             place = cursors[first + row]
             for step in range(steps):
                 for lane in range(row << shift, (row + 1) << shift):
-                    at = WARP * step + lane
-                    if step >= full and block[at] < 0:
+                    slot = WARP * step + lane
+                    if step >= full and block[slot] < 0:
                         continue
-                    slots[order[place] if len(order) else place] = first_slot + at
+                    slots[order[place] if len(order) else place] = first_slot + slot
                     place += 1
 
 
@@ -291,15 +292,15 @@ def _list_entries(slices, codes, cursors, indices, to_codes, block, begin, end):
         for row in range(rows):
             place, lane = np.uint64(cursors[first + row]), np.uint64(row << shift)
             for entry in range(np.uint64(full << shift)):
-                at = np.uint64(WARP) * (entry >> np.uint64(shift)) + lane + (entry & mask)
-                indices[place + entry] = block[at]
+                slot = np.uint64(WARP) * (entry >> np.uint64(shift)) + lane + (entry & mask)
+                indices[place + entry] = block[slot]
                 if len(codes):
-                    to_codes[place + entry] = codes[first_slot + at]
+                    to_codes[place + entry] = codes[first_slot + slot]
             place += np.uint64(full << shift)
             for entry in range(np.uint64(full << shift), np.uint64(steps << shift)):
-                at = np.uint64(WARP) * (entry >> np.uint64(shift)) + lane + (entry & mask)
-                if block[at] >= 0:
-                    indices[place] = block[at]
+                slot = np.uint64(WARP) * (entry >> np.uint64(shift)) + lane + (entry & mask)
+                if block[slot] >= 0:
+                    indices[place] = block[slot]
                     if len(codes):
-                        to_codes[place] = codes[first_slot + at]
+                        to_codes[place] = codes[first_slot + slot]
                     place += np.uint64(1)
