@@ -15,7 +15,7 @@ from dasp import Policy, SpMatrix, set_num_threads
 from dasp.formats.cost import H200
 from dasp.formats.plan import WARP
 from dasp.formats.sell.cpu.column_blocks import cut_columns
-from dasp.formats.sell.cpu.product import SellCpuProduct
+from dasp.formats.sell.cpu.product import MOST_JOBS, SellCpuProduct
 from dasp.formats.sell.cuda import columns as cuda
 from dasp.formats.sell.cuda import row_blocks
 from dasp.formats.sell.cuda.column_rules import (
@@ -287,6 +287,15 @@ def test_column_blocks_on_a_cpu_cover_every_column_once(item):
             assert one.columns in (2, 4, 8, 16, 32)
             assert one.columns * item <= 256
             assert one.columns <= k
+
+
+def test_products_by_many_strides_keep_few_jobs():
+    planned = SpMatrix.from_scipy(GALLERY["lengths shuffled"], device="cpu")
+    n, found = planned.shape[1], []
+    for k in range(2, 2 * MOST_JOBS):
+        found.append(planned @ np.ones((n, k))[:, :2])
+        assert len(planned._product._jobs) <= MOST_JOBS
+    assert all(np.array_equal(each, found[0]) for each in found)
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (1, 700), (16, 700), (5, 9001), (700, 9), (17, 4096)])

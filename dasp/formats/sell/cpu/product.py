@@ -42,6 +42,9 @@ SLICE_STEPS = 3
 COLUMNS_AT_ONCE = 4
 """Columns that take about as long together as a vector does."""
 
+MOST_JOBS = 64
+"""Jobs that a product keeps: each number of columns and each stride of rows needs some of its own."""
+
 _NO_PARTIALS = {sum_type(row.dtype): np.empty(0, row.sum) for row in TABLE.values()}
 
 
@@ -137,6 +140,8 @@ class SellCpuProduct(product_cpu.CpuProduct):
     def _prepare_block(self, key: tuple[Any, ...], seconds: float) -> Job:
         """Compile and keep the job for `parts` threads, a column block, two types, and strides of rows."""
         pattern, (parts, x, total, columns, done, *strides) = self._pattern, key
+        if len(self._jobs) >= MOST_JOBS:
+            self._jobs.clear()
         apart = (stride // kind.itemsize for stride, kind in zip(strides, (x, total), strict=True))
         job = self._jobs[key] = Job(
             compile_columns(columns, *self._list_types(), x, total),
