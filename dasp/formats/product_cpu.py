@@ -8,7 +8,7 @@ import numpy as np
 
 from dasp.formats.plan import Plan
 from dasp.formats.product import Product
-from dasp.runtime.arrays import address
+from dasp.runtime.arrays import address, as_input
 from dasp.runtime.cpu.emitter import LINE
 from dasp.runtime.cpu.operands import store_rounded, transpose, widen
 from dasp.runtime.dtypes import find_arithmetic_into, sum_type
@@ -42,13 +42,13 @@ class CpuProduct(Product):
         self._one, self._zero = plan.dtype.type(1), plan.dtype.type(0)
 
     def multiply_vector(self, x: Vector, y: Vector, alpha: Number, beta: Number) -> None:
-        """Set y = alpha A x + beta y for contiguous vectors in types of sums; x is read-only."""
+        """Set y = alpha A x + beta y for contiguous vectors in types of sums."""
         raise NotImplementedError
 
     def multiply_rows(self, x: Vector, y: Vector, alpha: Number, beta: Number) -> None:
         """Set Y = alpha A X + beta Y for 2 columns and more, with contiguous rows, in types of sums.
 
-        X is read-only, and neither X nor Y has a negative stride.
+        Neither X nor Y has a negative stride.
         """
         raise NotImplementedError
 
@@ -74,7 +74,7 @@ class CpuProduct(Product):
         elif not _is_plain(out, shape, self._dtype) or np.may_share_memory(out, x):
             return None
         alpha, beta = (self._one, self._zero) if scale is None else map(type(self._one), scale)
-        multiply(read_only(x), out, alpha, beta)
+        multiply(x, out, alpha, beta)
         result: Vector = out
         return result
 
@@ -85,7 +85,7 @@ class CpuProduct(Product):
                 self.multiply(x[:, k], y[:, k], alpha, beta)
             return
         total = sum_type(y.dtype)
-        read = read_only(_convert(x, find_arithmetic_into(self.plan.dtype, x.dtype, total).x))
+        read = _convert(as_input(x), find_arithmetic_into(self.plan.dtype, x.dtype, total).x)
         result = _convert(y, total)
         multiply = self.multiply_vector if x.ndim == 1 else self._multiply_matrix
         multiply(read, result, total.type(alpha), total.type(beta))
@@ -108,7 +108,7 @@ class CpuProduct(Product):
             sums = result
             if not _in_rows(y):
                 sums = _by_rows(result) if beta != 0 else _rows_for(result)
-            self.multiply_rows(read_only(_by_rows(mine)), sums, alpha, beta)
+            self.multiply_rows(_by_rows(mine), sums, alpha, beta)
             if sums is not result:
                 transpose(sums, result.T)
 
@@ -151,10 +151,3 @@ def _is_plain(array: object, shape: tuple[int, ...], dtype: np.dtype[Any] | None
         type(array) is np.ndarray and array.dtype is dtype and array.shape == shape and array.flags.carray
     )
     return plain
-
-
-def read_only(x: Vector) -> Vector:
-    """Return a read-only view of x, so that one compiled form serves all callers."""
-    view = x.view()
-    view.flags.writeable = False
-    return view

@@ -25,7 +25,8 @@ from dasp.formats.dasp.pattern import (
     Values,
 )
 from dasp.formats.plan import WARP, Plan, arrays_of
-from dasp.formats.product_cpu import CpuProduct, read_only
+from dasp.formats.product_cpu import CpuProduct
+from dasp.runtime.arrays import as_input
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import HALVES, I32, as_floats, data_of, multiply_add, scale_number, store_long
@@ -51,7 +52,7 @@ class DaspCpuProduct(CpuProduct):
         self._shares: dict[int, list[list[tuple[Any, ...]]]] = {}
 
     def multiply_vector(self, x: Vector, y: Vector, alpha: Number, beta: Number) -> None:
-        """Set y = alpha A x + beta y for contiguous vectors in types of sums; x is read-only."""
+        """Set y = alpha A x + beta y for contiguous vectors in types of sums."""
         scale = x, y, alpha, beta
         partials = np.empty(self._segments, y.dtype)
 
@@ -93,7 +94,7 @@ _Task = tuple[_RowLoop, int, int]
 def _steps(plan: Plan) -> list[_RowLoop]:
     """Return the loops that a product runs; parts without rows have none."""
     pattern, long, medium, short = plan.pattern, plan.pattern.long, plan.pattern.medium, plan.pattern.short
-    values = Values(*(read_only(bits_of_halves(array)) for array in arrays_of(plan.values)))
+    values = Values(*(as_input(bits_of_halves(array)) for array in arrays_of(plan.values)))
     regular, irregular = medium.regular, medium.irregular
     block_costs = TILE * regular.offsets.astype(np.int64) + irregular.offsets[::TILE_ROWS]
     block_costs += TILE_ROWS * ROW_SLOTS * np.arange(len(block_costs))

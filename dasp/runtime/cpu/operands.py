@@ -47,7 +47,7 @@ def transpose(source: Vector, target: Vector) -> None:
     Parameters
     ----------
     source : numpy.ndarray, shape (p, q)
-        Each row is contiguous.
+        Each row is contiguous; the array is writable, or a view by `as_input`.
     target : numpy.ndarray, shape (q, p), of the same type
         Each row is contiguous; `target` shares no memory with `source`.
     """
@@ -59,7 +59,6 @@ def transpose(source: Vector, target: Vector) -> None:
     kind = np.dtype(f"u{source.itemsize // words}")
     move = _function_of(1 << most.bit_length() - 1, words, kind)
     one, other = source.view(kind), target.view(kind)
-    one.flags.writeable = False
 
     def work(begin: int, end: int) -> None:
         cut, part = (slice(count * begin, count * end) for count in (AT_ONCE, words * AT_ONCE))
@@ -127,7 +126,7 @@ def _function_of(block: int, words: int, kind: np.dtype[Any]) -> Callable[[Vecto
     """Return a function that transposes a matrix in blocks of `block` x `block` items of `words` words."""
     word = from_dtype(kind)
     # Any strides are allowed, so that the function is compiled once for both directions.
-    arrays = types.Array(word, 2, "A", readonly=True), types.Array(word, 2, "A")
+    arrays = [types.Array(word, 2, "A")] * 2
 
     @jit(types.void(*arrays), nogil=True)
     def move(source, target):

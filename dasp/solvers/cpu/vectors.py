@@ -46,8 +46,6 @@ class CpuPass:
         self._names = [(term.sign, term.coefficient) for update in updates for term in update.terms]
         self._factors = np.array([sign for sign, _ in self._names], self._function.x)
         self._varying = [(k, sign, name) for k, (sign, name) in enumerate(self._names) if name is not None]
-        self._readable = self._factors.view()
-        self._readable.flags.writeable = False
         rows, program = vectors.rows, []
         for update in updates:
             program += [rows[update.out], len(update.terms)]
@@ -80,7 +78,7 @@ class CpuPass:
             shared = team()
             parts = shared.parts(self._seconds)
             job = self._jobs.get(parts) or self._prepare(parts)
-            shared.multiply(job, self._flat, self._readable, self._flat, 0.0, 0.0)
+            shared.multiply(job, self._flat, self._factors, self._flat, 0.0, 0.0)
         if not self._dots:
             return ()
         return tuple(self._sums.sum(axis=1)) if self._blocks != 1 else tuple(self._flat)

@@ -83,8 +83,7 @@ def find_span(array: Vector) -> Vector:
         return array.reshape(-1)
     rows, columns = array.shape
     size = (rows - 1) * (array.strides[0] // array.itemsize) + columns if rows else 0
-    writable = array.flags.writeable
-    return np.lib.stride_tricks.as_strided(array, (size,), (array.itemsize,), writeable=writable)
+    return np.lib.stride_tricks.as_strided(array, (size,), (array.itemsize,))
 
 
 @functools.cache

@@ -77,7 +77,7 @@ class SellCpuProduct(product_cpu.CpuProduct):
         return diagonal(self.plan, k)
 
     def multiply_vector(self, x: Vector, y: Vector, alpha: Number, beta: Number) -> None:
-        """Set y = alpha A x + beta y, for contiguous vectors, x read-only, of types of sums that fit."""
+        """Set y = alpha A x + beta y, for contiguous vectors of types of sums that fit."""
         if self._is_tiny:
             # Without the team, for the sake of matrices whose product takes a few microseconds.
             job = self._jobs.get((1, x.dtype, y.dtype)) or self._prepare(1, x.dtype, y.dtype)

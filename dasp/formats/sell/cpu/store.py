@@ -15,7 +15,6 @@ from numba.extending import intrinsic
 from dasp.formats.cost import MOST_STEPS
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, narrowest
-from dasp.formats.product_cpu import read_only
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cpu.lanes import copy_rows, measure_step, store_deltas
 from dasp.formats.sell.cpu.unpack import RowPlaces
@@ -33,6 +32,7 @@ from dasp.formats.sell.pattern import (
     pack_shape,
 )
 from dasp.formats.sell.primitives import Layout, Runs, Slices, Survey
+from dasp.runtime.arrays import as_input
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import FIRST_LEVEL, LINE, at, place_of, prefetch_run
 from dasp.runtime.cpu.threads import over_ranges
@@ -156,7 +156,7 @@ def _fill(
 ) -> None:
     """Write the code of every slot of slices, 0 for a pad."""
     bits = bits_type(codes.dtype)  # Numba moves bits of any type, float16 included
-    numbers, order = read_only(codes.view(bits)), None if order is None else read_only(order)
+    numbers, order = codes.view(bits), None if order is None else as_input(order)
     room = 0 if order is None else WARP * int(slices.steps.max())
 
     def fill(begin: int, end: int) -> None:

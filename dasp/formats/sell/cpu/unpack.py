@@ -12,11 +12,11 @@ import numpy as np
 
 from dasp.formats.cost import MOST_STEPS
 from dasp.formats.plan import WARP, Plan, diagonal_rows, narrowest
-from dasp.formats.product_cpu import read_only
 from dasp.formats.sell.cpu.lanes import load_columns
 from dasp.formats.sell.cpu.values import decode
 from dasp.formats.sell.pattern import Pattern, unpack_shape
 from dasp.formats.sell.primitives import Runs, Slices
+from dasp.runtime.arrays import as_input
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import at
 from dasp.runtime.cpu.threads import over_ranges
@@ -36,7 +36,7 @@ def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
     codes = new_array(pattern.entries if len(values.codes) else 0, values.codes.dtype)
     bits = bits_type(codes.dtype)
     _over_slices(
-        _list_entries, pattern, read_only(values.codes.view(bits)), cursors, indices, codes.view(bits)
+        _list_entries, pattern, as_input(values.codes.view(bits)), cursors, indices, codes.view(bits)
     )
     return starts, indices, decode(values, codes, pattern.entries, plan.dtype)
 
@@ -73,7 +73,7 @@ def find_slots(plan: Plan) -> RowPlaces | Vector:
     if order is None and not gaps:
         return _find_places(pattern, cursors, counts)
     found = np.empty(pattern.entries, narrowest(WARP * len(pattern.bases)))
-    order = read_only(np.empty(0, np.int32) if order is None else order)
+    order = as_input(np.empty(0, np.int32) if order is None else order)
     _over_slices(_number_slots, pattern, cursors, order, found)
     return found
 
@@ -92,10 +92,10 @@ def _find_places(pattern: Pattern, cursors: Vector, counts: Vector) -> RowPlaces
 def _over_slices(function: Callable[..., Any], pattern: Pattern, *arrays: Any) -> list[Any]:
     """Call a compiled function for ranges of slices, in several threads; return its results.
 
-    It gets the pattern's arrays, all read-only, so that it is compiled for one type; then `arrays`, scratch
-    for the columns of a slice and one more step, and the range.
+    It gets the pattern's arrays, then `arrays`, scratch for the columns of a slice and one more step, and the
+    range.
     """
-    headers, deltas, bases = map(read_only, (pattern.headers, pattern.deltas, pattern.bases))
+    headers, deltas, bases = map(as_input, (pattern.headers, pattern.deltas, pattern.bases))
     slices = headers, deltas, bases, pattern.segments, pattern.positions
 
     def work(begin: int, end: int) -> Any:
