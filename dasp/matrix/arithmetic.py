@@ -333,7 +333,7 @@ class ArithmeticMatrix(PlannedMatrix):
         ValueError
             For another axis.
         """
-        if axis is not None and (axis not in (0, 1, -1, -2) or not isinstance(axis, (int, np.integer))):
+        if axis is not None and (not isinstance(axis, (int, np.integer)) or axis not in (0, 1, -1, -2)):
             raise ValueError(f"axis is {axis!r}; None, 0 or 1 is needed")
         with self._backend.use_primitives(self.device):
             total = self._sum(axis).astype(dtype or self.dtype, copy=False)

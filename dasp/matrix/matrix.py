@@ -83,7 +83,8 @@ class SpMatrix(ArithmeticMatrix):
         A = _foreign.as_matrix(A) if _foreign.is_foreign(A) else A
         request = Request.make(device, policy, A)
         if isinstance(A, SpMatrix):
-            A = A.to_device(request.device).copy().plan if policy is None else A.to_scipy()
+            keeps_plan = policy is None and shape is None
+            A = A.to_device(request.device).copy().plan if keeps_plan else A.to_scipy()
         if not isinstance(A, Plan):
             A = planning.pack(*convert.to_csr(A, shape, request), request)
         elif policy is not None or shape is not None:

@@ -265,6 +265,8 @@ def test_out_alpha_beta(planned, matrix, x):
         (lambda A, x: A.scaled(right=np.ones((40, 1))), ValueError, r"right has shape \(40, 1\)"),
         (lambda A, x: A.shifted(1.0), ValueError, r"A has shape \(50, 40\); a square matrix is needed"),
         (lambda A, x: A.sum(2), ValueError, "axis is 2; None, 0 or 1 is needed"),
+        (lambda A, x: A.sum(np.array([0, 1])), ValueError, r"axis is array\(\[0, 1\]\); None, 0 or 1"),
+        (lambda A, x: SpMatrix(A, shape=(4, 4)), ValueError, r"shape is \(4, 4\); A has shape \(50, 40\)"),
         (lambda A, x: A.astype("int32"), TypeError, "dtype is int32; one of float64, "),
         (lambda A, x: A.astype(object()), TypeError, "dtype is <object"),
         (lambda A, x: np.asarray(A), TypeError, "A is an SpMatrix and no array"),
