@@ -87,7 +87,7 @@ class Inbox:
         self._words = self._head[: 8 * WORDS].view(np.int64)
         self._request: Request = None
         self._rest: Vector | None = None  # a message that follows its head
-        self._early: deque[Arrived] = deque()  # messages that nobody has waited for yet
+        self._early: deque[Arrived] = deque()  # messages for which no call has waited yet
 
     def receive(self, label: tuple[int, int], target: Vector) -> bool:
         """Take the bytes that have come; return True once the message with this label is in `target`.
@@ -242,7 +242,7 @@ class Communicator:
         raise NotImplementedError
 
     def has_message(self, rank: int) -> bool:
-        """Return True if a message from a rank has come that nobody has begun to receive."""
+        """Return True if a message from a rank has come and its reception has not begun."""
         raise NotImplementedError
 
     def pause(self, began: float) -> None:
@@ -291,7 +291,7 @@ class Communicator:
         head[8 * WORDS : 8 * WORDS + len(text)] = np.frombuffer(text, np.uint8)
         try:
             sent = [self.send(rank, head) for rank in range(self.size) if rank != self.rank]
-        except RankError:  # nobody can be told any more
+        except RankError:  # the other ranks cannot be reached any more
             return
         self.keep(sent, head)
 

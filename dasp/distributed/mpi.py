@@ -104,7 +104,7 @@ class MpiCommunicator(Communicator):
             raise RankError(f"rank {self.rank}: MPI says {error}; another rank may have ended") from error
 
     def has_message(self, rank: int) -> bool:
-        """Return True if a message from a rank has come that nobody has begun to receive."""
+        """Return True if a message from a rank has come and its reception has not begun."""
         return bool(self.check_mpi().Iprobe(source=rank, tag=TAG))
 
     def pause(self, began: float) -> None:

@@ -265,7 +265,7 @@ class NcclWatch:
                 return
 
     def _is_broken(self) -> bool:
-        """Return True if NCCL reports an error; under the lock nobody frees its communicators meanwhile."""
+        """Return True if NCCL reports an error; under the lock its communicators are not freed meanwhile."""
         with self._lock:
             try:
                 for each in () if self.has_given_up else self._communicators:

@@ -273,7 +273,7 @@ def _read_dok(matrix: sparray | spmatrix) -> Coordinates:
         data = np.fromiter(matrix.values(), matrix.dtype, len(keys))
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"A holds what is no entry ({error}); keys (row, column) and values that are numbers are needed"
+            f"A holds something that is no entry ({error}); keys (row, column) and numbers are needed"
         ) from error
     if not len(keys):
         keys = keys.astype(np.int32)
@@ -288,10 +288,12 @@ def _read_lil(matrix: sparray | spmatrix) -> Compressed:
         data = np.fromiter(chain.from_iterable(matrix.data), matrix.dtype)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"A holds what is no row ({error}); lists of columns and of as many numbers are needed"
+            f"A holds something that is no row ({error}); a list of columns and one of numbers are needed"
         ) from error
     if lengths != others or len(lengths) != m:
-        raise ValueError(f"A has {m} rows; its lists of columns and of values are not as many or not as long")
+        raise ValueError(
+            f"A has {m} rows and lists that do not fit; each row needs as many columns as values"
+        )
     indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     data = values("A.data", data)
     check_compressed("LIL", (m, n), indptr, indices, data)

@@ -48,9 +48,9 @@ class PlannedMatrix(LinearMap):
     """A matrix that multiplies by its plan, takes new values in place, and makes its transpose.
 
     `dasp.SpMatrix` is one. A matrix holds the transpose that it made, and the transpose refers to that matrix
-    weakly, so that memory is freed as soon as nobody holds either. The two share a lock, which is held while
-    a transpose is made and while values are written in place, so that a transpose never mixes old and new
-    values.
+    weakly, so that memory is freed as soon as no other object refers to either. The two share a lock,
+    which is held while a transpose is made and while values are written in place, so that a transpose never
+    mixes old and new values.
     """
 
     _device: str

@@ -258,6 +258,6 @@ def multigrid(
     where = ml.device if isinstance(ml, SpMatrix) and device == "auto" else choose_device(None, device)
     if smoother == "gauss-seidel" and where != "cpu":
         raise ValueError(
-            "smoother is 'gauss-seidel', which goes row by row, on a GPU; 'chebyshev' is needed there"
+            "smoother is 'gauss-seidel' on a GPU, and goes row by row; 'chebyshev' or 'jacobi' is needed"
         )
     return Multigrid(set_up(hierarchy), options, computed, where)._remember_source(ml)

@@ -288,7 +288,9 @@ class Preconditioner:
         if out is None:
             out = R.astype(self._result_type(R), copy=True)
         elif getattr(out, "shape", None) != R.shape:
-            raise ValueError(f"out is {_check.kind_of(out)} of another shape than R, {R.shape}")
+            raise ValueError(
+                f"out is {_check.kind_of(out)}; an array of the shape of R, {R.shape}, is needed"
+            )
         elif isinstance(out, np.ndarray) and overlap(out, R):
             raise ValueError("out overlaps R; pass another array")
         for k in range(R.shape[1]):
@@ -481,5 +483,6 @@ def inverse_diagonal(diagonal: Array) -> Array:
         return inverse
     bad = np.flatnonzero(~((there > 0) & (there < np.inf)))
     raise ValueError(
-        f"{len(bad)} rows have no usable diagonal entry, the first is row {bad[0]}; each is divided by"
+        f"{len(bad)} rows have no usable diagonal entry, the first is row {bad[0]}; M divides by it, so each "
+        "row needs one that is finite and not 0"
     )

@@ -235,12 +235,12 @@ def test_a_container_may_use_what_its_quota_says(
 
 
 def test_no_more_threads_run_than_processors_unless_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_threads, "processors", lambda: 2)
+    monkeypatch.setattr(_threads, "count_processors", lambda: 2)
     dasp.set_num_threads(None)  # a benchmark before this one may have said how many
     try:
-        assert [_threads.running(threads) for threads in (1, 2, 8)] == [1, 2, 2]
+        assert [_threads.count_running(threads) for threads in (1, 2, 8)] == [1, 2, 2]
         dasp.set_num_threads(8)
-        assert _threads.running(8) == 8
+        assert _threads.count_running(8) == 8
     finally:
         dasp.set_num_threads(None)
 
@@ -252,7 +252,7 @@ def test_a_stream_that_loses_its_processors_sends_its_workers_to_sleep(
     planned, x, want = prepared("poisson2d:50")
     dasp.set_num_threads(None)
     monkeypatch.setattr(_threads, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(_threads, "processors", lambda: 1)
+    monkeypatch.setattr(_threads, "count_processors", lambda: 1)
     woken: list[int] = []
     monkeypatch.setattr(_threads.Worker, "wake", lambda self: woken.append(1))
     assert all_sleep_through(100, planned, x, want)

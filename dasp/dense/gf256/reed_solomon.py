@@ -167,8 +167,8 @@ class ReedSolomon:
         wrong = self._find_disagreeing(present, basis, spare)
         if wrong:
             raise ValueError(
-                f"shard {wrong[0]} is not what shards {basis} imply, so a shard is corrupted; "
-                "pass None for the shards that are in doubt"
+                f"shard {wrong[0]} does not follow from shards {basis}, so a shard is corrupted; "
+                "pass None for those in doubt"
             )
         result = [present.get(i) for i in range(self.shards)]
         if lost:

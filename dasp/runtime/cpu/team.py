@@ -7,7 +7,7 @@ that finds no work for a while goes to sleep; a later call wakes it.
 
 A job is cut into chunks, the same number for each part. Each part belongs to one worker, which finds its data
 in its own cache. A worker that has done its own part takes chunks of the others', so that one that sleeps, or
-that the system has stopped, holds nobody up. A worker claims a chunk by an atomic subtraction. If that
+that the system has stopped, holds up no call. A worker claims a chunk by an atomic subtraction. If that
 returns a positive number, there was a chunk, and the worker may read the rest of the state, because the
 caller waits until that chunk is done.
 
@@ -68,7 +68,7 @@ LOOKING = 0.01
 
 CROWDED = 1200
 """Preemptions of a caller per second, above which its workers hold it up more than they help: if one of them
-is preempted in the middle of a chunk, everybody waits."""
+is preempted in the middle of a chunk, all wait."""
 
 ALONE = 0.2
 """Seconds for which calls are then made alone, before they try the team again."""
@@ -182,10 +182,10 @@ class Team:
         if (seconds < 4 * WAKING and gap > STREAM) or now - self._woken < AGAIN:
             return parts if self._awake[0] else 1
         self._woken = now
-        workers = _threads.running(parts)
+        workers = _threads.count_running(parts)
         if workers == 1:
             return 1
-        fit = _threads.processors() >= parts
+        fit = _threads.count_processors() >= parts
         self._patience[0] = 0 if not fit else TURNS if gap < STREAM else FEW_TURNS
         for me in range(1, workers):
             if not self._awake_of[me] and not self._workers[me - 1].wake():
@@ -200,7 +200,7 @@ class Team:
         crowded = who == me and times - before > CROWDED * (now - since)
         if crowded:
             self._alone_until = now + ALONE
-        if crowded or self._awake[0] >= _threads.processors():
+        if crowded or self._awake[0] >= _threads.count_processors():
             self._patience[0] = 0
 
     def close(self) -> None:

@@ -132,15 +132,15 @@ def _default() -> int:
     requested = os.environ.get("OMP_NUM_THREADS", "")
     if requested.isdecimal() and int(requested) > 0:
         return int(requested)
-    return processors()
+    return count_processors()
 
 
-def running(threads: int) -> int:
+def count_running(threads: int) -> int:
     """Return how many of `threads` to run now: at most one a processor, unless the user set the number."""
-    return threads if _threads is not None else min(threads, processors())
+    return threads if _threads is not None else min(threads, count_processors())
 
 
-def processors() -> int:
+def count_processors() -> int:
     """Return how many processors this process may use now."""
     if hasattr(os, "sched_getaffinity"):
         return min(len(os.sched_getaffinity(0)), _quota())
@@ -209,7 +209,7 @@ def run(tasks: Sequence[Callable[[], None]], threads: int | None = None) -> None
     then. Tasks may call `run`. The caller runs tasks that no worker has begun. In one thread an exception
     ends the call at once.
     """
-    together = running(min(threads or get_num_threads(), len(tasks)))
+    together = count_running(min(threads or get_num_threads(), len(tasks)))
     if together < 2:  # not offered, because a helper that is awake would take them
         for task in tasks:
             task()

@@ -157,7 +157,7 @@ def begin_loading(wanted: Iterable[Source]) -> None:
     missing = {key: each for each in wanted if (key := _key(number, *each)) not in _modules}
     if missing:
         tasks = [partial(_load_quietly, device, *each) for each in missing.values()]
-        _threads.offer(tasks, _threads.running(len(tasks)))
+        _threads.offer(tasks, _threads.count_running(len(tasks)))
 
 
 def _load_quietly(device: CupyDevice, name: str, defines: Mapping[str, str]) -> None:

@@ -105,7 +105,7 @@ class SellCpuProduct(product_cpu.CpuProduct):
         alpha: Number,
         beta: Number,
     ) -> None:
-        """Multiply by a block of X's columns, and leave those that are done."""
+        """Multiply by a block of X's columns; of Y, leave the block's first `done` columns as they are."""
         (x, y), shared = arrays, team()
         seconds = self._seconds * block.columns / COLUMNS_AT_ONCE
         parts = shared.parts(seconds)
