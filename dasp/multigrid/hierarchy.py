@@ -184,23 +184,35 @@ def set_up(hierarchy: list[Any]) -> Setup:
     if A.shape[0] > MOST_INVERSE_ROWS:
         return Setup(levels, None)
     check_finite("A", last, A)
-    return Setup(levels, csr_array(_invert(A)))
+    terms = A.diagonal()
+    if last:
+        above = hierarchy[last - 1]
+        R, A_above, P = (abs(as_csr(matrix)) for matrix in (above.R, above.A, above.P))
+        terms = (R @ A_above @ P).diagonal()
+    return Setup(levels, csr_array(_invert(A, terms)))
 
 
-def _invert(A: csr_array) -> np.ndarray[Any, Any]:
+def _invert(A: csr_array, terms: Array) -> np.ndarray[Any, Any]:
     """Return the inverse of a small matrix; for a singular one a generalized inverse G, with A G A = A.
 
     Neumann problems and rows of zeros make levels singular. The method is Gauss-Jordan elimination with
     complete pivoting, without BLAS, whose rounding depends on its threads.
+
+    `terms`, shape (n,), has for each diagonal entry the sum of the sizes of the numbers that were added to
+    make it. Rows and columns are scaled by it or by the largest entry of the row, and a pivot below
+    eps^(2/3) then counts as zero: it is the rounding of a sum that cancels, and its inverse would exceed
+    all other entries.
     """
     work = A.toarray().astype(wide_type(A.dtype))
-    n, largest = len(work), abs(work).max(initial=0)
-    most = ASYMMETRY * np.finfo(computing_type(A.dtype)).eps * largest
-    hermitian = bool((abs(work - work.conj().T) <= most).all())
+    n, eps, sizes = len(work), np.finfo(computing_type(A.dtype)).eps, abs(work).max(axis=1, initial=0)
+    hermitian = bool((abs(work - work.conj().T) <= ASYMMETRY * eps * sizes.max(initial=0)).all())
+    sizes = np.maximum(sizes, abs(terms))
+    scale = 1 / np.sqrt(np.where(sizes > 0, sizes, 1))
+    work *= scale[:, None] * scale
     rows, columns, rank, product = np.arange(n), np.arange(n), n, np.empty_like(work)
     for k in range(n):
         i, j = (k + place for place in divmod(int(abs(work[k:, k:]).argmax()), n - k))
-        if abs(work[i, j]) <= n * np.finfo(np.float64).eps * largest:
+        if abs(work[i, j]) <= eps ** (2 / 3):
             rank = k
             break
         for order, lines, other in ((rows, work, i), (columns, work.T, j)):
@@ -211,6 +223,7 @@ def _invert(A: csr_array) -> np.ndarray[Any, Any]:
         work -= np.multiply(column[:, None], work[k], out=product)
     inverse: np.ndarray[Any, Any] = np.zeros_like(work)
     inverse[np.ix_(columns[:rank], rows[:rank])] = work[:rank, :rank]
+    inverse *= scale[:, None] * scale
     if hermitian:
         inverse = (inverse + inverse.conj().T) / 2
     return inverse
