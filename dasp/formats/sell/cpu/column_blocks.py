@@ -25,7 +25,7 @@ from dasp.formats.plan import WARP
 from dasp.formats.sell.cpu.emitter import WORD_LANES, Dtype, RowBuilder, RowEmitter, count_real_bytes, of_plan
 from dasp.formats.sell.pattern import unpack_shape
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.emitter import FIRST_LEVEL, I64, at, is_null, prefetch_run
+from dasp.runtime.cpu.emitter import I64, at, is_null
 from dasp.runtime.cpu.job import SharedFunction
 from dasp.runtime.types import Vector
 
@@ -130,14 +130,6 @@ def _write_product(columns: int) -> Callable[..., None]:
                 add_neighbours(columns, sums, lanes)
             if s < segments:
                 copy_row(columns, sums, at(partials, position * columns))
-            elif beta == 0 and done == 0:
-                for row in range(count):
-                    mine = position + row if is_null(rows) else np.int64(rows[position + row])
-                    scale_row(columns, at(sums, row * columns), alpha, at(y, mine * y_row))
-                    later = position + count + row
-                    if later < positions:
-                        mine = later if is_null(rows) else np.int64(rows[later])
-                        _expect_row(columns, at(y, mine * y_row))
             else:
                 for row in range(count):
                     mine = position + row if is_null(rows) else np.int64(rows[position + row])
@@ -275,33 +267,6 @@ def copy_row(typing_context, columns, sums, to):
         return context.get_dummy_value()
 
     return types.void(columns, sums, to), generate
-
-
-@intrinsic(prefer_literal=True)
-def scale_row(typing_context, columns, sums, alpha, y):
-    """Write alpha times a row of sums to y."""
-
-    def generate(context, builder, signature, arguments):
-        _, sums, alpha, y = arguments
-        rows = RowBuilder(builder, sums.type.pointee, int(columns.literal_value))
-        rows.store(rows.scale(alpha, rows.load(sums)), y)
-        return context.get_dummy_value()
-
-    return types.void(columns, sums, alpha, y), generate
-
-
-@intrinsic(prefer_literal=True)
-def _expect_row(typing_context, columns, y):
-    """Prefetch a row of y that is written soon, so that the store does not wait for memory."""
-
-    def generate(context, builder, signature, arguments):
-        rows = RowBuilder(builder, arguments[1].type.pointee, int(columns.literal_value))
-        prefetch_run(
-            builder, arguments[1], 0, rows.kind.count * count_real_bytes(rows.real), FIRST_LEVEL, writes=True
-        )
-        return context.get_dummy_value()
-
-    return types.void(columns, y), generate
 
 
 @intrinsic(prefer_literal=True)
