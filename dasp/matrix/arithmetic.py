@@ -248,6 +248,7 @@ class ArithmeticMatrix(PlannedMatrix):
         Parameters
         ----------
         sigma : float
+            Or complex, if A is: take `A.astype(complex).shifted(sigma)` for a real A.
 
         Returns
         -------
@@ -257,7 +258,7 @@ class ArithmeticMatrix(PlannedMatrix):
         Raises
         ------
         TypeError
-            If `sigma` is not a number.
+            If `sigma` is not a number, or is complex and A is not.
         ValueError
             If A is not square.
         """

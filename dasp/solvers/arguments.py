@@ -239,7 +239,8 @@ def check_square(A: Matrix, M: Matrix | None) -> None:
     if not hasattr(M, "shape"):
         remedy = "; wrap it in scipy.sparse.linalg.LinearOperator" if callable(M) else ""
         raise TypeError(
-            f"M is {_check.kind_of(M)}; a matrix or linear operator is needed, such as A is{remedy}"
+            f"M is {_check.kind_of(M)}; a matrix or linear operator is needed, such as "
+            f"dasp.preconditioners.jacobi(A){remedy}"
         )
     if tuple(M.shape) != tuple(shape):
         raise ValueError(

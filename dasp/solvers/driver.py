@@ -225,7 +225,7 @@ def _explain_stuck(solve: Solve, made: int, s: Mapping[str, float]) -> tuple[int
     words, residual = solve.words.get(int(s["code"])), solve.describe(s)
     if words is not None:
         return BREAKDOWN, f"iteration {made}: {words}; {residual}"
-    return STAGNATION, (
-        f"{residual} after {made} iterations, and falls no further: no more can be had in "
-        f"{solve.space.dtype}; ask for less"
-    )
+    why = f"no more can be had in {solve.space.dtype}; ask for less"
+    if solve.relative(s) > 0.1:
+        why = "A may be singular, and b out of its reach; lsmr finds an x with the least residual"
+    return STAGNATION, f"{residual} after {made} iterations, and falls no further: {why}"

@@ -379,6 +379,15 @@ def test_no_more_digits_than_there_are(method):
     assert stats.residual < 1e-12
 
 
+@pytest.mark.parametrize("seed", [2, 4])
+def test_a_right_hand_side_out_of_reach_is_said_to_be_that(seed):
+    W = sp.random_array((5, 5), density=1.0, random_state=np.random.default_rng(seed))
+    A = sp.csr_array(sp.csgraph.laplacian(W + W.T))
+    x, stats = cg(A, np.random.default_rng(9).standard_normal(5))
+    assert not stats.converged
+    assert "singular" in stats.reason, x
+
+
 def test_a_residual_that_drifted_is_found_out():
     """The carried residual goes to 0 while the true one stays: SciPy's cg calls that converged."""
     rng = np.random.default_rng(5)
