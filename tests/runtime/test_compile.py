@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 from numba.core.caching import IndexDataCacheFile
 
@@ -23,3 +25,14 @@ def test_processes_that_compile_at_once_keep_each_its_own_code(monkeypatch, tmp_
     known, before = jit()(take_second), _Cache.saves
     assert [known(x) for x in arrays] == [x[1] for x in arrays]
     assert _Cache.saves == before, "compiled again"
+
+
+def test_code_that_is_not_kept_counts_as_compiled(monkeypatch, caplog):
+    """Else a process that keeps no code would compile for seconds without a word."""
+    monkeypatch.setenv("DASP_CACHE", "0")
+    told = []
+    monkeypatch.setattr("dasp.runtime.cpu.compile.tell_compiling", told.append)
+    with caplog.at_level(logging.DEBUG, "dasp"):
+        assert jit()(take_second)(np.arange(3)) == 1
+    assert [seconds > 0 for seconds in told] == [True]
+    assert caplog.messages[-1].startswith("compiled take_second in")

@@ -1,4 +1,4 @@
-"""The operations that a device owes to the packing of slices, and the records that they exchange.
+"""The operations by which each device packs slices, and the records that they exchange.
 
 `dasp.formats.sell.pack` calls them; `cpu/primitives.py` and `cuda/primitives.py` implement them.
 """

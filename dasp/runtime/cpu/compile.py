@@ -22,7 +22,7 @@ import llvmlite.binding
 from llvmlite.binding.ffi import lib
 from numba import config, njit
 from numba.core.base import BaseContext
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.caching import FunctionCache, IndexDataCacheFile, NullCache
 from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
@@ -69,6 +69,7 @@ def jit(
             )
         inlined = "forceinline" in options or "inline" in options
         compiled: Any = njit(no_cpython_wrapper=inlined, no_cfunc_wrapper=True, **options)(function)
+        compiled._cache = _NoCache()
         if cache and not inlined:
             _keep(compiled, function)
         compiled.compile = _defer_signals(function.__name__, compiled.compile)
@@ -82,7 +83,8 @@ def jit(
 
 def c_function(signature: Signature, function: Callable[..., None], **options: Any) -> Any:
     """Compile a function for callers in C, as `numba.cfunc` does; they call its `address`."""
-    compiled = CFunc(function, normalize_signature(signature), locals={}, options=options)
+    compiled: Any = CFunc(function, normalize_signature(signature), locals={}, options=options)
+    compiled._cache = _NoCache()
     _keep(compiled, function)
     _defer_signals(function.__name__, compiled.compile)()
     return compiled
@@ -159,7 +161,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # Numba's types are skipped
     Attributes
     ----------
     saves : int
-        How often this process compiled code that was not found.
+        How often this process compiled code that was not found, or is not kept.
     """
 
     saves = 0
@@ -188,6 +190,14 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # Numba's types are skipped
             super().save_overload(sig, data)
         except Exception as error:  # a full disk, or a folder that is gone
             _warn(f"compiled code cannot be kept in {self.cache_path} ({_short(error)}); {_REMEDY}")
+
+
+class _NoCache(NullCache):  # type: ignore[misc]  # Numba's types are skipped
+    """The cache of a function whose code is not kept; it counts what is compiled."""
+
+    def save_overload(self, sig: Signature, data: CompileResult) -> None:
+        """Keep nothing."""
+        _Cache.saves += 1
 
 
 def _keep(compiled: Any, function: Callable[..., Any]) -> None:

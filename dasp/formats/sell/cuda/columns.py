@@ -410,8 +410,8 @@ class Columns:
 def zero_row(number: int) -> DeviceArray:
     """Return the bytes of a row of zeros on a GPU, the current one.
 
-    It is never given back: who comes on a stream like the one that it was taken on would not wait for the
-    products that read it.
+    It is never freed: CuPy would give its memory to the next array on the same stream, which would not wait
+    for products on other streams that still read the row.
     """
     import cupy
 
