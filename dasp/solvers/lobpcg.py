@@ -234,6 +234,8 @@ class Lobpcg(BlockSolve):
         if self._preconditioner is not None:
             self._preconditioner.multiply_block(S[:, middle:].copy(), S[:, middle:])
         used = np.ones(end, np.bool_)
+        # First X alone: its error grows from one iteration to the next once residuals are near rounding.
+        orthonormalize(space, self._basis, m, m + k)
         used[k:] = orthonormalize(space, self._basis, m + k, m + end)
         self._multiply(S, AS)
         C = self._find_ritz_vectors(S, AS, used)

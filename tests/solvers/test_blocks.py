@@ -287,6 +287,18 @@ def test_lobpcg_claims_true_residuals_alone():
         assert np.linalg.norm(wide @ x - x * values) <= 1.02 * atol + rounding
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_lobpcg_keeps_its_vectors_orthonormal(seed):
+    """All eigenvalues but one are equal, so that soon only rounding is left of residuals and directions."""
+    rng = np.random.default_rng(seed)
+    u, X = rng.standard_normal(16), rng.standard_normal((16, 3))
+    A, M = np.eye(16) + 4 * np.outer(u, u) / (u @ u), np.diag(10.0 ** rng.uniform(-2, 2, 16))
+    values, V, stats = lobpcg(A, X, M=M, rtol=1e-6, maxiter=300)
+    assert stats.converged, stats.reason
+    np.testing.assert_allclose(V.T @ V, np.eye(3), atol=1e-12)
+    np.testing.assert_allclose(values, [5, 1, 1], atol=1e-6)
+
+
 @pytest.mark.parametrize("preconditioned", [False, True])
 def test_lobpcg_stops_on_the_laplacian_of_a_graph(preconditioned):
     """Its least eigenvalue is 0; of two parts that nothing joins, twice."""
@@ -429,7 +441,7 @@ def test_a_preconditioner_takes_columns_and_serves_scipys_lobpcg():
         np.testing.assert_array_equal(got, want)
     with pytest.raises(ValueError, match=r"R has shape \(3, 144\); \(144, k\)"):
         M.matmat(B.T)
-    with pytest.raises(ValueError, match=r"out is .* another shape"):
+    with pytest.raises(ValueError, match=r"out is .* shape of R"):
         M.matmat(B, out=out[:, :2])
     values, _ = sla.lobpcg(A, B, M=M, largest=False, tol=1e-8, maxiter=100)
     np.testing.assert_allclose(np.sort(values), np.linalg.eigvalsh(A.toarray())[:3], rtol=1e-9)
