@@ -34,7 +34,7 @@ def gemm(
     """Return alpha op(A) op(B) + beta C, where op(X) is X or its transpose.
 
     Nothing that was passed is modified, except `out`. Any sizes are allowed, zero included, and so are any
-    strides and either byte order. Equal inputs give equal bits: on the CPU in any memory order and on any
+    strides, and either byte order but in `out`. Equal inputs give equal bits: on the CPU in any memory order and on any
     number of threads, on a GPU in the same memory order. A NaN or Inf of A or B reaches only its row or
     column of the result.
 
@@ -47,14 +47,15 @@ def gemm(
         Not read if beta == 0, so it may hold NaN then.
     alpha, beta : real numbers that the dtype holds (float32 for half precisions)
     trans_a, trans_b : multiply by the transpose of a, of b
-    out : array of shape (m, n), dtype and device of `a`, optional
+    out : array of shape (m, n), dtype and device of `a`, in native byte order, optional
         Receives the result; any strides. It may share no memory with a or b; it may be c itself.
     kernel : "auto", "vendor", or the name of a rung (`kernels`)
         "auto" takes the fastest one known for the sizes; `explain` says which, and why.
 
     Returns
     -------
-    array of shape (m, n), dtype and device of `a`: `out` if that was given, else new and row-major
+    array of shape (m, n), dtype and device of `a`: `out` if that was given, else new, row-major and in native
+        byte order
 
     Raises
     ------
