@@ -34,9 +34,9 @@ def gemm(
     """Return alpha op(A) op(B) + beta C, where op(X) is X or its transpose.
 
     Nothing that was passed is modified, except `out`. Any sizes are allowed, zero included, and so are any
-    strides, and either byte order but in `out`. Equal inputs give equal bits: on the CPU in any memory order and on any
-    number of threads, on a GPU in the same memory order. A NaN or Inf of A or B reaches only its row or
-    column of the result.
+    strides, and either byte order but in `out`. Equal inputs give equal bits: on the CPU in any memory order
+    and on any number of threads, on a GPU in the same memory order. A NaN or Inf of A or B reaches only its
+    row or column of the result.
 
     Parameters
     ----------
