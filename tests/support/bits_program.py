@@ -32,6 +32,8 @@ CASES: tuple[Case, ...] = (
     ("cg", "complex64", "chebyshev"),
     ("gmres", "complex64", "chebyshev"),
     ("block_cg", "float64", "incomplete"),
+    ("block_cg", "complex64", "none"),
+    ("lsqr", "float64", "none"),
     ("lsqr", "complex64", "none"),
 )
 """A solver, its type and its preconditioner; complex numbers have one type, so that less is compiled."""
