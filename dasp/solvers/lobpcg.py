@@ -233,12 +233,10 @@ class Lobpcg(BlockSolve):
         S, AS = self._S[:, :end], self._AS[:, :end]
         if self._preconditioner is not None:
             self._preconditioner.multiply_block(S[:, middle:].copy(), S[:, middle:])
-        used = np.ones(end, np.bool_)
-        # First X alone: its error grows from one iteration to the next once residuals are near rounding.
-        orthonormalize(space, self._basis, m, m + k)
-        used[k:] = orthonormalize(space, self._basis, m + k, m + end)
+        # X too: its error grows from one iteration to the next once residuals are near rounding.
+        used = [orthonormalize(space, self._basis, m + first, m + last) for first, last in ((0, k), (k, end))]
         self._multiply(S, AS)
-        C = self._find_ritz_vectors(S, AS, used)
+        C = self._find_ritz_vectors(S, AS, np.concatenate(used))
         C_without_X = np.vstack([np.zeros_like(C[:k]), C[k:]])
         space.set_product(self._S[:, : 2 * k], S, np.hstack([C, C_without_X]))
         space.set_product(self._AX, AS, C)
