@@ -165,6 +165,7 @@ def _add_product(out, a, x, y, size):
         out[i] += a * (x[i] * y[i])
 
 
+# Inlined before it is compiled: else Numba compiles it alone too, and a pass takes half as long again.
 @jit(nogil=True, error_model="numpy", inline="always")
 def _update(vectors, stride, low, size, program, place, factors, first):
     """Make the update at `place` of the program on one block; its factors begin at `factors[first]`."""

@@ -272,7 +272,7 @@ def _scatter(numbers, slots, stored, begin, end):
         stored[slots[entry]] = numbers[entry]
 
 
-@jit(nogil=True, inline="always")
+@_inline
 def fetch(numbers, first, count):
     """Prefetch numbers that will be read out of order, which the processor cannot predict."""
     for place in range(first, first + count, np.uint64(max(LINE // numbers.itemsize, 1))):
