@@ -23,7 +23,6 @@ from dasp.multigrid.cycle import Cycle, entry_type
 from dasp.multigrid.hierarchy import (
     Setup,
     as_csr,
-    check_levels,
     coarsen,
     cycle_type,
     host_radius,
@@ -265,7 +264,7 @@ class RankPolynomial(Polynomial):
         """Take a matrix. Return False: programs that were prepared before must be prepared again."""
         D, inverse, high = numbers
         self.operator = as_operator(D, D.device)
-        self.load_diagonal(inverse, high)
+        self._load_diagonal(inverse / high)
         return False
 
 
@@ -318,7 +317,7 @@ class RankMultigrid(Cycle):
             same = k == 0 and matrix.dtype == entry_type(matrix, self.dtype)
             A = matrix if same else plan(mine and mine.A, k, k)
             block = A.diagonal_block()
-            inverse = matrix.agree(partial(self._load_inverse, block, block.diagonal(), coarse=k > 0))
+            inverse = matrix.agree(partial(self._invert_diagonal, block, block.diagonal(), coarse=k > 0))
             operator, vectors = as_operator(A, self.device), None if k else self.vectors
             levels.append(Level(operator, self.space, options, vectors))
             levels[k].load(inverse, radius)
@@ -344,9 +343,7 @@ class RankMultigrid(Cycle):
             mine = self._made_of[1]
             if whole is None or mine is None:
                 return None
-            hierarchy = coarsen(as_csr(whole), mine.transfers)
-            check_levels(hierarchy)
-            return set_up(hierarchy)
+            return set_up(coarsen(as_csr(whole), mine.transfers))
 
         return D, D.agree(set_up_again)
 
@@ -407,7 +404,6 @@ def multigrid(
             return [], options, None
         levels = levels_of(ml)
         computed = cycle_type(levels, dtype)
-        check_levels(levels)
         if levels[0].A.shape != D.shape:
             raise ValueError(
                 f"the hierarchy is of a matrix of shape {levels[0].A.shape}; D has shape {D.shape}"

@@ -18,7 +18,6 @@ from dasp.matrix.matrix import SpMatrix
 from dasp.multigrid.hierarchy import (
     INVERSE,
     Setup,
-    check_finite,
     coarsen,
     cycle_type,
     invert_diagonal,
@@ -60,10 +59,9 @@ class Cycle(Preconditioner):
         if inverse is not None:
             self._vectors.append(self.space.vectors(inverse.shape[0], "b", "x") if levels else self.vectors)
 
-    def _load_inverse(self, A: csr_array, diagonal: Array, *, coarse: bool) -> Array:
-        """Return 1 / a_ii on the device, in the computing type; the errors are those of `invert_diagonal`."""
-        inverse = invert_diagonal(A, diagonal, coarse=coarse)
-        return self.space.asarray(cast(inverse, self.dtype, diagonal=True))
+    def _invert_diagonal(self, A: csr_array, diagonal: Array, *, coarse: bool) -> Array:
+        """Return 1 / a_ii in the computing type; the errors are those of `invert_diagonal` and `cast`."""
+        return cast(invert_diagonal(A, diagonal, coarse=coarse), self.dtype, diagonal=True)
 
     def apply(self) -> None:
         """Run one cycle."""
@@ -119,16 +117,15 @@ class Multigrid(Cycle):
         inverses: dict[int, Array] = {}
 
         def plan(key: tuple[str, int]) -> None:
-            dtype = entry_type(matrices[key], self.dtype)
+            (name, k), matrix = key, matrices[key]
+            dtype = entry_type(matrix, self.dtype)
             before = None if like is None else like._parts[key]
-            parts[key] = PlannedPart(matrices[key], dtype, self.device, before)
-            if key[0] == "A":
-                inverses[key[1]] = self._load_inverse(matrices[key], parts[key].diagonal(), coarse=key[1] > 0)
+            parts[key] = PlannedPart(matrix, dtype, self.device, before)
+            if name == "A":
+                inverses[k] = self._invert_diagonal(matrix, parts[key].diagonal(), coarse=k > 0)
 
         # In parallel: some steps of a plan on the CPU use one thread, and so does a GPU's compiler.
-        # The checks come first, so that their error is the one raised.
-        checks = [partial(check_finite, *key, matrix) for key, matrix in matrices.items()]
-        run([*checks, *(partial(plan, key) for key in matrices)])
+        run([partial(plan, key) for key in matrices])
         self._parts = {key: parts[key] for key in matrices}  # in the order of `matrices`, not of the threads
         levels = []
         for k, one in enumerate(setup.smoothed):
@@ -173,12 +170,10 @@ class Multigrid(Cycle):
             self._build(numbers)
             return False
         self._setup = numbers
-        for key, matrix in matrices.items():
-            check_finite(*key, matrix)
         same = [self._parts[key].load(matrix) for key, matrix in matrices.items()]
         for k, (level, one) in enumerate(zip(self._levels, numbers.smoothed, strict=True)):
             part = self._parts["A", k]
-            inverse = self._load_inverse(one.A, part.diagonal(), coarse=k > 0)
+            inverse = self._invert_diagonal(one.A, part.diagonal(), coarse=k > 0)
             level.A = part.operator
             level.load(inverse, self._radius(part, inverse, level), one.A)
         self._P, self._R, self._inverse = self._operators()

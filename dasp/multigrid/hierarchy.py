@@ -174,22 +174,25 @@ def set_up(hierarchy: list[Any]) -> Setup:
     Raises
     ------
     ValueError
-        If the level that is inverted holds NaN or infinity.
+        If a matrix or the inverse holds NaN or infinity.
     """
     small = (k for k, one in enumerate(hierarchy) if one.A.shape[0] <= DENSE_ROWS)
     last = next(small, len(hierarchy) - 1)
     levels = [HostLevel(as_csr(one.A), as_csr(one.P), as_csr(one.R)) for one in hierarchy[:last]]
     A = as_csr(hierarchy[last].A)
     levels.append(HostLevel(A))
+    setup = Setup(levels, None)
+    for (name, k), matrix in setup.matrices.items():
+        _check_finite(name, k, matrix)
     if A.shape[0] > MOST_INVERSE_ROWS:
-        return Setup(levels, None)
-    check_finite("A", last, A)
+        return setup
     terms = A.diagonal()
-    if last:
-        above = hierarchy[last - 1]
-        R, A_above, P = (abs(as_csr(matrix)) for matrix in (above.R, above.A, above.P))
-        terms = (R @ A_above @ P).diagonal()
-    return Setup(levels, csr_array(_invert(A, terms)))
+    if last:  # no product of three matrices: it would take as long as one that made the level
+        P, R = setup.transfers[-1]
+        terms = (abs(R) @ abs(levels[-2].A).sum(axis=1)) * abs(P).max(axis=0).toarray().ravel()
+    inverse = csr_array(_invert(A, terms))
+    _check_finite(INVERSE, last, inverse)
+    return Setup(levels, inverse)
 
 
 def _invert(A: csr_array, terms: Array) -> np.ndarray[Any, Any]:
@@ -198,7 +201,7 @@ def _invert(A: csr_array, terms: Array) -> np.ndarray[Any, Any]:
     Neumann problems and rows of zeros make levels singular. The method is Gauss-Jordan elimination with
     complete pivoting, without BLAS, whose rounding depends on its threads.
 
-    `terms`, shape (n,), has for each diagonal entry the sum of the sizes of the numbers that were added to
+    `terms`, shape (n,), bounds for each diagonal entry the sum of the sizes of the numbers that were added to
     make it. Rows and columns are scaled by it or by the largest entry of the row, and a pivot below
     eps^(2/3) then counts as zero: it is the rounding of a sum that cancels, and its inverse would exceed
     all other entries.
@@ -259,20 +262,7 @@ def invert_diagonal(A: csr_array, diagonal: Array, *, coarse: bool) -> Array:
     return inverse
 
 
-def check_levels(hierarchy: list[Any]) -> None:
-    """Check that no matrix of a hierarchy holds NaN or infinity.
-
-    Raises
-    ------
-    ValueError
-    """
-    for k, level in enumerate(hierarchy):
-        for name in "APR":
-            if getattr(level, name, None) is not None:
-                check_finite(name, k, getattr(level, name))
-
-
-def check_finite(name: str, k: int, matrix: csr_array) -> None:
+def _check_finite(name: str, k: int, matrix: csr_array) -> None:
     """Check that a matrix of level k does not hold NaN or infinity.
 
     Raises

@@ -80,7 +80,6 @@ class Level:
         """Prepare the smoother's passes over `vectors`, or over new ones; `load` must follow."""
         self.space, self.A, self._options = space, A, options
         self.vectors = space.vectors(A.shape[0], "b", "x", *LEVEL_VECTORS) if vectors is None else vectors
-        self._scale = space.eager(self.vectors, "d = scale d")
         fuse = self.vectors.fuse
         self._residual = fuse("r = b - q")
         self._correct = fuse("x = x + q")
@@ -97,10 +96,12 @@ class Level:
             self._extend = fuse("r = r - q", "step = last step + rest d*r", "x = x + step")
 
     def load(self, inverse: Array, radius: float, csr: csr_array | None = None) -> None:
-        """Load 1 / a_ii, on the device, and the largest eigenvalue of D^-1 A; Gauss-Seidel takes A too."""
+        """Load 1 / a_ii, in the computing type on the host, and the largest eigenvalue of D^-1 A.
+
+        Gauss-Seidel takes A too.
+        """
         self.radius = radius
-        self.vectors["d"][...] = inverse
-        self._scale(scale=1.0 / self._options.scale(radius))
+        self.vectors["d"][...] = self.space.asarray(inverse / self._options.scale(radius))
         if csr is not None and self._options.smoother == "gauss-seidel":
             self._csr = csr.indptr, csr.indices, cast(csr.data, self.space.dtype).copy()  # A may change
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn, Self
 from weakref import WeakValueDictionary
@@ -27,8 +28,8 @@ MOST_STEPS = 1000
 
 OLD_VALUES = "M was made of older values of A; M.update(A) takes the new ones"
 
-BOUND = 8
-"""Most pairs of vectors for which a GPU's programs are kept; a solver uses one or two."""
+RECENT = 8
+"""Calls of `matvec` on a GPU whose programs are kept for the next one with the same vectors."""
 
 
 TYPES = {"f": ("float32", "float64"), "c": ("complex64", "complex128")}
@@ -78,9 +79,9 @@ class Preconditioner:
         self._source: Callable[[], SpMatrix | None] = lambda: None
         self._writes, self._warned = 0, False
         self._own: Callable[[], None] | None = None
-        self._bound: dict[tuple[Any, ...], Callable[[], None]] = {}
         # The caller of `prepare` owns the program and its vectors; the weak references keep neither alive.
         self._prepared: WeakValueDictionary[tuple[Any, ...], Callable[[], None]] = WeakValueDictionary()
+        self._recent: deque[Callable[[], None]] = deque(maxlen=RECENT)
         self._lock = ProcessLock()
 
     def __repr__(self) -> str:
@@ -103,6 +104,10 @@ class Preconditioner:
     def apply(self) -> None:
         """Compute `x` from `b` by passes and products; on a GPU this runs once for each program."""
         raise NotImplementedError
+
+    def _load_diagonal(self, inverse: Array) -> None:
+        """Load an inverse diagonal, given on the host, into vector `d`; the errors are those of `cast`."""
+        self.vectors["d"][...] = self.space.asarray(cast(inverse, self.dtype, diagonal=True))
 
     def _read(self, A: Matrix) -> Any:
         """Return the numbers of a matrix that `_load` takes, on the host."""
@@ -152,7 +157,7 @@ class Preconditioner:
         with self._lock.get():
             if not self._load(numbers):
                 self._own, self.generation = None, self.generation + 1
-                self._bound.clear()
+                self._recent.clear()
                 self._prepared.clear()
         self._remember_source(A)
 
@@ -204,10 +209,7 @@ class Preconditioner:
             raise ValueError(f"out has shape {out.shape}; {r.shape} is needed, as r has")
         with self._lock.get():
             if out is not None and (program := self._in_place(r, out)):
-                key = _places(r, out)
-                if key not in self._bound and len(self._bound) >= BOUND:
-                    self._bound.pop(next(iter(self._bound)))
-                self._bound[key] = program
+                self._recent.append(program)
                 program()
                 return out
             if self._own is None:
@@ -253,7 +255,7 @@ class Preconditioner:
         if not all(hasattr(one.data, "ptr") for one in (r, out)):
             return None
         key = _places(r, out)
-        program = self._bound.get(key) or self._prepared.get(key)
+        program = self._prepared.get(key)
         if program is None:
             own = self.vectors["b"], self.vectors["x"]
             if not (self.vectors.bind("b", r) and self.vectors.bind("x", out)):

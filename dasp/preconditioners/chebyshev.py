@@ -16,7 +16,6 @@ from dasp.preconditioners.base import (
     MOST_STEPS,
     PlannedPart,
     Preconditioner,
-    cast,
     choose_device,
     computing_type,
     host_matrix,
@@ -62,10 +61,6 @@ class Polynomial(Preconditioner):
         fuse = self.vectors.fuse
         self._begin = fuse("step = first d*b", "x = step", "r = b")
         self._extend = fuse("r = r - q", "step = last step + rest d*r", "x = x + step")
-
-    def load_diagonal(self, inverse: np.ndarray[Any, Any], high: float) -> None:
-        """Load 1 / a_ii divided by `high`, the upper end of the interval."""
-        self.vectors["d"][...] = self.space.asarray(cast(inverse / high, self.dtype, diagonal=True))
 
     def apply(self) -> None:
         """Set `x` to the polynomial times `b`, step by step."""
@@ -114,7 +109,7 @@ class MatrixPolynomial(Polynomial):
         if high is None:
             A = self._numbers.matrix
             high = UPPER * spectral_radius(A, self.operator, inverse, self.space, self.vectors)
-        self.load_diagonal(inverse, high)
+        self._load_diagonal(inverse / high)
 
     def _read(self, A: Matrix) -> _Numbers:
         """Return A on the host, A itself if it is an SpMatrix, and 1 / a_ii."""

@@ -166,18 +166,15 @@ class Swept(_Incomplete):
     ) -> None:
         super().__init__(factors, factorize, ("d", "y", "q"), dtype, device)
         self._sweeps = sweeps
-        self._load_diagonal(factors)
+        self._load_diagonal(factors.inverse)
         self._lower, self._upper = (PlannedPart(one, dtype, device) for one in factors[:2])
         fuse = self.vectors.fuse
         self._first, self._forward = fuse("y = b"), fuse("y = b - q")
         self._divide, self._backward = fuse("x = d*y"), fuse("q = y - q", "x = d*q")
 
-    def _load_diagonal(self, factors: _Factors) -> None:
-        self.vectors["d"][...] = self.space.asarray(cast(factors.inverse, self.dtype, diagonal=True))
-
     def _load(self, numbers: _Factors) -> bool:
         """Take factors of the same pattern."""
-        self._load_diagonal(numbers)
+        self._load_diagonal(numbers.inverse)
         self._factors = numbers
         same = self._lower.load(numbers.lower), self._upper.load(numbers.upper)
         return all(same)

@@ -9,7 +9,6 @@ import numpy as np
 from dasp.matrix.matrix import SpMatrix
 from dasp.preconditioners.base import (
     Preconditioner,
-    cast,
     choose_device,
     computing_type,
     host_matrix,
@@ -45,7 +44,7 @@ class Jacobi(Preconditioner):
 
     def _load(self, numbers: np.ndarray[Any, Any]) -> bool:
         """Take 1 / a_ii."""
-        self.vectors["d"][...] = self.space.asarray(cast(numbers, self.dtype, diagonal=True))
+        self._load_diagonal(numbers)
         self._inverse = numbers
         return True
 

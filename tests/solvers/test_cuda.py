@@ -16,7 +16,7 @@ import scipy.sparse.linalg as sla
 from dasp import SpMatrix
 from dasp.preconditioners import base, jacobi
 from dasp.preconditioners import chebyshev as polynomial
-from dasp.preconditioners.base import BOUND
+from dasp.preconditioners.base import RECENT
 from dasp.solvers import Workspace, bicgstab, cg, chebyshev, gmres, minres
 from dasp.solvers import system as system_module
 from dasp.solvers.arguments import make_limits
@@ -467,11 +467,11 @@ def test_a_graph_keeps_the_program_of_a_preconditioner(monkeypatch):
     M = jacobi(sp.eye_array(4, format="csr") * 2.0)
     made = with_programs(M, monkeypatch)
     shape = {"shape": (4,), "strides": (8,), "dtype": np.dtype(np.float64)}
-    arrays = [SimpleNamespace(data=SimpleNamespace(ptr=k), **shape) for k in range(2 * BOUND + 4)]
+    arrays = [SimpleNamespace(data=SimpleNamespace(ptr=k), **shape) for k in range(2 * RECENT + 4)]
     first = M.prepare(*arrays[:2])
     for r, z in zip(arrays[2::2], arrays[3::2], strict=True):
         M.prepare(r, z)
-    assert [one() is not None for one in made] == [True] + [False] * (BOUND + 1)
+    assert [one() is not None for one in made] == [True] + [False] * (RECENT + 1)
     assert M.prepare(*arrays[:2]) is first
     first()
 
@@ -484,16 +484,16 @@ def test_a_preconditioner_keeps_few_programs_of_its_callers(monkeypatch):
     shape = {"shape": (4,), "dtype": np.dtype(np.float64)}
     arrays = [
         SimpleNamespace(data=SimpleNamespace(ptr=k // 2), strides=(8 + k % 2,), **shape)
-        for k in range(2 * BOUND + 4)
+        for k in range(2 * RECENT + 4)
     ]
     for r, z in zip(arrays[::2], arrays[1::2], strict=True):
         M.matvec(r, out=z)
-    assert [one() is not None for one in made] == [False, False] + [True] * BOUND
+    assert [one() is not None for one in made] == [False, False] + [True] * RECENT
     M.matvec(arrays[-2], out=arrays[-1])
-    assert len(made) == BOUND + 2
+    assert len(made) == RECENT + 2
     apart = SimpleNamespace(data=arrays[-2].data, strides=(16,), **shape)  # begins where another does
     M.matvec(apart, out=arrays[-1])
-    assert len(made) == BOUND + 3
+    assert len(made) == RECENT + 3
 
 
 @pytest.mark.cuda
