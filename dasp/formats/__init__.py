@@ -11,11 +11,6 @@ and `backend_cuda` implement it. `product` defines the interface of a product; `
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
-import numpy as np
-
 from dasp.formats.dasp import DASP
 from dasp.formats.format import Format
 from dasp.formats.plan import Plan
@@ -55,42 +50,6 @@ def find_first(shape: tuple[int, int]) -> Format:
         if each.can_hold(shape):
             return each
     raise ValueError(f"A has shape {shape}; no format can hold it")
-
-
-def check_type(name: str, dtype: np.dtype[Any], what: str) -> None:
-    """Raise a TypeError if `what`, a matrix or a vector, may not have the type `dtype` in format `name`."""
-    known = find(name).dtypes
-    if _name(dtype) not in known:
-        others = " or ".join(repr(each.name) for each in _formats.values() if dtype.name in each.dtypes)
-        raise TypeError(
-            f"{what} has dtype {dtype}; format {name!r} multiplies {' and '.join(known)}"
-            + (f"; pass format={others}" if others else "")
-        )
-
-
-def find_product(plan: Plan, kind: str) -> type[Any]:
-    """Return the class of the products by a plan on a kind of device, "cpu" or "cuda".
-
-    Raises
-    ------
-    TypeError
-        If the format does not take matrices of the plan's type.
-    RuntimeError
-        If the format has no product for this kind of device.
-    """
-    products = find(plan.format).products
-    if kind not in products:
-        others = ", ".join(each.name for each in _formats.values() if kind in each.products)
-        device = "the CPU multiplies" if kind == "cpu" else "GPUs multiply"
-        raise RuntimeError(f"the plan has format {plan.format!r}; {device} {others}")
-    check_type(plan.format, plan.dtype, "A")
-    return products[kind]()
-
-
-@cache
-def _name(dtype: np.dtype[Any]) -> str:
-    """Return the name of a type; NumPy makes it anew each time, so it is cached."""
-    return str(dtype.name)
 
 
 def count_shares(plan: Plan) -> dict[str, dict[str, int]]:

@@ -62,7 +62,7 @@ def as_values(data: ArrayLike, device: str) -> Vector:
 
 def make_product(plan: Plan, device: str, like: CpuProduct | None = None) -> CpuProduct:
     """Return the product by a plan with NumPy arrays."""
-    made: CpuProduct = formats.find_product(plan, "cpu")(plan)
+    made: CpuProduct = formats.find(plan.format).products["cpu"]()(plan)
     return made
 
 

@@ -128,7 +128,7 @@ def make_product(plan: Plan, device: str, like: CudaProduct | None = None) -> Cu
     """
     made = None if like is None else like.of(plan)
     if made is None:
-        made = formats.find_product(plan, "cuda")(plan, device)
+        made = formats.find(plan.format).products["cuda"]()(plan, device)
     if made.plan is plan:
         made.wait()
     return made

@@ -43,8 +43,6 @@ class Format:
         A frozen dataclass of the choices with which the format packs.
     pattern, values : type
         The dataclasses of a plan's two halves. Files keep them field by field.
-    dtypes : tuple of str
-        Names of the types of `dasp.runtime.dtypes.TABLE` that its matrices and products may have.
     can_hold : callable
         Shape -> True if the format can hold a matrix of that shape.
     pack : callable
@@ -65,9 +63,9 @@ class Format:
         With the same arguments, write the values into the arrays of the plan; ValueError, and no change, if
         these cannot hold the numbers.
     products : dict
-        For "cpu" and "cuda", if the format has a product there, a function that imports and returns its
-        class, derived from `product_cpu.CpuProduct` or `product_cuda.CudaProduct`. So a format can be named
-        without Numba and CuPy. The function imports by `dasp.runtime.process.load`, so that a fork waits.
+        For "cpu" and "cuda" a function that imports and returns the class of the format's products there,
+        derived from `product_cpu.CpuProduct` or `product_cuda.CudaProduct`. So a format can be named without
+        Numba and CuPy. The function imports by `dasp.runtime.process.load`, so that a fork waits.
     packs_on_gpu : bool
         True if `pack`, `unpack` and `find_slots` run on a GPU, with its primitives. By default a matrix is
         packed on the CPU, and its plan copied.
@@ -89,7 +87,6 @@ class Format:
     options: type
     pattern: type
     values: type
-    dtypes: tuple[str, ...]
     can_hold: Callable[[tuple[int, int]], bool]
     pack: Callable[[Csr, Any, CostModel, Any], Plan]
     unpack: Callable[[Plan, Any], tuple[Array, Array, Array]]

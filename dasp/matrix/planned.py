@@ -175,7 +175,6 @@ class PlannedMatrix(LinearMap):
         operand = self._backend.as_operand(x, self.device)
         _check.operand(self.shape, operand)
         dtype = _dtypes.find_arithmetic(self.dtype, operand.dtype).y
-        formats.check_type(self.plan.format, dtype, "the product")
         alpha, beta = _check.scale("alpha", alpha, dtype), _check.scale("beta", beta, dtype)
         shape = (self.shape[0], *operand.shape[1:])
         if out is None:

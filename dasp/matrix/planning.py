@@ -135,14 +135,8 @@ def make_plan(
     -------
     Plan
         With arrays on that device; NumPy arrays are read-only. `unpack` returns the matrix.
-
-    Raises
-    ------
-    TypeError
-        If the format does not take matrices of this type.
     """
     chosen = policy.format_for(csr.shape)
-    formats.check_type(chosen.name, csr.data.dtype, "A")
     plan = chosen.pack(csr, policy.options(chosen), model, primitives)
     if order is not None:
         plan = dataclasses.replace(plan, order=order if plan.order is None else order[plan.order])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 import dasp
 from dasp import formats
 from dasp.formats import product_cpu, product_cuda
-from dasp.formats.cost import CostModel
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.kernel_cuda import ABSENT, Scratch, new_scratch
 from dasp.formats.plan import (
@@ -27,8 +25,6 @@ from dasp.formats.plan import (
     require,
     slots_of_entries,
 )
-from dasp.formats.sell.cpu import primitives
-from dasp.matrix import planning
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import TABLE, Arithmetic, real_type
 from tests.support.gallery import GALLERY
@@ -153,7 +149,6 @@ def dense_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         options=Options,
         pattern=Pattern,
         values=Values,
-        dtypes=("float64",),
         can_hold=lambda shape: True,
         pack=pack,
         unpack=unpack,
@@ -228,18 +223,6 @@ def test_on_a_real_gpu(name: str, dense_rows: None) -> None:
     assert_same_entries(A.to_scipy(), matrix)
     assert_same_entries(A.with_values(cupy.asarray(2 * matrix.data)).to_scipy(), matrix * 2)
     np.testing.assert_array_equal(A.diagonal().get(), matrix.diagonal())
-
-
-def test_a_format_that_a_backend_cannot_multiply_says_so(dense_rows: None) -> None:
-    plan = planning.make_plan(
-        Csr((1, 1), np.array([0, 1]), np.array([0]), np.ones(1)),
-        dasp.Policy(format="dense rows"),
-        CostModel.for_cpu(),
-        primitives,
-    )
-    formats.register(dataclasses.replace(formats.find("dense rows"), products={}))
-    with pytest.raises(RuntimeError, match="the plan has format 'dense rows'; the CPU multiplies sell, dasp"):
-        dasp.SpMatrix(plan, "cpu")
 
 
 @pytest.mark.parametrize("total", [row.dtype for row in TABLE.values() if row.sum == row.dtype.name])

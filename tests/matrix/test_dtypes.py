@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 import re
 from itertools import product as pairs
@@ -445,19 +444,6 @@ def test_plans_in_the_format_of_the_paper_keep_every_type(name, tmp_path):
         np.testing.assert_array_equal(
             made._values().view(bits_type(made.dtype)), want.view(bits_type(made.dtype))
         )
-
-
-def test_a_format_refuses_types_that_it_has_not_in_a_line(monkeypatch):
-    fewer = dataclasses.replace(formats.find("dasp"), dtypes=("float64", "float32"))
-    monkeypatch.setitem(formats._formats, "dasp", fewer)
-    with pytest.raises(TypeError, match=r"A has dtype .*; format 'dasp' multiplies float64 and float32"):
-        SpMatrix.from_coo(np.ones(1, complex), ([0], [0]), (1, 1), policy=DASP, device="cpu")
-    A = SpMatrix.from_dense(np.eye(2), policy=DASP, device="cpu")
-    with pytest.raises(TypeError, match=r"A has dtype .*pass format='sell'"):
-        A.astype(np.float16)
-    for x in (np.ones(2, complex), np.ones((2, 3), complex)):
-        with pytest.raises(TypeError, match="the product has dtype complex128; format 'dasp'"):
-            A @ x
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])

@@ -59,7 +59,7 @@ def emulate(
     With a `seed`, blocks start in a random order. `tickets` says whether they draw tickets, by default as on
     a GPU.
     """
-    kernel = formats.find_product(plan, "cuda").kernel
+    kernel = formats.find(plan.format).products["cuda"]().kernel
     kinds = find_arithmetic_into(plan.dtype, x.dtype, y.dtype)
     constants = cuda.define_constants(kernel, plan, kinds)
     if tickets is not None:

@@ -10,7 +10,6 @@ from dasp.formats.dasp.check import check
 from dasp.formats.dasp.pack import find_slots, list_parts, pack, unpack, values_from, values_into
 from dasp.formats.dasp.pattern import NAME, Options, Pattern, Values
 from dasp.formats.format import Format
-from dasp.runtime.dtypes import TABLE
 from dasp.runtime.process import load
 
 DASP = Format(
@@ -18,7 +17,6 @@ DASP = Format(
     options=Options,
     pattern=Pattern,
     values=Values,
-    dtypes=tuple(TABLE),
     can_hold=lambda shape: True,
     pack=pack,
     unpack=unpack,

@@ -6,7 +6,6 @@ from dasp.formats.format import Format
 from dasp.formats.sell.check import check
 from dasp.formats.sell.pack import map_values, pack, values_from, values_into
 from dasp.formats.sell.pattern import MOST_COLUMNS, NAME, Options, Pattern, Values, count_shares, list_parts
-from dasp.runtime.dtypes import TABLE
 from dasp.runtime.process import load
 
 SELL = Format(
@@ -14,7 +13,6 @@ SELL = Format(
     options=Options,
     pattern=Pattern,
     values=Values,
-    dtypes=tuple(TABLE),
     can_hold=lambda shape: max(shape) <= MOST_COLUMNS,
     pack=pack,
     unpack=lambda plan, on: on.unpack(plan),

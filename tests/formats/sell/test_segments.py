@@ -61,15 +61,7 @@ def test_plans_with_segments_draw_tickets_and_others_do_not(split):
 
     _, plan = split
     whole = plan_of(from_lengths([5] * 40, 300), POLICIES["sell"])
-    assert (
-        cuda.define_constants(
-            formats.find_product(plan, "cuda").kernel, plan, find_arithmetic(plan.dtype, plan.dtype)
-        )["DASP_TICKETS"]
-        == "1"
-    )
-    assert (
-        cuda.define_constants(
-            formats.find_product(whole, "cuda").kernel, whole, find_arithmetic(whole.dtype, whole.dtype)
-        )["DASP_TICKETS"]
-        == "0"
-    )
+    for of, draws in ((plan, "1"), (whole, "0")):
+        kernel = formats.find(of.format).products["cuda"]().kernel
+        constants = cuda.define_constants(kernel, of, find_arithmetic(of.dtype, of.dtype))
+        assert constants["DASP_TICKETS"] == draws
