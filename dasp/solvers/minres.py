@@ -5,9 +5,7 @@ The Lanczos vectors are not normalised: their lengths are in the coefficients.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,9 +13,8 @@ import numpy as np
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import make_limits, one_call
 from dasp.solvers.cg import SKEW
-from dasp.solvers.driver import DIVERGED
 from dasp.solvers.operator import DeviceOperator, Matrix
-from dasp.solvers.scalars import OWN, RUNNING, Scalar, hypot, sqrt, where
+from dasp.solvers.scalars import OWN, RUNNING, hypot, sqrt, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import Method, System, solve
@@ -25,18 +22,15 @@ from dasp.solvers.workspace import Workspace
 
 SINGULAR, BAD_M, NOT_HERMITIAN = OWN, OWN + 1, OWN + 2
 
-SMALL = {np.float32: 1e-5, np.float64: 1e-12, np.complex64: 1e-5, np.complex128: 1e-12}
-"""A pivot below this times the norm of A is taken for 0."""
-
-LEAST = {np.float32: 1e-3, np.float64: 1e-7, np.complex64: 1e-3, np.complex128: 1e-7}
-"""If norm(A r) is below this times the norms of A and r, r is near the least residual."""
+LEAST = 2
+"""If norm(A r) is below this times sqrt(eps) norm(A) norm(r), r is near the least residual. If A is singular,
+rounding would spoil x in further iterations."""
 
 
 class MinimalResiduals(Method):
     """One product and three passes an iteration; vectors of two iterations swap their names."""
 
     period = 2
-    restarts = frozenset({SINGULAR})
     words: ClassVar[dict[int, str]] = {
         SINGULAR: "A is singular, or nearly, and b out of its reach: no x has a much smaller residual; where "
         "rows only differ much in scale, a preconditioner M mends that",
@@ -53,7 +47,7 @@ class MinimalResiduals(Method):
         self._system, fuse = system, system.vectors.fuse
         self._plain = plain = system.preconditioner is None
         kind = system.space.dtype.type
-        self._small, self._least, self._skew = SMALL[kind], LEAST[kind], SKEW.get(kind, 0.0)
+        self._least, self._skew = LEAST * float(np.sqrt(np.finfo(kind).eps)), SKEW.get(kind, 0.0)
         self._z = ("v0", "v1") if plain else ("z0", "z1")
         self._clear = fuse("v0 = r", "v1 = 0", "w0 = 0", "w1 = 0")
         self._first = None if plain else fuse(dots=("v0 z0",))
@@ -82,10 +76,6 @@ class MinimalResiduals(Method):
         rotations = {"c0": one, "c1": one, "s0": zero, "s1": zero}
         return {"gamma": gamma, "gamma0": one, "eta": gamma, "norm": zero, "code": code, **rotations}
 
-    def is_usable(self, a0: Scalar, pivot: Scalar, beside: Scalar, norm: Scalar) -> Scalar:
-        """Return True if a step may divide by the pivot. norm(A r) is norm(r) sqrt(a0^2 + beside^2)."""
-        return pivot > self._small * norm
-
     def iterate(self, phase: int, s: State) -> State:
         """Extend the Lanczos basis by one vector, rotate its matrix into a triangle, and step."""
         gamma, eta, (new, z) = s["gamma"], s["eta"], (1 - phase, self._z[1 - phase])
@@ -102,7 +92,7 @@ class MinimalResiduals(Method):
         a1 = hypot(a0, next_gamma)
         size = abs(delta) + next_gamma  # without gamma, which at first is the norm of r
         norm = where(size > s["norm"], size, s["norm"])
-        usable = self.is_usable(a0, a1, s["c1"] * next_gamma, norm)
+        usable = hypot(a0, s["c1"] * next_gamma) > self._least * norm  # norm(A r) / norm(r), at most a1
         inverse = where(usable, 1.0 / a1, 0.0)
         cosine, sine = a0 * inverse, where(usable, next_gamma * inverse, 1.0)
         last = (s["s1"] * delta + s["c0"] * s["c1"] * gamma) * inverse
@@ -128,19 +118,6 @@ class MinimalResiduals(Method):
         }
 
 
-class LeastResiduals(MinimalResiduals):
-    """A form that stops where A r is small. It may stop too early if A is nearly singular, but not quite.
-
-    It does not start again from there: r is almost a null vector, along which rounding makes long steps.
-    """
-
-    restarts = frozenset()
-
-    def is_usable(self, a0: Scalar, pivot: Scalar, beside: Scalar, norm: Scalar) -> Scalar:
-        """Return True if A r is not small."""
-        return hypot(a0, beside) > self._least * norm
-
-
 @one_call(ranks=True)
 def minres(
     A: Matrix,
@@ -164,9 +141,8 @@ def minres(
     Notes
     -----
     Memory, in vectors of length n: 8, with a preconditioner 10. If A is singular and b out of its reach, the
-    method stops near the least residual, and says so. If it finds out only after rounding has spoilt x, it
-    begins again from x0, with the iterations that `maxiter` leaves, or n more if that is None; `lsmr` needs
-    no second start.
+    method stops near the least residual, where norm(A r) is about sqrt(eps) norm(A) norm(r), and says so. It
+    may also stop there if A is nearly singular.
 
     References
     ----------
@@ -182,13 +158,4 @@ def minres(
     (array([1., 1.]), True)
     """
     limits = make_limits(A, rtol, atol, maxiter, check_every, callback, progress)
-    x, stats = solve(A, b, x0, limits, M, workspace, MinimalResiduals)
-    first = stats.residuals[0]
-    # In exact arithmetic no residual is larger than the first one; with an M that holds in another norm.
-    most = first if M is None else DIVERGED * first
-    spare = limits.maxiter // 10 if maxiter is None else limits.maxiter - stats.iterations
-    if spare > 0 and not stats.converged and math.isfinite(first) and not stats.residual <= most:
-        rest = replace(limits, maxiter=spare)
-        x, more = solve(A, b, x0, rest, M, workspace, LeastResiduals)
-        stats = more.after(stats)
-    return x, stats
+    return solve(A, b, x0, limits, M, workspace, MinimalResiduals)

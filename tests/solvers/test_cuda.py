@@ -24,7 +24,7 @@ from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cg import ConjugateGradients, PipelinedConjugateGradients
 from dasp.solvers.cuda import loop as cuda_loop
 from dasp.solvers.cuda.space import CudaSpace
-from dasp.solvers.minres import LeastResiduals, MinimalResiduals
+from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.operator import device_of
 from dasp.solvers.system import solve
 from tests.support.simt_device import EmulatedDevice, emulate
@@ -133,7 +133,7 @@ def test_minres_stops_where_the_residual_is_the_least(monkeypatch, dtype):
     for device in (None, EmulatedDevice()):
         if device is not None:
             emulate(monkeypatch, device)
-        answers.append(solve(A, b, None, limits, None, None, LeastResiduals))
+        answers.append(solve(A, b, None, limits, None, None, MinimalResiduals))
     (want, told), (x, stats) = answers
     assert device is not None
     assert device.launches.count("dasp_fused") > stats.iterations
