@@ -295,7 +295,16 @@ def page_commands() -> list[tuple[str, list[str]]]:
     return found
 
 
-@pytest.mark.parametrize(("page", "words"), page_commands(), ids=lambda value: str(value))
+def demo_commands() -> list[tuple[str, list[str]]]:
+    """The words of every `dasp` command of `make demo`."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    found = re.findall(r"^\t\.venv/bin/dasp (.*)", text, flags=re.MULTILINE)
+    return [("Makefile", shlex.split(words)) for words in found]
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), [*page_commands(), *demo_commands()], ids=lambda value: str(value)
+)
 def test_a_command_of_a_page_is_understood(page: str, words: list[str]) -> None:
     assert cli.build_parser(words[0]).parse_args(words).run
 
