@@ -16,7 +16,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 import dasp
 from dasp import Policy, SpMatrix
-from dasp.formats.plan import arrays_of
+from dasp.formats.plan import arrays_of, with_arrays
 from dasp.runtime.cuda import gpus
 from tests.conftest import gpu
 from tests.support.gallery import GALLERY, from_lengths
@@ -360,6 +360,20 @@ def test_arrays_of_a_pickled_matrix_are_read_only(planned):
     """Compiled code that takes writable arrays is other code: a product would compile anew."""
     other = pickle.loads(pickle.dumps(planned))
     assert not any(array.flags.writeable for array in arrays_of(other.plan))
+
+
+def test_a_plan_of_mapped_files_multiplies(planned, x, tmp_path):
+    """joblib gives its workers the large arrays of an argument as `numpy.memmap`."""
+
+    def map_array(number, array):
+        np.save(tmp_path / f"{number}.npy", array)
+        return np.load(tmp_path / f"{number}.npy", mmap_mode="r") if array.size else array
+
+    arrays = [map_array(*each) for each in enumerate(arrays_of(planned.plan))]
+    other = SpMatrix(with_arrays(planned.plan, iter(arrays)), device="cpu")
+    np.testing.assert_array_equal(other @ x, planned @ x)
+    np.testing.assert_array_equal(other.T @ (other @ x), planned.T @ (planned @ x))
+    assert_same_entries(other.to_scipy(), planned.to_scipy())
 
 
 def test_several_threads_use_one_matrix():

@@ -170,10 +170,10 @@ def _word(name: str, kind: Kind, value: Any) -> int:
     """Return an argument as a word: an int, or the address of an array, which must be as declared."""
     if kind is int:
         return int(value)
-    if kind is None or (type(value) is np.ndarray and value.size == 0):
+    if kind is None or (isinstance(value, np.ndarray) and value.size == 0):
         return 0
     if (
-        type(value) is not np.ndarray
+        not isinstance(value, np.ndarray)
         or value.dtype != kind
         or not (value.flags.c_contiguous and value.flags.aligned)
     ):
