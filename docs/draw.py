@@ -28,6 +28,7 @@ from dasp.cli import report, timing
 from dasp.formats import backends
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import PAD, WARP
+from dasp.formats.sell.cpu import primitives
 from dasp.formats.sell.pattern import Coding, unpack_shape
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
@@ -88,9 +89,9 @@ def draw_lengths(count: int) -> tuple[int, ...]:
 
 def packed(matrix: Any, layout: str, **options: Any) -> tuple[Any, np.ndarray, np.ndarray]:
     """The plan of a CSR matrix, and the row and the column of each of its slots; `PAD` for a pad."""
-    packs, on = formats.find(layout), backends.find("cpu").primitives
+    packs, on = formats.find(layout), primitives
     csr = Csr(matrix.shape, matrix.indptr, matrix.indices, matrix.data)
-    plan = packs.pack(csr, packs.options(**options), backends.find("cpu").find_cost_model("cpu"), on)
+    plan = packs.pack(csr, packs.options(**options), backends.find("cpu").cost_model, on)
     slots, numbers = packs.find_slots(plan, on), np.arange(1.0, matrix.nnz + 1)
     count = sum(part.slots for part in packs.list_parts(plan))
     if plan.format == "sell":

@@ -17,7 +17,7 @@ from numba import extending, types
 from scipy.sparse import random_array
 
 import dasp
-from dasp.formats.backend_cpu import use_primitives
+from dasp.formats import backends
 from dasp.formats.sell.cpu import primitives
 from dasp.runtime import process
 from dasp.runtime.cpu.compile import c_function, jit
@@ -38,10 +38,10 @@ print("right")
 """
 COMPILE = """
 import numpy as np
-from dasp.formats import backend_cpu
+from dasp.formats import backends
 from dasp.formats.dasp.cpu import count_tiles
 from dasp.formats.sell.cpu import store
-assert backend_cpu.find_cost_model("cpu").kind == "cpu"
+assert backends.find("cpu").cost_model.kind == "cpu"
 stored = np.zeros(3)
 store.scatter(np.ones(3), np.arange(3), stored)
 assert stored.all()
@@ -284,7 +284,7 @@ def test_an_interrupt_of_compiled_code_is_one() -> None:
         return np.zeros(3)
 
     interrupted.compile(())
-    with pytest.raises(KeyboardInterrupt), use_primitives("cpu"):
+    with pytest.raises(KeyboardInterrupt), backends.find("cpu").use_primitives():
         interrupted()
 
 

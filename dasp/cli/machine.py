@@ -65,7 +65,7 @@ def describe() -> dict[str, str]:
 def _name_model(device: str) -> str:
     """Return the name of the cost model of a device, or the reason why it cannot be used."""
     try:
-        return str(backends.find(device).find_cost_model(device).name)
+        return str(backends.find(device).cost_model.name)
     except ValueError as error:
         return str(error)
 
@@ -133,7 +133,7 @@ def _multiply(csr: csr_array, device: str) -> None:
 
     A, n = dasp.SpMatrix(csr, device=device), csr.shape[1]
     put = backends.find(device).asarray
-    x, X, data = (put(array, device, csr.dtype) for array in (np.ones(n), np.ones((n, 8)), csr.data))
+    x, X, data = (put(array, csr.dtype) for array in (np.ones(n), np.ones((n, 8)), csr.data))
     for B in (A, A.T, A.with_values(data)):
         B @ x
         B @ X
@@ -147,7 +147,7 @@ def _solve(csr: csr_array, device: str) -> None:
     from dasp import preconditioners, solvers
 
     A = dasp.SpMatrix(csr, device=device)
-    b = backends.find(device).asarray(np.ones(csr.shape[0], csr.dtype), device, csr.dtype)
+    b = backends.find(device).asarray(np.ones(csr.shape[0], csr.dtype))
     for method in (solvers.cg, solvers.minres, solvers.bicgstab, solvers.gmres):
         method(A, b, maxiter=MOST_ITERATIONS)
     for make in (preconditioners.jacobi, preconditioners.chebyshev, preconditioners.ic0):

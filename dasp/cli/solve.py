@@ -306,7 +306,7 @@ def _take_right_hand_side(arguments: argparse.Namespace, D: distributed.SpMatrix
     """Return this rank's part of b, on the device of D."""
     whole = D.agree(lambda: make_right_hand_side(arguments.rhs, D.shape[0], arguments.seed))
     b = as_solved(whole[D.rows.first : D.rows.first + D.rows.count], D.dtype)
-    return backends.find(D.device).asarray(b, D.device, b.dtype)
+    return backends.find(D.device).asarray(b, b.dtype)
 
 
 def _preconditioner_of_ranks(arguments: argparse.Namespace, D: distributed.SpMatrix) -> Any:

@@ -103,14 +103,14 @@ class HaloExchanges:
 
     def _as_multiplied(self, x: ArrayLike) -> Array:
         """Return x as an array; integers and bools in the type in which they are multiplied."""
-        operand: Array = self._backend.as_operand(x, self._device)
+        operand: Array = self._backend.as_operand(x)
         if operand.dtype.kind not in "biu":
             return operand
         return operand.astype(_dtypes.find_arithmetic(self._dtype, operand.dtype).x)
 
     def _check_operand(self, x: ArrayLike) -> Array:
         """Return x, or raise an error that says what is wrong with it."""
-        operand: Array = self._backend.as_operand(x, self._device)
+        operand: Array = self._backend.as_operand(x)
         _check.operand(self._shape, operand)
         return operand
 
@@ -123,7 +123,7 @@ class HaloExchanges:
         _check.scale("beta", beta, dtype)
         if out is not None:
             shape = (self._shape[0], *operand.shape[1:])
-            self._backend.check_out(out, operand, shape, dtype, self._device)
+            self._backend.check_out(out, operand, shape, dtype)
         elif beta != 0:
             raise ValueError(f"beta is {beta} and out is None; pass the array that beta multiplies as out")
         return operand, dtype

@@ -104,7 +104,7 @@ class SpMatrix:
 
         self.interior, self.halo = agree(comm, plan, lambda two: {"dtype": two[0].dtype.name})
         self._backend = backends.find(device)
-        mine = self.interior.nnz + self.halo.nnz, self._backend.find_cost_model(device).launch_bytes
+        mine = self.interior.nnz + self.halo.nnz, self._backend.cost_model.launch_bytes
         counts, launch_bytes = zip(*comm.gather(mine), strict=True)
         self.nnz = sum(counts)
         vector_bytes = HIDDEN_SUM_BYTES * self.shape[0] / comm.size
@@ -378,7 +378,7 @@ class SpMatrix:
         def work() -> tuple[LocalMatrix, LocalMatrix]:
             if self._own is None:
                 raise TypeError("a transpose over ranks takes no values; take D.with_values(data).T")
-            values = self._backend.as_values(data, self.device)
+            values = self._backend.as_values(data)
             if values.shape != self._own.shape:
                 raise ValueError(
                     f"data has {len(values)} values; this rank has {len(self._own)} entries; "

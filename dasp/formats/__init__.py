@@ -4,9 +4,9 @@ A format is a folder. It defines the format's pattern and values and its choices
 plans, and multiplies by them on each kind of device. A line at the end of this file registers the format.
 
 `format` defines the record of a format, `plan` the plan that it makes, and `cost` the numbers by which it
-chooses. A backend holds what depends on the kind of device: `backends` defines its interface, `backend_cpu`
-and `backend_cuda` implement it. `product` defines the interface of a product; `product_cpu` and
-`product_cuda` hold the code that all formats share, and `kernel_cuda` describes and compiles their kernels.
+chooses. `product` defines the interface of a product; `product_cpu` and `product_cuda` hold the code that all
+formats share, and `kernel_cuda` describes and compiles their kernels. `backend` defines what else depends on
+the kind of device, `backend_cpu` and `backend_cuda` do it, and `backends` finds the backend of a device.
 """
 
 from __future__ import annotations

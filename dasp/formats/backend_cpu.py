@@ -1,19 +1,20 @@
-"""The backend of the CPU; see `dasp.formats.backends.Backend`."""
+"""The backend of the CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dasp import formats
+from dasp.formats.backend import Backend
 from dasp.formats.cost import CostModel, apply_own_numbers
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import Plan, narrowest
+from dasp.formats.plan import Plan
+from dasp.formats.product import Product
 from dasp.formats.product_cpu import CpuProduct
 from dasp.formats.sell.cpu import primitives
 from dasp.formats.sell.primitives import Primitives
@@ -24,107 +25,95 @@ from dasp.runtime.arrays import Order
 from dasp.runtime.cpu.compile import name_processor
 from dasp.runtime.dtypes import sum_type
 from dasp.runtime.process import as_raised
-from dasp.runtime.types import AnyArray, ArrayLike, Vector
-
-__all__ = ["primitives"]
-
-
-@cache
-def find_cost_model(device: str) -> CostModel:
-    """Return the cost model of the CPU, with the user's own numbers."""
-    return apply_own_numbers(CostModel.for_cpu(), name_processor())
+from dasp.runtime.sizes import narrowest
+from dasp.runtime.types import AnyArray, ArrayLike, DTypeLike, Number, Vector
 
 
-@contextmanager
-def bring_to_device(csr: Csr, device: str) -> Iterator[tuple[Csr, Primitives]]:
-    """Yield the matrix and the primitives.
+class CpuBackend(Backend):
+    """The CPU, with NumPy's arrays. Work is done when a method returns."""
 
-    indptr gets the narrowest type that holds its numbers, so that code compiled for a matrix of SciPy also
-    serves its transpose and a matrix made from coordinates; and code for arrays that can be written serves
-    read-only ones.
-    """
-    starts = csr.indptr.astype(narrowest(len(csr.indices)), copy=False)
-    with as_raised():
-        yield Csr(csr.shape, *map(_arrays.as_input, (starts, csr.indices, csr.data))), primitives
+    device = "cpu"
 
+    @cached_property
+    def cost_model(self) -> CostModel:
+        """The cost model of this processor, with the user's own numbers."""
+        return apply_own_numbers(CostModel.for_cpu(), name_processor())
 
-@contextmanager
-def use_primitives(device: str, *, wait: bool = False) -> Iterator[Primitives]:
-    """Yield the primitives, whose work is done when they return."""
-    with as_raised():
-        yield primitives
+    def as_operand(self, x: AnyArray, name: str = "x") -> Vector:
+        """See `Backend`."""
+        if hasattr(x, "__cuda_array_interface__"):
+            raise TypeError(
+                f"{name} is on a GPU and A on the CPU; use A.to_device('cuda') or pass {name}.get()"
+            )
+        return _arrays.take(name, x)
 
+    def as_values(self, data: ArrayLike) -> Vector:
+        """See `Backend`."""
+        return _arrays.as_input(_arrays.values("data", data))
 
-def as_values(data: ArrayLike, device: str) -> Vector:
-    """Return values of a matrix as a NumPy array."""
-    return _arrays.as_input(_arrays.values("data", data))
+    def asarray(self, x: AnyArray, dtype: DTypeLike | None = None) -> Vector:
+        """See `Backend`."""
+        if _foreign.is_foreign(x):
+            x = _foreign.to_host(x)
+        return np.asarray(_arrays.to_host(x), dtype)
 
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], order: Order) -> Vector:
+        """See `Backend`."""
+        return np.empty(shape, dtype, order)
 
-def make_product(plan: Plan, device: str, like: CpuProduct | None = None) -> CpuProduct:
-    """Return the product by a plan with NumPy arrays."""
-    made: CpuProduct = formats.find(plan.format).products["cpu"]()(plan)
-    return made
+    def check_out(self, out: object, x: Vector, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Vector:
+        """See `Backend`."""
+        if not isinstance(out, np.ndarray):
+            raise TypeError(f"out is {_check.kind_of(out)} and A is on the CPU; a numpy.ndarray is needed")
+        _arrays.check_result(out, shape, dtype)
+        if _arrays.overlap(out, x):
+            raise ValueError("out overlaps x; pass another array")
+        return out
 
+    def add_scaled(self, y: Vector, factor: Number, x: Vector) -> None:
+        """See `Backend`."""
+        y += sum_type(y.dtype).type(factor) * x
 
-def as_operand(x: AnyArray, device: str, name: str = "x") -> Vector:
-    """Return x as a NumPy array.
+    @contextmanager
+    def use_primitives(self, *, wait: bool = False) -> Iterator[Primitives]:
+        """See `Backend`."""
+        with as_raised():
+            yield primitives
 
-    Raises
-    ------
-    TypeError
-        If x is a GPU array, a sparse matrix, or not made of numbers.
-    """
-    if hasattr(x, "__cuda_array_interface__"):
-        raise TypeError(f"{name} is on a GPU and A on the CPU; use A.to_device('cuda') or pass {name}.get()")
-    return _arrays.take(name, x)
+    @contextmanager
+    def bring_to_device(self, csr: Csr) -> Iterator[tuple[Csr, Primitives]]:
+        """See `Backend`.
 
+        indptr gets the narrowest type that holds its numbers, so that code compiled for a matrix of SciPy
+        also serves its transpose and a matrix made from coordinates; and code for arrays that can be written
+        serves read-only ones.
+        """
+        starts = csr.indptr.astype(narrowest(len(csr.indices)), copy=False)
+        with as_raised():
+            yield Csr(csr.shape, *map(_arrays.as_input, (starts, csr.indices, csr.data))), primitives
 
-def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Order) -> Vector:
-    """Return a new array for a result, in C or F order."""
-    return np.empty(shape, dtype, order)
+    def make_product(self, plan: Plan, like: Product | None = None) -> CpuProduct:
+        """See `Backend`."""
+        made: CpuProduct = formats.find(plan.format).products["cpu"]()(plan)
+        return made
 
+    def to_host(self, plan: Plan) -> Plan:
+        """Return the plan itself."""
+        return plan
 
-def check_out(out: object, x: Vector, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Vector:
-    """Return `out`, a NumPy array for this result that does not overlap x; TypeError or ValueError if not."""
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out is {_check.kind_of(out)} and A is on the CPU; a numpy.ndarray is needed")
-    _arrays.check_result(out, shape, dtype)
-    if _arrays.overlap(out, x):
-        raise ValueError("out overlaps x; pass another array")
-    return out
+    def make_sparse(self, shape: tuple[int, int], indptr: Vector, indices: Vector, data: Vector) -> Any:
+        """Return a CSR matrix of SciPy.
 
+        indptr takes the type of indices if that is wide enough, else SciPy converts the indices to its type.
+        """
+        from scipy.sparse import csr_array
 
-def to_host(plan: Plan) -> Plan:
-    """Return the plan with NumPy arrays: itself."""
-    return plan
+        if data.size <= np.iinfo(indices.dtype).max:
+            indptr = indptr.astype(indices.dtype, copy=False)
+        return csr_array((data, indices, indptr), shape=shape)
 
+    def find_operator_type(self) -> Any:
+        """See `Backend`."""
+        from scipy.sparse.linalg import LinearOperator
 
-def add_scaled(y: Vector, factor: complex, x: Vector) -> None:
-    """Add `factor` times x to y, an array of the same shape."""
-    y += sum_type(y.dtype).type(factor) * x
-
-
-def asarray(x: AnyArray, device: str, dtype: npt.DTypeLike | None = None) -> Vector:
-    """Return an array of any library and device as a NumPy array."""
-    if _foreign.is_foreign(x):
-        x = _foreign.to_host(x)
-    return np.asarray(_arrays.to_host(x), dtype)
-
-
-def make_sparse(shape: tuple[int, int], indptr: Vector, indices: Vector, data: Vector) -> Any:
-    """Return a CSR matrix of SciPy.
-
-    indptr takes the type of indices if that is wide enough, else SciPy converts the indices to its type.
-    """
-    from scipy.sparse import csr_array
-
-    if data.size <= np.iinfo(indices.dtype).max:
-        indptr = indptr.astype(indices.dtype, copy=False)
-    return csr_array((data, indices, indptr), shape=shape)
-
-
-def find_operator_type() -> Any:
-    """Return SciPy's LinearOperator."""
-    from scipy.sparse.linalg import LinearOperator
-
-    return LinearOperator
+        return LinearOperator

@@ -68,7 +68,7 @@ class ArithmeticMatrix(PlannedMatrix):
             A new one, with the entries that `to_scipy` returns.
         """
         indptr, indices, data = planning.unpack(self.plan, self.device)
-        with self._backend.use_primitives(self.device):
+        with self._backend.use_primitives():
             data = data.astype(_dtypes.sum_type(self.dtype), copy=False)
         return self._backend.make_sparse(self.shape, indptr, indices, data)
 
@@ -126,7 +126,7 @@ class ArithmeticMatrix(PlannedMatrix):
         The function must take NumPy arrays too, even if the matrix is on a GPU.
         """
         plan = self.plan
-        with self._backend.use_primitives(self.device) as primitives:
+        with self._backend.use_primitives() as primitives:
             mapped = formats.find(plan.format).map_values(plan, function, primitives)
             if mapped is None:
                 values = function(self._values())
@@ -223,7 +223,7 @@ class ArithmeticMatrix(PlannedMatrix):
         sizes = zip(("left", "right"), (left, right), self.shape, strict=True)
         left, right = (self._diagonal_factor(*each) for each in sizes)
         indptr, columns, values = planning.unpack(self.plan, self.device)
-        with self._backend.use_primitives(self.device):
+        with self._backend.use_primitives():
             if left is not None:
                 values = values * left[self._rows_of(indptr, columns.dtype)]
             if right is not None:
@@ -235,7 +235,7 @@ class ArithmeticMatrix(PlannedMatrix):
         if given is None:
             return None
         given = _foreign.take(name, given, self.device)
-        factor: Array = self._backend.as_operand(given, self.device, name)
+        factor: Array = self._backend.as_operand(given, name)
         if factor.shape != (size,):
             raise ValueError(
                 f"{name} has shape {factor.shape}; A has shape {self.shape}, so ({size},) is needed"
@@ -275,7 +275,7 @@ class ArithmeticMatrix(PlannedMatrix):
             On the matrix's device.
         """
         indptr, columns, _ = planning.unpack(self.plan, self.device)
-        with self._backend.use_primitives(self.device):
+        with self._backend.use_primitives():
             rows = self._rows_of(indptr, columns.dtype)
             return self._in_callers_order(rows), self._in_callers_order(columns)
 
@@ -301,7 +301,7 @@ class ArithmeticMatrix(PlannedMatrix):
         except TypeError as error:
             raise TypeError(f"k is {k!r}; a whole number is needed") from error
         k = min(max(k, -self.shape[0]), self.shape[1])  # a k beyond int64 is beyond the matrix, too
-        with self._backend.use_primitives(self.device):
+        with self._backend.use_primitives():
             diagonal = self._product.diagonal(k)
         if diagonal is None:
             diagonal = self.tocsr().diagonal(k)
@@ -336,7 +336,7 @@ class ArithmeticMatrix(PlannedMatrix):
         """
         if axis is not None and (not isinstance(axis, (int, np.integer)) or axis not in (0, 1, -1, -2)):
             raise ValueError(f"axis is {axis!r}; None, 0 or 1 is needed")
-        with self._backend.use_primitives(self.device):
+        with self._backend.use_primitives():
             total = self._sum(axis).astype(dtype or self.dtype, copy=False)
             if out is None:
                 return total
@@ -354,7 +354,7 @@ class ArithmeticMatrix(PlannedMatrix):
 
     def _ones(self, axis: int) -> Array:
         """Return a vector of `shape[axis]` ones on the matrix's device."""
-        ones = self._backend.empty((self.shape[axis],), _dtypes.sum_type(self.dtype), self.device, "C")
+        ones = self._backend.empty((self.shape[axis],), _dtypes.sum_type(self.dtype), "C")
         ones.fill(1)
         return ones
 

@@ -101,7 +101,7 @@ class LinearMap(ABC):
 
     def __rmatmul__(self, x: ArrayLike) -> Any:
         """Return x A by a product with the transpose, for x of shape (m,) or (k, m)."""
-        z = x if _foreign.is_foreign(x) else backends.find(self.device).as_operand(x, self.device)
+        z = x if _foreign.is_foreign(x) else backends.find(self.device).as_operand(x)
         _check.left_operand(self.shape, z.shape, -1)
         return self.T.matvec(z.T).T if len(z.shape) == 2 else self.T.matvec(z)
 

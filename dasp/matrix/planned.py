@@ -11,7 +11,7 @@ import numpy as np
 
 from dasp import formats
 from dasp.formats import backends
-from dasp.formats.backends import Backend
+from dasp.formats.backend import Backend
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.formats.product import Product
@@ -53,7 +53,6 @@ class PlannedMatrix(LinearMap):
     mixes old and new values.
     """
 
-    _device: str
     _backend: Backend
     _product: Product
     _shared: Shared
@@ -63,8 +62,8 @@ class PlannedMatrix(LinearMap):
 
     def _begin(self, device: str, plan: Plan, shared: Shared, like: Product | None = None) -> None:
         """Take a plan to a device; `like` is the product of another matrix with the same pattern."""
-        self._device, self._backend = device, backends.find(device)
-        self._product = self._backend.make_product(plan, device, like)
+        self._backend = backends.find(device)
+        self._product = self._backend.make_product(plan, like)
         self._shared, self._writes, self._key = shared, 0, _foreign.new_key(self)
         self._derived, self._lock = {}, ProcessLock()
 
@@ -79,7 +78,7 @@ class PlannedMatrix(LinearMap):
     @property
     def device(self) -> str:
         """`cpu` or `cuda:N`."""
-        return self._device
+        return self._backend.device
 
     @property
     def plan(self) -> Plan:
@@ -172,7 +171,7 @@ class PlannedMatrix(LinearMap):
             if _foreign.wants_gradients(x):
                 return self._with_gradients(x, out, alpha, beta)
             return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)
-        operand = self._backend.as_operand(x, self.device)
+        operand = self._backend.as_operand(x)
         _check.operand(self.shape, operand)
         dtype = _dtypes.find_arithmetic(self.dtype, operand.dtype).y
         alpha, beta = _check.scale("alpha", alpha, dtype), _check.scale("beta", beta, dtype)
@@ -182,9 +181,9 @@ class PlannedMatrix(LinearMap):
                 raise ValueError(
                     f"beta is {beta} and out is None; pass the array that beta multiplies as out"
                 )
-            out = self._backend.empty(shape, dtype, self.device, _arrays.order(operand))
+            out = self._backend.empty(shape, dtype, _arrays.order(operand))
         else:
-            out = self._backend.check_out(out, operand, shape, dtype, self.device)
+            out = self._backend.check_out(out, operand, shape, dtype)
         self._product.multiply(operand, out, alpha, beta)
         return out
 
@@ -235,7 +234,7 @@ class PlannedMatrix(LinearMap):
         -------
         numpy.ndarray or cupy.ndarray
         """
-        return self._backend.asarray(x, self.device, dtype)
+        return self._backend.asarray(x, dtype)
 
     # ---- other values ---------------------------------------------------------------------------------
 
@@ -262,7 +261,7 @@ class PlannedMatrix(LinearMap):
     def copy(self) -> Self:
         """Return a matrix with the same pattern and its own copy of the values, to overwrite in place."""
         values = self.plan.values
-        with self._backend.use_primitives(self.device):
+        with self._backend.use_primitives():
             own = with_arrays(values, (array.copy() for array in arrays_of(values)))
         return self._share(self.plan.of(own, self.dtype))
 
@@ -321,8 +320,8 @@ class PlannedMatrix(LinearMap):
                 "if its entries come in the order of A's"
             )
         plan = self.plan
-        with self._backend.use_primitives(self.device) as primitives:
-            values = self._backend.as_values(data, self.device)
+        with self._backend.use_primitives() as primitives:
+            values = self._backend.as_values(data)
             if values.shape != (self.nnz,):
                 raise ValueError(
                     f"data has {len(values)} values; A has {self.nnz} entries; as many are needed"
@@ -340,8 +339,8 @@ class PlannedMatrix(LinearMap):
         """Overwrite the values in place; ValueError, and no change, if the coding cannot hold them."""
         slots = self._slots()
         if not all(map(_arrays.may_be_writable, arrays_of(self.plan.values))):  # in a pickle
-            self._product = self._backend.make_product(self.copy().plan, self.device)
-        with self._backend.use_primitives(self.device) as primitives:
+            self._product = self._backend.make_product(self.copy().plan)
+        with self._backend.use_primitives() as primitives:
             formats.find(self.plan.format).values_into(self.plan, values, slots, primitives)
         self._writes += 1
         self._product.refresh()
@@ -456,7 +455,7 @@ class PlannedMatrix(LinearMap):
         order = self.plan.order
         if order is None:
             return packed
-        with self._backend.use_primitives(self.device):
+        with self._backend.use_primitives():
             came, bits = packed.copy(), _dtypes.bits_type(packed.dtype)
             came.view(bits)[order] = packed.view(bits)
         return came

@@ -96,11 +96,11 @@ def pack(csr: Csr, order: Array | None, request: Request) -> Plan:
     request : Request
     """
     where = request.packing_device(csr.shape)
-    model = request.model or backends.find(request.device).find_cost_model(request.device)
+    model = request.model or backends.find(request.device).cost_model
     backend = backends.find(where)
-    with backend.bring_to_device(csr, where) as (there, primitives):
+    with backend.bring_to_device(csr) as (there, primitives):
         if order is not None:
-            order = backend.asarray(order, where)
+            order = backend.asarray(order)
         return make_plan(there, request.policy, model, primitives, order)
 
 
@@ -152,7 +152,7 @@ def read_where_packed(plan: Plan, device: str) -> Iterator[tuple[Plan, str, Any]
     """Yield a plan where its format is packed, that device, and its primitives; wait for their work."""
     where = device if formats.find(plan.format).packs_on_gpu else "cpu"
     there = plan if where == device else backends.find(device).to_host(plan)
-    with backends.find(where).use_primitives(where, wait=True) as primitives:
+    with backends.find(where).use_primitives(wait=True) as primitives:
         yield there, where, primitives
 
 
@@ -178,7 +178,7 @@ def unpack(plan: Plan, device: str) -> tuple[Array, Array, Array]:
     if where == device:
         return indptr, indices, data
     put = backends.find(device).asarray
-    return put(indptr, device), put(indices, device), put(data, device)
+    return put(indptr), put(indices), put(data)
 
 
 def find_slots(plan: Plan, device: str) -> Any:
@@ -198,4 +198,4 @@ def find_slots(plan: Plan, device: str) -> Any:
     """
     with read_where_packed(plan, device) as (there, where, primitives):
         slots = formats.find(plan.format).find_slots(there, primitives)
-    return slots if where == device else backends.find(device).asarray(slots, device)
+    return slots if where == device else backends.find(device).asarray(slots)

@@ -197,7 +197,7 @@ def is_hermitian(A: Matrix) -> bool:
     vectors, products = [], []
     for _ in range(2):
         vector = rng.random(n) - 0.5 + (1j * (rng.random(n) - 0.5) if dtype.kind == "c" else 0)
-        x, y = (backends.find(device).asarray(numbers, device, dtype) for numbers in (vector, np.zeros(n)))
+        x, y = (backends.find(device).asarray(numbers, dtype) for numbers in (vector, np.zeros(n)))
         operator.multiply(x, y)
         vectors.append(to_host(x))
         products.append(to_host(y))

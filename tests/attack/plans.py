@@ -587,7 +587,7 @@ def _calls(rng: Draws, counts: Counts) -> None:
     policy = rng.choice((None, Policy(narrow=rng.random() < 0.5), Tuned("sell", **draw_choices(rng))))
     if rng.random() < 0.05 and csr.shape[1] < 2**31:
         policy = Tuned("dasp", segment=rng.choice((64, 1024)), long_row=rng.choice((4, 64, 256)))
-    with places(rng), mock.patch.object(find("cpu"), "find_cost_model", return_value=H200):
+    with places(rng), mock.patch.object(find("cpu"), "cost_model", H200):
         try:
             done.append("planned")
             twins = Twins(rng, counts, csr, policy)
@@ -644,7 +644,7 @@ def exhausted(rng: Draws, counts: Counts) -> None:
     """Plan, transpose and write values with too little memory, and again at once with enough."""
     draw, pool = np.random.default_rng(rng.getrandbits(64)), cupy.get_default_memory_pool()
     csr, options = draw_matrix(rng, draw), SELL.options(**draw_choices(rng))
-    with places(rng), mock.patch.object(find("cpu"), "find_cost_model", return_value=H200):
+    with places(rng), mock.patch.object(find("cpu"), "cost_model", H200):
         plan = SELL.pack(csr, options, H200, cpu)
         here = SpMatrix(plan, "cpu")
         there = Csr(csr.shape, *map(cupy.asarray, csr[1:]))

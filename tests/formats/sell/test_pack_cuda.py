@@ -317,7 +317,7 @@ def test_the_value_that_stands_for_none_is_counted_as_any_other(others, coding):
 def test_on_a_gpu_many_segments(steps):
     import cupy
 
-    from dasp.formats.backend_cuda import to_host
+    from dasp.formats import backends
     from dasp.formats.sell.cuda.primitives import find_primitives as on_a_gpu
 
     rng = np.random.default_rng(steps)
@@ -328,7 +328,7 @@ def test_on_a_gpu_many_segments(steps):
     assert want.pattern.segments > 8192
     there = Csr(csr.shape, *map(cupy.asarray, csr[1:]))
     got = SELL.pack(there, options, H200, on_a_gpu(cupy.cuda.Device().id))
-    assert_same_plan(to_host(got), want)
+    assert_same_plan(backends.find("cuda:0").to_host(got), want)
 
 
 # ---- what is not a matrix ------------------------------------------------------------------------
