@@ -266,7 +266,7 @@ def _solve_on_ranks(arguments: argparse.Namespace, comm: Communicator) -> int:
     stats = replace(stats, choice=f"{title}: {why}")
     residual = stats.residual if math.isnan(stats.relative) else stats.relative  # b is 0
     ours = Outcome(f"dasp {title}", stats.iterations, setup, stats.seconds, residual, stats.converged)
-    whole = collect(comm, to_host(x), D.columns) if arguments.out else None
+    whole = collect(comm, to_host(x)) if arguments.out else None
     if not speaks:
         return int(not ours.converged)
     return report_solve(arguments, D, comm.size, planning, rtol, [ours], stats, whole)

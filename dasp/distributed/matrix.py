@@ -233,11 +233,17 @@ class SpMatrix:
         ------
         MatrixFileError
             The same on all ranks: if a file is missing or damaged, or the partition has more or fewer ranks.
+        ValueError
+            The same on all ranks: if their folders hold parts of different matrices.
         """
         comm = find_communicator(comm)
         with comm.call:
             set_timeout(comm, timeout)
-            local = agree(comm, lambda: partition.read_part(folder, comm.rank, comm.size))
+            local, _ = agree(
+                comm,
+                lambda: partition.read_part(folder, comm.rank, comm.size),
+                lambda two: {"digests of the parts": two[1]},
+            )
             return cls._from_rows(local, comm, None, policy, device)
 
     @property

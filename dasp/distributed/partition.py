@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Sequence
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -172,46 +174,48 @@ def scatter(
         return n, shares, [slice_rows(whole, *ends)[1:] for ends in pairwise(starts.tolist())]
 
     n, shares, pieces = agree(comm, cut, lambda _: {"root": root})
-    kinds = [[(array.size, array.dtype) for array in piece] for piece in pieces]
-    n, shares, kinds = comm.gather((n, shares, kinds))[root]
-    mine = agree(comm, lambda: [np.empty(size, dtype) for size, dtype in kinds[comm.rank]])
-    for k, target in enumerate(mine):
-        if comm.rank == root:
-            target[...] = pieces[root][k]
-            sends = [(rank, piece[k]) for rank, piece in enumerate(pieces) if rank != root]
-            comm.exchange(sends, []).complete()
-        else:
-            comm.exchange([], [(root, target)]).complete()
-    indptr, indices, data = mine
+    n, shares = comm.gather((n, shares))[root]
+    indptr, indices, data = (
+        swap(comm, {rank: piece[k] for rank, piece in enumerate(pieces)})[root] for k in range(3)
+    )
     local = scipy.sparse.csr_array((data, indices, indptr), shape=(len(indptr) - 1, n))
     return local, None if shares is None else shares[comm.rank]
 
 
-def collect(comm: Communicator, part: Vector, parts: Parts, root: int = 0) -> Vector | None:
-    """Return on `root` the vector whose parts the ranks hold, on others None; all ranks call this."""
+def swap(comm: Communicator, sends: Mapping[int, Vector]) -> dict[int, Vector]:
+    """Send an array to each of some ranks, and return those that come, by rank in ascending order.
+
+    All ranks call this. An array that a rank sends to itself is returned as it is.
+    """
     with comm.call:
-        if comm.rank != root:
-            comm.exchange([(root, part)], []).complete()
-            return None
-        whole = np.empty(parts.total, part.dtype)
-        spans = [whole[first:end] for first, end in pairwise(parts.starts.tolist())]
-        spans[root][...] = part
-        comm.exchange([], [(rank, span) for rank, span in enumerate(spans) if rank != root]).complete()
-        return whole
+        kinds = comm.gather({rank: (array.shape, array.dtype) for rank, array in sends.items()})
+        arrived = {rank: np.empty(*of[comm.rank]) for rank, of in enumerate(kinds) if comm.rank in of}
+        comm.exchange(
+            [(rank, array) for rank, array in sends.items() if rank != comm.rank],
+            [(rank, array) for rank, array in arrived.items() if rank != comm.rank],
+        ).complete()
+        if comm.rank in sends:
+            arrived[comm.rank] = sends[comm.rank]
+        return arrived
+
+
+def collect(comm: Communicator, part: Vector, root: int = 0) -> Vector | None:
+    """Return on `root` the vector whose parts the ranks hold, on others None; all ranks call this."""
+    arrived = swap(comm, {root: part})
+    return np.concatenate([*arrived.values()]) if arrived else None
 
 
 def collect_rows(
-    comm: Communicator, rows: scipy.sparse.csr_array, parts: Parts, root: int = 0
+    comm: Communicator, rows: scipy.sparse.csr_array, root: int = 0
 ) -> scipy.sparse.csr_array | None:
     """Return on `root` the matrix whose rows the ranks hold, on others None; all ranks call this."""
-    entries = Parts(np.cumsum([0, *comm.gather(rows.nnz)]), comm.rank)
-    lengths = collect(comm, np.diff(rows.indptr).astype(np.int64), parts, root)
-    indices = collect(comm, rows.indices.astype(np.int64), entries, root)
-    data = collect(comm, rows.data, entries, root)
-    if lengths is None or indices is None or data is None:
+    lengths, indices, data = (
+        collect(comm, array, root) for array in (np.diff(rows.indptr), rows.indices, rows.data)
+    )
+    if lengths is None:
         return None
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    return scipy.sparse.csr_array((data, indices, indptr), shape=(parts.total, rows.shape[1]))
+    indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    return scipy.sparse.csr_array((data, indices, indptr), shape=(len(lengths), rows.shape[1]))
 
 
 def send_to_owners(
@@ -223,7 +227,7 @@ def send_to_owners(
     ----------
     comm : Communicator
     owners : Parts
-        Which rank has which columns; no entry is in a column of this rank.
+        Which rank has which columns.
     columns : numpy.ndarray of int64, shape (entries,)
     arrays : sequence of numpy.ndarray, shape (entries,)
         Numbers to send, one for each entry.
@@ -238,16 +242,12 @@ def send_to_owners(
     ranks = owners.find_owners(columns)
     order = np.argsort(ranks, kind="stable")
     sends = find_spans(np.bincount(ranks, minlength=comm.size))
-    counts = comm.gather({rank: end - first for rank, first, end in sends})
-    receives = find_spans([count.get(comm.rank, 0) for count in counts])
-    arrived = []
+    arrived, receives = [], []
     for array in arrays:
-        sent, received = array[order], np.empty(receives[-1][2] if receives else 0, array.dtype)
-        comm.exchange(
-            [(rank, sent[first:end]) for rank, first, end in sends],
-            [(rank, received[first:end]) for rank, first, end in receives],
-        ).complete()
-        arrived.append(received)
+        ordered = array[order]
+        parts = swap(comm, {rank: ordered[first:end] for rank, first, end in sends})
+        receives = find_spans([len(parts.get(rank, ())) for rank in range(comm.size)])
+        arrived.append(np.concatenate([array[:0], *parts.values()]))
     return arrived, sends, receives
 
 
@@ -269,7 +269,7 @@ def write_parts(
     """Write each rank's rows of a matrix into a new folder, which appears when it is complete.
 
     Each rank gets consecutive rows, balanced by entries. `scipy.sparse.save_npz` writes those of rank 1 of 4
-    to `rank-00001-of-00004.npz`, and `rows-of-00004.npy` has the number of each rank's first row.
+    to `rank-00001-of-00004.npz`, and `digests-of-00004.npy` has the digest of each file.
 
     Parameters
     ----------
@@ -313,13 +313,14 @@ def write_parts(
 
 
 def _write(folder: Path, rows: scipy.sparse.csr_array, starts: Vector) -> list[tuple[int, int, int]]:
-    sizes, ranks = [], len(starts) - 1
-    np.save(folder / _name_of_rows(ranks), starts)
+    sizes, digests, ranks = [], [], len(starts) - 1
     for rank, (first, end) in enumerate(pairwise(starts.tolist())):
-        part = rows[first:end]
-        scipy.sparse.save_npz(folder / _name(rank, ranks), part, compressed=False)
+        part, path = rows[first:end], folder / _name(rank, ranks)
+        scipy.sparse.save_npz(path, part, compressed=False)
+        digests.append(_read_digest(path))
         others = part.indices[(part.indices < first) | (part.indices >= end)]
         sizes.append((end - first, int(part.nnz), len(np.unique(others))))
+    np.save(folder / _name_of_digests(ranks), digests)
     return sizes
 
 
@@ -327,8 +328,14 @@ def _name(rank: int, ranks: int) -> str:
     return f"rank-{rank:05}-of-{ranks:05}.npz"
 
 
-def _name_of_rows(ranks: int) -> str:
-    return f"rows-of-{ranks:05}.npy"
+def _name_of_digests(ranks: int) -> str:
+    return f"digests-of-{ranks:05}.npy"
+
+
+def _read_digest(path: Path) -> int:
+    """Return a digest of the checksums that an .npz file has of its arrays."""
+    with zipfile.ZipFile(path) as file:
+        return zlib.crc32(repr([(member.filename, member.CRC) for member in file.infolist()]).encode())
 
 
 def find_cuts(folder: Path) -> list[int]:
@@ -337,14 +344,16 @@ def find_cuts(folder: Path) -> list[int]:
     return [int(end) for end in ends if end.isdecimal()]
 
 
-def read_part(folder: str | os.PathLike[str], rank: int, ranks: int) -> scipy.sparse.csr_array:
-    """Read a rank's rows.
+def read_part(
+    folder: str | os.PathLike[str], rank: int, ranks: int
+) -> tuple[scipy.sparse.csr_array, list[int] | None]:
+    """Read a rank's rows, and the digests of all parts; None where a program of the user wrote the parts.
 
     Raises
     ------
     MatrixFileError
-        If they are missing or damaged, the partition is for another number of ranks, or `write_parts` gave
-        this one more or fewer rows.
+        If they are missing or damaged, the partition is for another number of ranks, or the part is not the
+        one that `write_parts` wrote with the digests.
     """
     cuts = find_cuts(Path(folder))
     if not cuts:
@@ -354,15 +363,15 @@ def read_part(folder: str | os.PathLike[str], rank: int, ranks: int) -> scipy.sp
             f"{folder} was cut for {cuts[0]} ranks and there are {ranks}; start {cuts[0]}, or partition again"
         )
     path = (Path(folder) / _name(rank, ranks)).absolute()
-    part, note = load_matrix(path), path.with_name(_name_of_rows(ranks))
-    if note.exists():  # not where a program wrote the parts
-        with one_line_errors(note), open_regular(note) as file:
-            count = int(np.diff(np.load(file, allow_pickle=False))[rank])
-        if part.shape[0] != count:
-            raise MatrixFileError(
-                f"{path} has {part.shape[0]} rows; {note.name} gives it {count}; partition again"
-            )
-    return part
+    part, note = load_matrix(path), path.with_name(_name_of_digests(ranks))
+    if not note.exists():
+        return part, None
+    with one_line_errors(note), open_regular(note) as file:
+        digests = np.load(file, allow_pickle=False).tolist()
+        is_changed = digests[rank] != _read_digest(path)
+    if is_changed:
+        raise MatrixFileError(f"{path} is not the part that was written with {note.name}; partition again")
+    return part, digests
 
 
 def read_rows(name: str, matrix: Any, device: str) -> Csr:

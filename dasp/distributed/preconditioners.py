@@ -337,7 +337,7 @@ class RankMultigrid(Cycle):
 
     def _read(self, D: Any) -> tuple[SpMatrix, Setup | None]:
         """Return D and, on the root, its hierarchy by the P and R of this cycle."""
-        whole = collect_rows(D.comm, D.local_rows(), D.rows, self._root)
+        whole = collect_rows(D.comm, D.local_rows(), self._root)
 
         def set_up_again() -> Setup | None:
             mine = self._made_of[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dasp.cli import main as cli
-from dasp.distributed import Parts, SpMatrix, write_parts
+from dasp.distributed import SpMatrix, write_parts
 from dasp.distributed.partition import collect, cut_rows
 from dasp.io.files import MatrixFileError
 from dasp.models import generate
@@ -57,8 +58,7 @@ def test_parts_of_a_vector_are_collected(root: int) -> None:
     whole, starts = np.random.default_rng(3).standard_normal(20).astype(np.float32), np.array([0, 7, 7, 20])
 
     def work(comm: Any) -> Any:
-        parts = Parts(starts, comm.rank)
-        return collect(comm, whole[parts.first : parts.first + parts.count], parts, root)
+        return collect(comm, whole[starts[comm.rank] : starts[comm.rank + 1]], root)
 
     found = run_ranks(3, work)
     np.testing.assert_array_equal(found[root], whole)
@@ -66,7 +66,7 @@ def test_parts_of_a_vector_are_collected(root: int) -> None:
 
 
 def test_a_wrong_or_missing_partition_is_told_on_all_ranks(tmp_path: Path) -> None:
-    A, folder = generate("poisson2d:6"), tmp_path / "parts"
+    A, folder, other = generate("poisson2d:6"), tmp_path / "parts", tmp_path / "other"
     write_parts(A, 2, folder)
 
     def read(comm: Any) -> Any:
@@ -84,14 +84,18 @@ def test_a_wrong_or_missing_partition_is_told_on_all_ranks(tmp_path: Path) -> No
         everywhere(2, read, MatrixFileError, "rank 1: .*rank-00001-of-00002.npz is damaged")
     part.unlink()
     everywhere(2, read, MatrixFileError, "rank 1: .*rank-00001-of-00002.npz")
+    write_parts(2 * A, 2, other)
+    shutil.copy(other / part.name, part)
+    everywhere(2, read, MatrixFileError, r"not the part that was written with digests-of-00002\.npy")
+    apart = lambda e: SpMatrix.from_files((folder, other)[e.rank], e, device="cpu")  # noqa: E731
+    everywhere(2, apart, ValueError, r"digests of the parts is .* on rank 0 and .* on rank 1")
+    note = folder / "digests-of-00002.npy"
+    note.write_bytes(note.read_bytes()[:-10])
+    everywhere(2, read, MatrixFileError, r"digests-of-00002\.npy is damaged")
+    note.unlink()  # as where a program wrote the parts
     sp.save_npz(part, A[18:, :30])
     everywhere(2, read, ValueError, "columns of A is 36 on rank 0 and 30 on rank 1")
     sp.save_npz(part, A[20:])
-    everywhere(2, read, MatrixFileError, r"has 16 rows; rows-of-00002\.npy gives it 18; partition again")
-    note = folder / "rows-of-00002.npy"
-    note.write_bytes(note.read_bytes()[:-20])
-    everywhere(2, read, MatrixFileError, r"rows-of-00002\.npy is damaged")
-    note.unlink()  # as where a program wrote the parts
     assert run_ranks(2, lambda e: read(e).shape) == [(34, 36)] * 2
 
 

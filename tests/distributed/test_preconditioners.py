@@ -36,7 +36,7 @@ def transfers(n: int) -> list[tuple[sp.csr_array, sp.csr_array]]:
 
 def hierarchy(D: SpMatrix) -> Any:
     """A hierarchy of D, on rank 0."""
-    whole = collect_rows(D.comm, D.local_rows(), D.rows)
+    whole = collect_rows(D.comm, D.local_rows())
     levels = None if whole is None else coarsen(as_csr(whole), transfers(D.shape[0]))
     return levels and SimpleNamespace(levels=levels)
 
