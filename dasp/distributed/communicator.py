@@ -2,17 +2,18 @@
 
 A rank is a process (or, in tests, a thread) with a part of a matrix.
 
-Every message begins with a head of fixed size: the number of the call that it belongs to, the operation in
-that call, and the bytes of the message. A short message stands in its head, a longer one follows it. A rank
-that leaves a call with an error tells the others, and all go on with the next call: a message of an older
-call is received and dropped, and one of another operation is an error. So no rank mistakes one for another.
+Every message begins with a head of fixed size: its label (the numbers of a call and of an operation in that
+call, and the operation's name) and the bytes of the message. A short message stands in its head, a longer one
+follows it. A rank that leaves a call with an error tells the others, and all go on with the next call: a
+message of an older call is received and dropped, and one of another operation is an error, which names both.
+So no rank mistakes one for another.
 """
 
 from __future__ import annotations
 
 import pickle
+import threading
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -32,17 +33,16 @@ T = TypeVar("T")
 Request = Any
 """A message on its way, as mpi4py, torch or a test represents it."""
 
-HEAD = 256
-"""Bytes of the head of a message."""
-
-WORDS = 3
-"""Numbers at the beginning of a head: the call, the operation, and the bytes of the message."""
-
-INSIDE = HEAD - 8 * WORDS
+INSIDE = 232
 """The most bytes of a message that stands in its head."""
 
+HEAD = np.dtype(
+    [("call", "i8"), ("step", "i8"), ("name", "S64"), ("nbytes", "i8"), ("inside", np.uint8, (INSIDE,))]
+)
+"""The head of a message."""
+
 FAILED = -1
-"""The operation of a message which says that a rank left the call with an error, and with which."""
+"""The step of a message which says that a rank left the call with an error, and with which."""
 
 HEARD = "Another rank raised this."
 """The note of an error that another rank has left the call with; its text begins with that rank's number."""
@@ -52,12 +52,23 @@ KINDS = RankError, TypeError, MatrixFileError, ValueError
 
 
 class Call(AbstractContextManager[None]):
-    """A call that all ranks make, as a context; calls inside it belong to it."""
+    """A call that all ranks make, as a context; calls inside it belong to it.
+
+    Raises
+    ------
+    RuntimeError
+        If another thread of this rank is in a call: ranks cannot know which of their threads belong together.
+    """
 
     def __init__(self, comm: Communicator) -> None:
-        self._comm, self.depth = comm, 0
+        self._comm, self.depth, self._lock = comm, 0, threading.RLock()
 
     def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(
+                f"another thread of rank {self._comm.rank} makes a call with this communicator; one thread "
+                "of each rank must make all calls, or each thread needs a communicator of its own"
+            )
         self.depth += 1
         if self.depth == 1:
             self._comm.begin_call()
@@ -65,16 +76,26 @@ class Call(AbstractContextManager[None]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.depth -= 1
-        if error is not None and not self.depth and not is_raised_everywhere(error):
-            self._comm.fail(error)
+        try:
+            if error is not None and self.depth == 1 and not is_raised_everywhere(error):
+                self._comm.fail(error)
+        finally:
+            self.depth -= 1
+            self._lock.release()
+
+
+class Label(NamedTuple):
+    """An operation that ranks make together: the number of its call, its own number there, and its name."""
+
+    call: int
+    step: int
+    name: bytes
 
 
 class Arrived(NamedTuple):
-    """A message that has come from another rank: its call, its operation, and its bytes."""
+    """A message that has come from another rank."""
 
-    call: int
-    operation: int
+    label: Label
     data: Vector
 
 
@@ -83,13 +104,12 @@ class Inbox:
 
     def __init__(self, comm: Communicator, rank: int) -> None:
         self._comm, self._rank = comm, rank
-        self._head = np.zeros(HEAD, np.uint8)
-        self._words = self._head[: 8 * WORDS].view(np.int64)
+        self._head = np.zeros(1, HEAD)
         self._request: Request = None
         self._rest: Vector | None = None  # a message that follows its head
         self._early: deque[Arrived] = deque()  # messages for which no call has waited yet
 
-    def receive(self, label: tuple[int, int], target: Vector) -> bool:
+    def receive(self, label: Label, target: Vector) -> bool:
         """Take the bytes that have come; return True once the message with this label is in `target`.
 
         Raises
@@ -98,46 +118,47 @@ class Inbox:
             If the other rank has failed, or is at another operation or call.
         """
         while message := self._early.popleft() if self._early else self._take_next(label, target):
-            call, operation, data = message
-            if (call, operation, data.nbytes) == (*label, target.nbytes):
+            other, data = message
+            if (other, data.nbytes) == (label, target.nbytes):
                 if data is not target:
                     target[:] = data
                 return True
-            if (call, operation) == (label[0], FAILED):
+            if (other.call, other.step) == (label.call, FAILED):
                 raise self._make_error(data)
-            if call >= label[0]:
+            if other.call >= label.call:
                 self._early.appendleft(message)  # of a later call, perhaps
-                raise _make_order_error(self._comm.rank, self._rank)
+                raise _make_order_error(self._comm.rank, label.name, self._rank, other.name)
         return False
 
     def look_for_failure(self, call: int) -> None:
         """Raise the error of the other rank if it has left this call; keep other messages for later."""
         while self._request is not None or self._comm.has_message(self._rank):
-            message = self._take_next((call, FAILED), np.empty(0, np.uint8))
+            message = self._take_next(None, np.empty(0, np.uint8))
             if message is None:
                 break
             self._early.append(message)
-        self._early = deque(one for one in self._early if one.call >= call)
-        for one in self._early:
-            if (one.call, one.operation) == (call, FAILED):
-                raise self._make_error(one.data)
+        self._early = deque(one for one in self._early if one.label.call >= call)
+        for label, data in self._early:
+            if (label.call, label.step) == (call, FAILED):
+                raise self._make_error(data)
 
-    def _take_next(self, label: tuple[int, int], target: Vector) -> Arrived | None:
+    def _take_next(self, label: Label | None, target: Vector) -> Arrived | None:
         """Return the next message, in `target` if it is long and has this label; None if it is incomplete."""
         if self._request is None:
-            self._request = self._comm.receive(self._rank, self._head)
+            self._request = self._comm.receive(self._rank, self._head.view(np.uint8))
         if not self._comm.is_done(self._request):
             return None
-        call, operation, nbytes = map(int, self._words)
+        call, step, name, nbytes, inside = self._head[0].item()
+        own = Label(call, step, name)
         if self._rest is None and nbytes > INSIDE:
-            wanted = (call, operation, nbytes) == (*label, target.nbytes)
+            wanted = (own, nbytes) == (label, target.nbytes)
             self._rest = target if wanted else np.empty(nbytes, np.uint8)
             self._request = self._comm.receive(self._rank, self._rest)
             if not self._comm.is_done(self._request):
                 return None
-        data = self._head[8 * WORDS : 8 * WORDS + nbytes].copy() if self._rest is None else self._rest
+        data = inside[:nbytes].copy() if self._rest is None else self._rest
         self._request, self._rest = None, None
-        return Arrived(call, operation, data)
+        return Arrived(own, data)
 
     def _make_error(self, data: Vector) -> Exception:
         text = data.tobytes().decode(errors="replace")
@@ -146,10 +167,11 @@ class Inbox:
         return error
 
 
-def _make_order_error(rank: int, other: int) -> RankError:
+def _make_order_error(rank: int, mine: bytes, other: int, theirs: bytes) -> RankError:
     return RankError(
-        f"rank {rank} and rank {other} are not at the same operation; all ranks must make the same calls in "
-        "the same order, with as many columns of one type"
+        f"rank {rank} and rank {other} are not at the same operation: rank {rank} is at {mine.decode()!r}, "
+        f"rank {other} at {theirs.decode()!r}; all ranks must make the same calls in the same order, with as "
+        "many columns of one type"
     )
 
 
@@ -159,25 +181,26 @@ class Exchange:
     def __init__(
         self, comm: Communicator, sends: Sequence[Message], receives: Sequence[Message], name: str
     ) -> None:
-        self._comm, self._name = comm, zlib.crc32(name.encode())
+        self._comm, self._name = comm, name.encode()[: HEAD["name"].itemsize]
         self._sends = [(rank, _flat(array)) for rank, array in sends]
         self._receives = [(rank, _flat(array)) for rank, array in receives]
-        self._heads = np.zeros((len(self._sends), HEAD), np.uint8)
+        self._heads = np.zeros(len(self._sends), HEAD)
+        self._heads["nbytes"] = [array.nbytes for _, array in self._sends]
         self._sending: list[Request] = []
-        self._label = 0, 0
+        self._label = Label(0, 0, self._name)
 
     def start(self) -> None:
         """Begin to send."""
         if self._sending:  # a failed call left messages on their way: their heads must stay as they are
-            self._heads = np.zeros_like(self._heads)
+            self._heads = self._heads.copy()
         self._label = self._comm.begin_operation(self._name)
+        self._heads["call"], self._heads["step"], self._heads["name"] = self._label
         self._sending = []
         self._comm.keep(self._sending, self._heads)
-        for head, (rank, array) in zip(self._heads, self._sends, strict=True):
-            head[: 8 * WORDS].view(np.int64)[:] = *self._label, array.nbytes
-            first = array[:INSIDE] if array.nbytes <= INSIDE else array[:0]
-            head[8 * WORDS : 8 * WORDS + len(first)] = first
-            self._sending.append(self._comm.send(rank, head))
+        for k, (rank, array) in enumerate(self._sends):
+            if array.nbytes <= INSIDE:
+                self._heads["inside"][k, : array.nbytes] = array
+            self._sending.append(self._comm.send(rank, self._heads[k : k + 1].view(np.uint8)))
             if array.nbytes > INSIDE:
                 self._sending.append(self._comm.send(rank, array))
 
@@ -272,12 +295,12 @@ class Communicator:
             for transport in self.transports.values():
                 transport.give_up()
 
-    def begin_operation(self, name: int) -> tuple[int, int]:
-        """Return the label of the next operation: the number of its call, and its own with its name."""
+    def begin_operation(self, name: bytes) -> Label:
+        """Return the label of the next operation."""
         if not self.call.depth:
             self.begin_call()
         self._step += 1
-        return self._number, name << 31 | self._step & (2**31 - 1)
+        return Label(self._number, self._step, name)
 
     def fail(self, error: BaseException) -> None:
         """Tell all ranks that this one has left the call."""
@@ -286,11 +309,11 @@ class Communicator:
         origin = "" if HEARD in getattr(error, "__notes__", ()) else f"rank {self.rank}: "
         name = "" if isinstance(error, KINDS) else f"{type(error).__name__}: "
         text = f"{kind}{origin}{name}{error}".encode()[:INSIDE]
-        head = np.zeros(HEAD, np.uint8)
-        head[: 8 * WORDS].view(np.int64)[:] = self._number, FAILED, len(text)
-        head[8 * WORDS : 8 * WORDS + len(text)] = np.frombuffer(text, np.uint8)
+        head = np.zeros(1, HEAD)
+        head[0] = self._number, FAILED, b"an error", len(text), 0
+        head["inside"][0, : len(text)] = np.frombuffer(text, np.uint8)
         try:
-            sent = [self.send(rank, head) for rank in range(self.size) if rank != self.rank]
+            sent = [self.send(rank, head.view(np.uint8)) for rank in range(self.size) if rank != self.rank]
         except RankError:  # the other ranks cannot be reached any more
             return
         self.keep(sent, head)
@@ -341,7 +364,7 @@ class Communicator:
         same ones run after run for one number of ranks.
         """
         rows = np.empty((self.size, len(numbers)), np.float64)
-        gather = self._prepare_gather(rows, "sum")
+        gather = self._prepare_gather(rows, f"sum of {len(numbers)} numbers")
 
         def add() -> None:
             rows[0] = numbers
@@ -359,7 +382,7 @@ class Communicator:
             first, end = 1 << k, min(2 << k, self.size)
             sends = [((self.rank - first) % self.size, rows[: end - first])]
             receives = [((self.rank + first) % self.size, rows[first:end])]
-            rounds.append(self.exchange(sends, receives, f"{name} {rows.nbytes}"))
+            rounds.append(self.exchange(sends, receives, name))
 
         def gather() -> Vector:
             for exchange in rounds:
@@ -393,7 +416,12 @@ class Communicator:
         self.transports.clear()
 
 
-def agree(comm: Communicator, work: Callable[[], T], alike: Callable[[T], dict[str, Any]] | None = None) -> T:
+def agree(
+    comm: Communicator,
+    work: Callable[[], T],
+    alike: Callable[[T], dict[str, Any]] | None = None,
+    name: str = "agreement",
+) -> T:
     """Do some work on every rank and return its result, if it succeeded on all of them.
 
     Parameters
@@ -403,6 +431,8 @@ def agree(comm: Communicator, work: Callable[[], T], alike: Callable[[T], dict[s
         Nothing in it may wait for another rank.
     alike : callable, optional
         Takes the result; returns by name the values that must be equal on all ranks.
+    name : str
+        Says what the ranks agree on, for the error where they are not at the same operation.
 
     Returns
     -------
@@ -424,18 +454,19 @@ def agree(comm: Communicator, work: Callable[[], T], alike: Callable[[T], dict[s
     except Exception as error:
         kind = next((one for one in KINDS if isinstance(error, one)), RankError)
         problem, cause = (kind, str(error) or repr(error)), error
-    answers = comm.gather((problem, values), "agreement")
+    answers = comm.gather((problem, values), name)
     for rank, (failure, _) in enumerate(answers):
         if failure is not None:
             raise _mark_everywhere(failure[0](f"rank {rank}: {failure[1]}")) from cause
     own = answers[0][1]
     for rank, (_, other) in enumerate(answers):
         if own.keys() != other.keys() and own.keys().isdisjoint(other.keys()):
-            raise _mark_everywhere(_make_order_error(0, rank))
-    for name in own:
+            first, second = (f"{name} of {', '.join(keys)}".encode() for keys in (own, other))
+            raise _mark_everywhere(_make_order_error(0, first, rank, second))
+    for one in own:
         for rank, (_, other) in enumerate(answers):
-            if other.get(name, own[name]) != own[name]:
-                differ = f"{name} is {own[name]} on rank 0 and {other[name]} on rank {rank}"
+            if other.get(one, own[one]) != own[one]:
+                differ = f"{one} is {own[one]} on rank 0 and {other[one]} on rank {rank}"
                 raise _mark_everywhere(ValueError(f"{differ}; all ranks must be given the same"))
     return result
 

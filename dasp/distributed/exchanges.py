@@ -45,7 +45,7 @@ class HaloExchanges:
     ) -> None:
         self._comm, self._device, self._backend = comm, device, backends.find(device)
         self._pattern, self._shape, self._dtype = pattern, shape, dtype
-        self._exchanges: dict[tuple[object, object], HaloExchange] = {}
+        self._exchanges: dict[tuple[Any, tuple[int, ...]], HaloExchange] = {}
 
     def find(self, x: ArrayLike, out: Array | None, beta: Number) -> tuple[HaloExchange, Array]:
         """Return the exchange of a product, and x as an array.
@@ -56,15 +56,12 @@ class HaloExchanges:
         """
         key = _key(x)
         if key not in self._exchanges:
-            try:
-                x = self._as_multiplied(x)
-            except (TypeError, ValueError):
-                if key[1] in {columns for _, columns in self._exchanges}:
-                    raise  # the others wait in their product; else they wait for all to agree
+            x = self._as_multiplied(x)
             key = _key(x)
         if key in self._exchanges:
             return self._exchanges[key], self._check_operand(x)
-        x, y_type = agree(self._comm, lambda: self._check_vectors(x, out, beta), _compare)
+        name = "first product by an x of a new type or shape"
+        x, y_type = agree(self._comm, lambda: self._check_vectors(x, out, beta), _compare, name)
         if key not in self._exchanges:
             kind = self._pattern, x.shape[1:], x.dtype, y_type
             if self._device == "cpu":
@@ -136,6 +133,6 @@ def _compare(checked: tuple[Array, np.dtype[np.generic]]) -> dict[str, Any]:
     return {"dtype of x": x.dtype.name, "columns of x": columns, "dtype of y": dtype.name}
 
 
-def _key(x: ArrayLike) -> tuple[object, object]:
+def _key(x: ArrayLike) -> tuple[Any, tuple[int, ...]]:
     """Return the key of an exchange: the type of x, None if it is no array, and its columns."""
     return getattr(x, "dtype", None), getattr(x, "shape", ())[1:]

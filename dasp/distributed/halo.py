@@ -100,7 +100,7 @@ class HostHaloExchange:
         self._exchange = comm.exchange(
             [(rank, self._packed[first:end]) for rank, first, end in pattern.sends],
             [(rank, self.received[first:end]) for rank, first, end in pattern.receives],
-            f"halo of {pattern.number}, {x}, {shape}",
+            f"product {pattern.number} by {x} x" + "".join(f" of {columns} columns" for columns in shape),
         )
 
     def start(self, x: Array) -> None:

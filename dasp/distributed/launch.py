@@ -51,7 +51,7 @@ def find_communicator(comm: object, *, timeout: float | None = None) -> Communic
     TypeError
         If `comm` is no communicator.
     ValueError
-        If the timeout is not positive.
+        If the timeout is not positive, or `comm` is a communicator that this process is not in.
     """
     kinds = {one.__module__.partition(".")[0] for one in type(comm).__mro__}
     if isinstance(comm, Communicator):

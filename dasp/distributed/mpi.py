@@ -29,7 +29,17 @@ MOST_BYTES = 2**30
 
 
 def find_mpi_communicator(comm: Any, timeout: float) -> MpiCommunicator:
-    """Return our communicator for MPI's; the first call makes it, with a duplicate of MPI's."""
+    """Return our communicator for MPI's; the first call makes it, with a duplicate of MPI's.
+
+    Raises
+    ------
+    TypeError
+        If `comm` joins two groups of ranks.
+    ValueError
+        If `comm` is MPI.COMM_NULL, as on a rank that is not in it, or after `comm.Free()`.
+    """
+    if not comm:
+        raise ValueError("comm is MPI.COMM_NULL; a communicator with this rank, not yet freed, is needed")
     key = _make_key()
     own: MpiCommunicator | None = comm.Get_attr(key)
     if own is None:

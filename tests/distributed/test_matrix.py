@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -525,6 +527,31 @@ def test_an_agreement_in_another_call_is_refused_on_all_ranks() -> None:
         agree(comm, lambda: 1, lambda _: {"degree": 1} if comm.rank == 1 else {})
 
     everywhere(3, run, RankError, "rank 0 and rank 1 are not at the same operation")
+
+
+def test_the_type_of_an_x_of_one_rank_alone_is_told() -> None:
+    def run(comm: Any) -> None:
+        D = SpMatrix.from_scipy(generate("poisson2d:5"), comm, device="cpu")
+        x = np.ones((D.local_shape[1], 3))
+        D @ x
+        with pytest.raises(RankError) as caught:
+            D @ (x.astype(np.float16) if comm.rank == 1 else x)
+        assert "by float64 x of 3 columns'" in str(caught.value)
+        assert re.search(
+            "rank 1 (is )?at 'sizes of first product by an x of a new type or shape'", str(caught.value)
+        )
+        assert (D @ x).shape == x.shape
+
+    run_ranks(2, run, leave=True)
+
+
+def test_two_threads_of_a_rank_make_no_call_at_once() -> None:
+    comm: Any = ThreadCommunicator(0, 1, {})
+    with ThreadPoolExecutor(1) as other, comm.call:
+        with pytest.raises(RuntimeError, match="another thread of rank 0 makes a call"):
+            other.submit(comm.gather, 1).result()
+        assert comm.gather(2) == [2]
+    assert comm.gather(3) == [3]
 
 
 def test_a_gather_is_not_taken_for_an_agreement() -> None:

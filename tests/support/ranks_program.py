@@ -240,6 +240,13 @@ def check_freed(comm: Any, raw: Any) -> None:
         own.Free() if by_mpi else dist.destroy_process_group(own)
     assert max(left) <= 2, left
     find_communicator(raw)  # the next call drops torch's destroyed groups
+    if by_mpi:
+        told = "nothing was raised"
+        try:
+            find_communicator(own)
+        except ValueError as error:
+            told = str(error)
+        assert "comm is MPI.COMM_NULL" in told, told
     by_nccl = getattr(transport_of(comm), "name", "") == "nccl"  # which needs no group of the host
     if D.neighbours and not by_nccl:
         told = "nothing was raised"
