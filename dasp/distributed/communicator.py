@@ -33,7 +33,7 @@ T = TypeVar("T")
 Request = Any
 """A message on its way, as mpi4py, torch or a test represents it."""
 
-INSIDE = 232
+INSIDE = 424
 """The most bytes of a message that stands in its head."""
 
 HEAD = np.dtype(
@@ -127,6 +127,7 @@ class Inbox:
                 raise self._make_error(data)
             if other.call >= label.call:
                 self._early.appendleft(message)  # of a later call, perhaps
+                self._comm.latest_call = max(self._comm.latest_call, other.call)
                 raise _make_order_error(self._comm.rank, label.name, self._rank, other.name)
         return False
 
@@ -240,6 +241,8 @@ class Communicator:
         A context for work that all ranks do together, as one call. If an error ends it on one rank, the ranks
         that wait for this one raise it too if it is a `TypeError` or `ValueError`, else a `RankError`. The
         next call is made as if nothing had happened.
+    latest_call : int
+        The latest call in which this rank has met another.
     transports : dict
         Those between the ranks' GPUs, by device; see `dasp.distributed.launch.find_transport`.
     """
@@ -249,6 +252,7 @@ class Communicator:
         self.transports: dict[str, Transport] = {}
         self.call = Call(self)
         self._number, self._step, self._has_failed = 0, 0, False
+        self.latest_call = 0
         self._inboxes: dict[int, Inbox] = {}
         self._kept: dict[int, tuple[list[Request], Vector]] = {}
 
@@ -303,8 +307,9 @@ class Communicator:
         return Label(self._number, self._step, name)
 
     def fail(self, error: BaseException) -> None:
-        """Tell all ranks that this one has left the call."""
+        """Tell all ranks that this one has left the call; after calls that others alone made, catch up."""
         self._has_failed = True
+        self._number = max(self._number, self.latest_call)
         kind = next((k for k, one in enumerate(KINDS) if isinstance(error, one)), 0)
         origin = "" if HEARD in getattr(error, "__notes__", ()) else f"rank {self.rank}: "
         name = "" if isinstance(error, KINDS) else f"{type(error).__name__}: "

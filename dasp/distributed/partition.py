@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +91,9 @@ def find_parts(counts: Sequence[tuple[int, int | None]], n: int, rank: int) -> t
         raise ValueError(
             f"columns is given on {len(columns)} of {len(counts)} ranks; all ranks or none are needed"
         )
-    starts = np.concatenate([[0], np.cumsum(columns)]).astype(np.int64)
-    if starts[-1] != n or min(columns) < 0:
+    if sum(columns) != n or min(columns) < 0:
         raise ValueError(f"columns are {columns}; A has {n}, which must be their sum, and none negative")
-    return Parts(rows, rank), Parts(starts, rank)
+    return Parts(rows, rank), Parts(np.array([0, *accumulate(columns)], np.int64), rank)
 
 
 def check_starts(name: str, given: ArrayLike, ranks: int, total: int) -> Vector:

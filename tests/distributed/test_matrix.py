@@ -295,12 +295,13 @@ def test_ranks_that_do_not_fit_together_all_say_so() -> None:
         everywhere(
             2, lambda e, root=root: SpMatrix.from_scipy(A, e, root=root), TypeError, "root is .* an int"
         )
-    everywhere(
-        2,
-        lambda e: SpMatrix.from_local_rows(rows_of(A, [0, 10, 36], e.rank), e, columns=7, device="cpu"),
-        ValueError,
-        r"columns are \[7, 7\]; A has 36",
-    )
+    for columns in (7, 2**70):
+        everywhere(
+            2,
+            lambda e, columns=columns: SpMatrix.from_local_rows(A, e, columns=columns, device="cpu"),
+            ValueError,
+            rf"columns are \[{columns}, {columns}\]; A has 36",
+        )
 
 
 def test_vectors_that_do_not_fit_are_refused_on_all_ranks() -> None:
@@ -543,6 +544,19 @@ def test_the_type_of_an_x_of_one_rank_alone_is_told() -> None:
         assert (D @ x).shape == x.shape
 
     run_ranks(2, run, leave=True)
+
+
+def test_ranks_meet_again_after_a_call_that_one_did_not_make() -> None:
+    def run(comm: Any) -> None:
+        D = SpMatrix.from_scipy(generate("poisson2d:5"), comm, device="cpu")
+        if comm.rank != 1:
+            with comm.call:
+                pass
+        with pytest.raises(RankError, match=r"rank 1 and rank . are not at the same operation"):
+            comm.gather(1)
+        assert solvers.cg(D, np.ones(D.local_shape[1]))[1].converged
+
+    run_ranks(3, run, leave=True)
 
 
 def test_two_threads_of_a_rank_make_no_call_at_once() -> None:
