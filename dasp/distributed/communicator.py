@@ -91,6 +91,10 @@ class Label(NamedTuple):
     step: int
     name: bytes
 
+    def __str__(self) -> str:
+        """Return the label in words."""
+        return f"call {self.call}, {self.name.decode(errors='replace')}"
+
 
 class Arrived(NamedTuple):
     """A message that has come from another rank."""
@@ -128,7 +132,7 @@ class Inbox:
             if other.call >= label.call:
                 self._early.appendleft(message)  # of a later call, perhaps
                 self._comm.latest_call = max(self._comm.latest_call, other.call)
-                raise _make_order_error(self._comm.rank, label.name, self._rank, other.name)
+                raise _make_order_error(self._comm.rank, label, self._rank, other)
         return False
 
     def look_for_failure(self, call: int) -> None:
@@ -168,11 +172,10 @@ class Inbox:
         return error
 
 
-def _make_order_error(rank: int, mine: bytes, other: int, theirs: bytes) -> RankError:
+def _make_order_error(rank: int, mine: object, other: int, theirs: object) -> RankError:
     return RankError(
-        f"rank {rank} and rank {other} are not at the same operation: rank {rank} is at {mine.decode()!r}, "
-        f"rank {other} at {theirs.decode()!r}; all ranks must make the same calls in the same order, with as "
-        "many columns of one type"
+        f"rank {rank} and rank {other} are not at the same operation: rank {rank} is at {mine}; rank {other} "
+        f"at {theirs}; all ranks must make the same calls in the same order, with as many columns of one type"
     )
 
 
@@ -466,7 +469,7 @@ def agree(
     own = answers[0][1]
     for rank, (_, other) in enumerate(answers):
         if own.keys() != other.keys() and own.keys().isdisjoint(other.keys()):
-            first, second = (f"{name} of {', '.join(keys)}".encode() for keys in (own, other))
+            first, second = (f"{name} on {', '.join(keys)}" for keys in (own, other))
             raise _mark_everywhere(_make_order_error(0, first, rank, second))
     for one in own:
         for rank, (_, other) in enumerate(answers):
