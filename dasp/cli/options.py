@@ -108,25 +108,27 @@ def check_file(option: str, path: str, endings: Sequence[str] = (), reads: Seque
     endings : sequence of str
         Those that its name may have; any by default.
     reads : sequence of str
-        Names of what is read, none of which must be the same file.
+        Names of matrices and files that are read, none of which must be the same file.
 
     Raises
     ------
     ValueError
-        If the name has another ending or is that of a folder or of a file that is read, or if its folder
-        does not exist or cannot be written.
+        If the name has another ending or is that of a folder, of a pipe, of a device or of a file that is
+        read, or if its folder does not exist or cannot be written.
     """
+    from dasp.io.matrices import find_file
+
     target = Path(path)
     if endings and target.suffix.lower() not in endings:
         *most, last = endings
         raise ValueError(f"{option} is {path!r}; its name must end in {', '.join(most)} or {last}")
-    if target.is_dir():
-        raise ValueError(f"{option} is {path!r}, which is a folder; it must be a file")
+    if target.exists() and not target.is_file():
+        raise ValueError(f"{option} is {path!r}, which is a folder, a pipe or a device; it must be a file")
     if not target.parent.is_dir():
         raise ValueError(f"{option} is {path!r}; the folder {target.parent} must exist; make it first")
     if not os.access(target.parent, os.W_OK):
         raise ValueError(f"{option} is {path!r}; the folder {target.parent} must be writable; name another")
-    if target.exists() and any(Path(read).exists() and target.samefile(read) for read in reads):
+    if target.exists() and any(target.samefile(file) for file in map(find_file, reads) if file):
         raise ValueError(f"{option} is {path!r}, which is read; another name is needed")
 
 

@@ -22,6 +22,7 @@ from dasp.cli.options import check_file
 from dasp.cli.report import RED, STYLE, Table, new_figure, save
 from dasp.io.files import one_line_errors, open_regular, replacing
 from dasp.io.matrices import load_matrix
+from dasp.io.npz import read_array
 from dasp.preconditioners.automatic import RTOL, WITHOUT_M
 from dasp.runtime.dtypes import real_type
 from dasp.solvers import Stats
@@ -101,7 +102,7 @@ def read_vector(path: str) -> NDArray[Any]:
     suffix = Path(path).suffix.lower()
     if suffix == ".npy":
         with one_line_errors(Path(path)), open_regular(Path(path)) as file:
-            return np.asarray(np.load(file, allow_pickle=False))
+            return read_array(file, path)
     if suffix == ".mtx":
         found = load_matrix(path)
         if 1 not in found.shape:

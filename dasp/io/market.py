@@ -205,7 +205,8 @@ class _CheckedLines:
         self._form = re.compile(
             rb"[ \t]*+" + rb"[ \t]++".join(indices + _NUMBERS[head.field]) + rb"[ \t]*+\r?+"
         )
-        self._needed = f"{'' if is_array else 'a row, a column and '}a value of the field {head.field}"
+        values = [f"a value of the field {head.field}"] if _NUMBERS[head.field] else []
+        self._needed = " and ".join(["a row", "a column"] * (not is_array) + values)
         layout, entries = ("array", "") if is_array else ("coordinate", head.entries or 0)
         # As many remarks as the file has lines above its sizes, so that SciPy counts lines as the file does.
         header = f"%%MatrixMarket matrix {layout} {head.field} {head.symmetry if is_array else 'general'}\n"
@@ -247,7 +248,7 @@ class _CheckedLines:
             shown = text.split(b"\n")[place].decode("latin-1").rstrip("\r")
             raise MatrixFileError(
                 f"{self._path} has {shown if len(shown) <= 60 else shown[:57] + '...'!r} in line "
-                f"{self._line + place + 1}; {self._needed} is needed, and nothing else; {_REMEDY}"
+                f"{self._line + place + 1}; a line has {self._needed}, and nothing else; {_REMEDY}"
             )
         if text and not text.endswith(b"\n"):
             text += b"\n"  # SciPy ends the process at a space that ends the file

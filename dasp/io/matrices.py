@@ -37,7 +37,8 @@ def load_matrix(spec: str | os.PathLike[str], *, seed: int = 0) -> csr_array:
     Returns
     -------
     scipy.sparse.csr_array
-        On the host, of the file's own type (int64 for the integer field, float64 for a pattern's ones).
+        On the host, of the file's own type (int64 for the integer field, float64 for a pattern's ones),
+        but float32 for float16, which SciPy cannot compute with.
         Symmetric and skew-symmetric storage is written out in full. Explicit zeros are kept; duplicates
         of a Matrix Market file are summed, as SciPy does.
 
@@ -75,32 +76,38 @@ def _build_model(spec: str, seed: int) -> csr_array:
 
 def _find(text: str) -> Path | None:
     """Return the file of a path or of a name of the collection; None if the text can only be a model."""
-    if not text or "\0" in text:
+    if not text.strip() or "\0" in text:
         raise MatrixFileError(
             f"the matrix is {text!r}; it must be a file, a name or a model such as poisson3d:50"
         )
-    folder = os.environ.get(FOLDER_VARIABLE)
     try:
-        found = _find_file(Path(text)) or (_find_in_folder(Path(folder), text) if folder else None)
+        found = find_file(text)
     except OSError as error:
         raise MatrixFileError(
             f"{text:.200} cannot be looked up: {error.strerror}; give a file's path"
         ) from error
     name, colon, _ = text.partition(":")
     if found is None and not models.is_model(text) and ("/" in name or not colon):
+        folder = os.environ.get(FOLDER_VARIABLE) or "it is not set"
         raise MatrixFileError(
             f"{text:.200} was not found; a matrix is a file, a name in the folder {FOLDER_VARIABLE} "
-            f"({folder or 'it is not set'}) or a model such as poisson3d:50"
+            f"({folder}) or a model such as poisson3d:50"
         )
     return found
 
 
-def _find_file(path: Path) -> Path | None:
-    """Return the path if it is a file; a folder that SuiteSparse unpacked stands for its file."""
+def find_file(text: str) -> Path | None:
+    """Return the file that a path, or a name of the collection, stands for; None if there is none.
+
+    A folder that SuiteSparse unpacked stands for the file in it.
+    """
+    path, folder = Path(text), os.environ.get(FOLDER_VARIABLE)
     inside = path / f"{path.name}.mtx"
     if path.is_dir() and inside.is_file():
         return inside
-    return path if path.exists() else None
+    if path.exists():
+        return path
+    return _find_in_folder(Path(folder), text) if folder else None
 
 
 def _find_in_folder(folder: Path, name: str) -> Path | None:

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import scipy.sparse
@@ -59,11 +59,22 @@ def read_arrays(path: Path, check_names: Callable[[Collection[str]], None]) -> d
         refuse_oversize(str(path), float(nbytes), "choose a smaller matrix")
         for name in members.namelist():
             with members.open(name) as member:
-                array = np.lib.format.read_array(member, allow_pickle=False)
-                if member.read(1):  # reading to the end compares the checksum
-                    raise ValueError(f"{name} goes on after its end")
-            arrays[name.removesuffix(".npy")] = array.astype(array.dtype.newbyteorder("="), copy=False)
+                arrays[name.removesuffix(".npy")] = read_array(member, name)
     return arrays
+
+
+def read_array(file: IO[bytes], name: str) -> Array:
+    """Read the one array of an .npy file, in native byte order.
+
+    Raises
+    ------
+    ValueError, EOFError
+        If the file is no such file, holds pickled objects, is damaged, or goes on after the array.
+    """
+    array = np.lib.format.read_array(file, allow_pickle=False)
+    if file.read(1):  # reading to the end compares the checksum of an archive's member
+        raise ValueError(f"{name} goes on after its end")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def read_npz(path: Path) -> csr_array:
@@ -114,6 +125,8 @@ def _to_csr(form: str, shape: tuple[int, int], arrays: list[Array]) -> csr_array
     """Return the matrix as CSR; check every index before SciPy's compiled code reads it."""
     make = getattr(scipy.sparse, f"{form}_array")
     data = arrays[0]
+    if data.dtype == np.float16:  # which SciPy cannot compute with
+        data = data.astype(np.float32)
     if data.ndim != {"bsr": 3, "dia": 2}.get(form, 1):
         raise ValueError(f"data has shape {data.shape}")
     if form == "coo":

@@ -45,7 +45,7 @@ class SizeParameter:
             value = math.nan
         if self.minimum <= value <= self.maximum:
             return value
-        if self.maximum == _LARGEST_INTEGER:
+        if self.maximum == _LARGEST_INTEGER and not value > self.maximum:
             limits = f"of at least {self.minimum}"
         else:
             limits = f"from {self.minimum} to {self.maximum}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -134,7 +135,7 @@ def test_a_solution_goes_to_a_file_and_b_comes_from_one(
 
 
 def test_files_of_vectors_are_read_strictly_and_written_with_care(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matrix, other = tmp_path / "a.mtx", tmp_path / "b.mtx"
     text = "%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1\n2 2 2\n"
@@ -150,8 +151,21 @@ def test_files_of_vectors_are_read_strictly_and_written_with_care(
     assert "must exist" in error(capsys, *words, "--out", str(tmp_path / "no" / "x.npy"))
     (tmp_path / "folder.mtx").mkdir()
     assert "is a folder" in error(capsys, *words, "--out", str(tmp_path / "folder.mtx"))
+    os.mkfifo(tmp_path / "pipe.npy")
+    status, out, err = run(capsys, *words, "--out", str(tmp_path / "pipe.npy"))
+    assert (status, out, "a pipe" in err) == (2, "", True)  # before the solve
+    (tmp_path / "named").mkdir()
+    inside = tmp_path / "named" / "named.mtx"
+    inside.write_text(text)
+    told = error(capsys, "solve", str(inside.parent), *CPU, "--out", str(inside))
+    assert "which is read" in told
+    monkeypatch.setenv("DASP_MATRICES", str(tmp_path))
+    assert "which is read" in error(capsys, "plan", "a", str(matrix), *CPU)
+    assert inside.read_text() == matrix.read_text() == text
     np.save(tmp_path / "o.npy", np.array([1, None]), allow_pickle=True)
     assert "o.npy is damaged" in error(capsys, *words, "--rhs", str(tmp_path / "o.npy"))
+    (tmp_path / "long.npy").write_bytes((tmp_path / "x.npy").read_bytes() + b"1")
+    assert "goes on after its end" in error(capsys, *words, "--rhs", str(tmp_path / "long.npy"))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -259,6 +259,7 @@ def test_a_malformed_line_is_named(tmp_path: Path, fault: str) -> None:
             )
         ],
         ("array real general", "3 3\n" + "1\n" * 8, "Truncated"),
+        ("coordinate pattern general", "2 2 1\n1 1 1\n", "a line has a row and a column, and nothing else"),
         ("array real skew-symmetric", "3 3\n1\n2\n3\n4\n", "promises 3"),
         ("array pattern general", "2 2\n", "pattern"),
         ("coordinate real skew-symmetric", "2 2 1\n2 2 3\n", "3.0 on its diagonal"),

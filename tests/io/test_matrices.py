@@ -45,6 +45,7 @@ def test_a_file_goes_before_a_model_of_that_name(tmp_path: Path, monkeypatch: py
     ("spec", "words"),
     [
         ("", ["must be a file"]),
+        ("  ", ["the matrix is ' '", "must be a file"]),
         ("nosuchfile.mtx", ["nosuchfile.mtx", "not found", "DASP_MATRICES"]),
         ("no/such/folder/a.mtx", ["not found"]),
         ("a\0b", ["must be a file"]),

@@ -34,6 +34,16 @@ def test_npz_comes_back_as_scipy_reads_it(tmp_path: Path, matrix: coo_array, for
     assert same(loaded, csr_array(given_form))
 
 
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr", "dia"])
+def test_half_precision_is_widened_for_scipy(tmp_path: Path, form: str) -> None:
+    matrix = csr_array(np.diag([0.1, 2.0]).astype(np.float32)).asformat(form)
+    matrix.data = matrix.data.astype(np.float16)
+    scipy.sparse.save_npz(tmp_path / "a.npz", matrix)
+    loaded = load_matrix(tmp_path / "a.npz")
+    assert loaded.dtype == np.float32
+    assert (loaded @ np.ones(2)).tolist() == [float(np.float16(0.1)), 2.0]
+
+
 def test_unsorted_entries_and_duplicates_of_an_npz_are_kept(tmp_path: Path) -> None:
     matrix = csr_array((np.array([1.0, 2.0, 3.0]), np.array([1, 0, 1]), np.array([0, 3])), shape=(1, 2))
     scipy.sparse.save_npz(tmp_path / "a.npz", matrix)
