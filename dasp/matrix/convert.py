@@ -16,7 +16,7 @@ import scipy.sparse
 from scipy.sparse import sparray, spmatrix
 
 from dasp.formats import backends
-from dasp.formats.csr.matrix import Csr, check_compressed, check_entries, csr_from_coo, sort_by_row
+from dasp.formats.csr.matrix import Csr, check_compressed, check_entries, sort_by_row
 from dasp.formats.plan import Array
 from dasp.matrix.planning import Request
 from dasp.runtime import check as _check
@@ -131,9 +131,14 @@ def _as_csr(shape: tuple[int, int], arrays: Compressed | Coordinates, request: R
     """Return checked arrays as CSR; MemoryError if there is no room for indptr."""
     order = None
     if isinstance(arrays, Coordinates):
-        if (arrays.rows[1:] < arrays.rows[:-1]).any():
-            order = sort_by_row(shape[0], arrays.rows)[1]
-        arrays = Compressed(*csr_from_coo(shape[0], *arrays))
+        rows, indices, data = arrays
+        if (rows[1:] < rows[:-1]).any():
+            indptr, order = sort_by_row(shape[0], rows)
+            indices, data = indices[order], data[order]
+        else:
+            indptr = np.zeros(shape[0] + 1, np.int64)
+            np.cumsum(np.bincount(rows, minlength=shape[0]), out=indptr[1:])
+        arrays = Compressed(indptr, indices, data)
     return Csr((int(shape[0]), int(shape[1])), *arrays), order
 
 
