@@ -7,8 +7,9 @@ PYTHON ?= python3
 # rooms of its own (`worksteal`), so that no two compile the same functions at the same time.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ "$$n" -le 8 ] && echo "$$n" || echo 8)
 
-# Compiled code is kept, so that only the first run pays for it.
+# Compiled code is kept, so that only the first run pays for it; Python's is kept whatever the shell says.
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.venv/numba-cache
+export PYTHONDONTWRITEBYTECODE =
 
 # How long `make attack` goes on, and from which seed: make attack SECONDS=300 SEED=7
 SECONDS ?= 3600

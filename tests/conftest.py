@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import os
 import signal
@@ -49,6 +50,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def gpu() -> tuple[bool, str]:
     """Whether the CUDA backend works on this machine, and if not, why."""
     return importlib.import_module("dasp.runtime.cuda.gpus").try_gpu()
+
+
+def pytest_collection_finish() -> None:
+    """Keep the thousands of tests, and what they import, out of every later search for garbage."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -41,6 +41,10 @@ if os.environ.get("DASP_SIMT_UCONTEXT"):  # the way of machines other than x86-6
     RUNTIME_FLAGS += ("-DSIMT_UCONTEXT",)
 
 
+most_in_flight = 2
+"""Steps of a slice whose loads a kernel has in flight here: a third of the code of eight to compile."""
+
+
 @functools.cache
 def compiler() -> tuple[str, str]:
     """The C++ compiler and what it says of its version. `CXX` chooses another one."""
@@ -83,6 +87,8 @@ def compile_kernels(name: str, defines: Mapping[str, object] | None = None) -> M
     constants = dict(defines or {})
     if "DASP_REGISTERS" in constants:  # of which the emulator has as many as it is asked for
         constants["DASP_REGISTERS"] = "64"
+    if "DASP_IN_FLIGHT" in constants:  # any number gives the same bits
+        constants["DASP_IN_FLIGHT"] = str(min(int(constants["DASP_IN_FLIGHT"]), most_in_flight))
     return compile_text(f'#include "{name}"\n', constants, title=name)
 
 

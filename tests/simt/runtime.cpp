@@ -219,7 +219,7 @@ struct Exchange {
     const char* kind;
     int bytes;
     bool done;
-    u8 data[32][widest];
+    u8 data[32 * widest]; // what each lane brings, one after the other; zeros where none came
 };
 
 struct Warp {
@@ -744,10 +744,11 @@ Exchange* meet(const char* kind, u32 mask, const void* mine, int bytes, bool nee
         group->kind = kind;
         group->bytes = bytes;
         group->done = false;
+        memset(group->data, 0, size_t(32 * bytes));
         warp.pending.push_back(group);
     }
     if (bytes)
-        memcpy(group->data[current->lane], mine, size_t(bytes));
+        memcpy(group->data + current->lane * u32(bytes), mine, size_t(bytes));
     group->arrived |= me;
     if ((group->arrived & wanted) == wanted) {
         group->done = true;
@@ -1303,13 +1304,7 @@ void simt_exchange(const char* kind, u32 mask, const void* mine, int bytes, void
 {
     const bool needs_all = strncmp(kind, "gather", 6) == 0;
     Exchange* group = meet(kind, mask, mine, bytes, needs_all, file, line);
-    for (u32 lane = 0; lane < 32; ++lane) {
-        u8* out = static_cast<u8*>(all) + size_t(lane) * size_t(bytes);
-        if (group->arrived >> lane & 1)
-            memcpy(out, group->data[lane], size_t(bytes));
-        else
-            memset(out, 0, size_t(bytes));
-    }
+    memcpy(all, group->data, size_t(32 * bytes));
     leave(group);
 }
 
@@ -1319,7 +1314,7 @@ void simt_take(const char* kind, u32 mask, const void* mine, int bytes, int sour
     if (source < 0 || source > 31 || !(group->arrived >> source & 1))
         fail("warp", nullptr, "%s with mask 0x%08x at %s:%d reads lane %d, which the mask leaves out", kind, mask,
              base_name(file), line, source);
-    memcpy(out, group->data[source], size_t(bytes));
+    memcpy(out, group->data + source * bytes, size_t(bytes));
     leave(group);
 }
 

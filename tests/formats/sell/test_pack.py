@@ -31,6 +31,7 @@ from dasp.models import generate
 from dasp.runtime.cpu import threads
 from dasp.runtime.dtypes import find_arithmetic_into
 from dasp.runtime.sizes import HUGE_PAGE, new_array
+from tests.simt import build
 from tests.support.executors import EXECUTORS, multiply
 from tests.support.gallery import EXAMPLES, from_lengths, matrices
 from tests.support.planned import MODELS, Tuned, plan_of
@@ -754,14 +755,17 @@ def test_blocks_of_complex_numbers_are_smaller(dtype, warps):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS[1:])
-@pytest.mark.parametrize(("steps", "window"), FORMS[:2])
-@pytest.mark.parametrize("in_flight", [2, 3, 4])
-def test_products_with_few_steps_in_flight(executor, steps, window, in_flight, monkeypatch):
+@pytest.mark.parametrize("in_flight", [3, 4, 8])
+def test_products_with_more_steps_in_flight(executor, in_flight, monkeypatch):
+    """Of slices with 0 to 16 steps. Other tests have two in flight in the emulator, and eight on a GPU."""
+    monkeypatch.setattr(build, "most_in_flight", in_flight)
     monkeypatch.setattr(cuda, "IN_FLIGHT", in_flight)
-    matrix = coded_matrix(Coding.PLAIN)
+    matrix = from_lengths(np.repeat(np.arange(17), 32), 400)
+    matrix.indices[:] = np.maximum(matrix.indices, 1)
     x = np.random.default_rng(5).standard_normal(400)
     x[0] = np.nan  # which only pads could read
-    assert_close(multiply(executor, matrix, x, policy=form_of(steps, window)), matrix, x)
+    got = multiply(executor, matrix, x, policy=Tuned("sell", steps=32, window=0, warps=4))
+    assert_close(got, matrix, x)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS[1:])
