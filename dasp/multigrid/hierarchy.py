@@ -195,6 +195,7 @@ def set_up(hierarchy: list[Any]) -> Setup:
     return Setup(levels, inverse)
 
 
+@np.errstate(all="ignore")
 def _invert(A: csr_array, terms: Array) -> np.ndarray[Any, Any]:
     """Return the inverse of a small matrix; for a singular one a generalized inverse G, with A G A = A.
 

@@ -138,9 +138,12 @@ def solve(
     options |= {"rtol": rtol} if chosen in WITHOUT_M else {"rtol": rtol, "M": M}
     x, stats = getattr(solvers, chosen)(A, b, x0=x0, **options)
     title = chosen if M is None else f"{chosen} with {type(M).__name__}"
-    if method is None and chosen in SECOND and stats.info == BREAKDOWN and math.isfinite(stats.residuals[0]):
+    broken = stats.info == BREAKDOWN and math.isfinite(stats.residuals[0])
+    most = options.get("maxiter")
+    left = None if most is None else most - stats.iterations
+    if method is None and chosen in SECOND and broken and left != 0:
         better = x if stats.residual <= stats.residuals[0] else x0
-        x, more = getattr(solvers, SECOND[chosen])(A, b, x0=better, **options)
+        x, more = getattr(solvers, SECOND[chosen])(A, b, x0=better, **{**options, "maxiter": left})
         title, why = f"{title}, then {SECOND[chosen]}", f"{why}; {chosen} stopped: {stats.reason}"
         stats = more.after(stats)
     return x, replace(stats, choice=f"{title}: {why}")

@@ -34,7 +34,7 @@ from dasp.solvers.blocks import (
     pseudo_inverse,
     squared_lengths,
 )
-from dasp.solvers.driver import BEYOND, HIDDEN, answer
+from dasp.solvers.driver import answer
 from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
 from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats
@@ -162,15 +162,15 @@ class BlockConjugateGradients(BlockSolve):
         """Set X to zero."""
         self._X[...] = 0
 
-    def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
-        """Return a reason if X holds NaN that no residual shows, or is no solution in its type."""
-        if not (self._scales == 1.0).all():
-            multiply_columns(self._X, 1.0 / self._scales)
-            multiply_columns(self._X, self._scales)
-            self._measure()
-            if not self._is_small():
-                return BEYOND
-        return None if math.isfinite(self.space.largest(self._X)) else HIDDEN
+    def round_x(self) -> bool:
+        """Round X to the numbers that the caller gets; return True if a column had been multiplied."""
+        multiply_columns(self._X, 1.0 / self._scales)
+        multiply_columns(self._X, self._scales)
+        return bool((self._scales != 1.0).any())
+
+    def hides_nan(self, s: Mapping[str, float]) -> bool:
+        """Return True if X holds NaN or infinity, which no residual shows where A has no entries."""
+        return not math.isfinite(self.space.largest(self._X))
 
     def _norms_of(self, block: Array) -> np.ndarray[Any, Any]:
         return np.asarray(np.sqrt(squared_lengths(self.space, block)) / self._scales)

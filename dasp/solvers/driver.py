@@ -42,6 +42,10 @@ DIVERGES = "so the method diverges; try another one, or a preconditioner"
 """The advice for such a system."""
 
 
+MEASURED = "true", "gradient", "xx"
+"""The scalars of a loop's finish: they depend on x alone."""
+
+
 class Solve:
     """One solve: an iteration, and the rules that tell from its scalars whether x is an answer.
 
@@ -115,12 +119,13 @@ class Solve:
         """Return why x is an answer, or None if it is not one."""
         raise NotImplementedError
 
-    def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
-        """Return why an x with a small residual is no answer, or None if it is one.
+    def round_x(self) -> bool:
+        """Round x to the numbers that the caller gets; return True if it had been multiplied."""
+        return False
 
-        If the reason is `BEYOND`, x has been rounded to the numbers that the caller gets.
-        """
-        raise NotImplementedError
+    def hides_nan(self, s: Mapping[str, float]) -> bool:
+        """Return True if x holds NaN or infinity although its residual is finite."""
+        return False
 
     def may_improve(self, code: int, *, gained: bool, first: bool) -> bool:
         """Return True if another start may help.
@@ -162,26 +167,32 @@ def drive(solve: Solve, limits: Limits) -> Stats:
             solve.clear_x()
             return Stats(True, made, [0.0], 0.0, "b is zero, and so is x", 0.0, 0, relative=0.0)
         norm, claim = solve.norm(s), solve.find_claim(s, given)
+        claimed = claim is not None
         if lost and claim is None and solve.rescaled and name == "x":  # x0 is too large to be of use
             residuals.clear()
             name = "zero"
             continue
         finite = math.isfinite(s["true"]) and math.isfinite(s.get("gradient", 0.0))
-        if claim is not None:
-            flaw = solve.find_flaw(s, given)
-            info, reason = (BREAKDOWN, flaw) if flaw else (0, f"{claim}, after {made} iterations")
-            if flaw == BEYOND:  # x was rounded, so its residual is another one
-                solve.loop.start("x", given)
-                s = solve.loop.advance(0, finish=True).state
-                norm = solve.norm(s)
-        elif not finite or code in (NOTHING, NOT_FINITE):
-            info, reason = BREAKDOWN, _explain_not_finite(solve, made, residuals)
-        elif made >= limits.maxiter or code == LIMIT:
-            advice = f", {DIVERGES}" if solve.relative(s) > DIVERGED else ""
-            info, reason = made, f"{made} iterations were made: {solve.describe(s)}{advice}"
-        elif solve.may_improve(code, gained=norm <= GAIN * solve.norm_at_start(s), first=first):
+        broken, spent = not finite or code in (NOTHING, NOT_FINITE), made >= limits.maxiter or code == LIMIT
+        gained = norm <= GAIN * solve.norm_at_start(s)
+        if not (claimed or broken or spent) and solve.may_improve(code, gained=gained, first=first):
             name, first = "x", False
             continue
+        rounded = solve.round_x()
+        if rounded:
+            solve.loop.start("x", given)
+            end = solve.loop.advance(0, finish=True).state
+            s = {**s, **{key: end[key] for key in MEASURED if key in end}}
+            norm, claim = solve.norm(s), solve.find_claim(s, given)
+        if claim is not None and not solve.hides_nan(s):
+            info, reason = 0, f"{claim}, after {made} iterations"
+        elif claimed or claim is not None:
+            info, reason = BREAKDOWN, BEYOND if rounded else HIDDEN
+        elif broken:
+            info, reason = BREAKDOWN, _explain_not_finite(solve, made, residuals)
+        elif spent:
+            advice = f", {DIVERGES}" if solve.relative(s) > DIVERGED else ""
+            info, reason = made, f"{made} iterations were made: {solve.describe(s)}{advice}"
         else:
             info, reason = _explain_stuck(solve, made, s)
         norm, relative = norm / solve.factor, solve.relative(s)

@@ -19,7 +19,7 @@ from dasp.runtime import check as _check
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array, ArrayLike
 from dasp.solvers.arguments import Limits, find_space
-from dasp.solvers.driver import BEYOND, HIDDEN, Solve, answer
+from dasp.solvers.driver import Solve, answer
 from dasp.solvers.operator import (
     DeviceOperator,
     Matrix,
@@ -242,25 +242,18 @@ class Problem(Solve):
             return f"the residual, {residual / self.factor:.3g}, is orthogonal to the columns of A"
         return None
 
-    def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
-        """Return a reason if x is no answer in its type, or holds NaN that its residual does not show."""
-        if (self.unit or self.scale) and not self._has_room(given):
-            return BEYOND
-        finite = self.from_zero or math.isfinite(s["xx"]) or self._is_finite()
-        return None if finite else HIDDEN
+    def round_x(self) -> bool:
+        """Round x to the numbers that the caller gets; return True if it had been multiplied."""
+        power = self.unit - self.scale
+        multiply_by_power(self.columns["x"], power)
+        multiply_by_power(self.columns["x"], -power)
+        return power != 0
 
-    def _has_room(self, given: Mapping[str, float]) -> bool:
-        """Return True if x is still an answer after it is scaled for the given A and b, and so rounded."""
-        x, power = self.columns["x"], self.unit - self.scale
-        multiply_by_power(x, power)
-        finite = self._is_finite()
-        multiply_by_power(x, -power)
-        self.loop.start("x", given)
-        claim = self.find_claim({**self.loop.advance(0, finish=True).state, "norm": 0.0}, given)
-        return claim is not None and finite
-
-    def _is_finite(self) -> bool:
-        return math.isfinite(self.space.largest(self.columns["x"]))
+    def hides_nan(self, s: Mapping[str, float]) -> bool:
+        """Return True if x holds NaN or infinity, which its residual does not show where A has no entries."""
+        if (self.from_zero and not self.rescaled) or math.isfinite(s["xx"]):
+            return False
+        return not math.isfinite(self.space.largest(self.columns["x"]))
 
     def may_improve(self, code: int, *, gained: bool, first: bool) -> bool:
         """Return True after the first start too: A' r may fall even if the residual does not."""

@@ -176,10 +176,6 @@ class Lobpcg(BlockSolve):
         """Return False: there is no right-hand side."""
         return False
 
-    def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
-        """Return None: X is orthonormal, so it holds no NaN."""
-        return None
-
     def may_improve(self, code: int, *, gained: bool, first: bool) -> bool:
         """Return True if the updated A X had drifted: the search goes on with A X computed from X."""
         return code == CLAIMED

@@ -18,7 +18,7 @@ from dasp.solvers.arguments import (
     find_space,
     together,
 )
-from dasp.solvers.driver import BEYOND, HIDDEN, Solve, answer
+from dasp.solvers.driver import Solve, answer
 from dasp.solvers.operator import DeviceOperator, Matrix, as_operator
 from dasp.solvers.scalars import NOT_FINITE, NOTHING, RUNNING, Scalar, where
 from dasp.solvers.space import Loop, Space, State
@@ -214,22 +214,21 @@ class System(Solve):
             return f"{self.describe(s)}, small enough"
         return None
 
-    def find_flaw(self, s: Mapping[str, float], given: Mapping[str, float]) -> str | None:
-        """Return a reason if x holds NaN that its residual does not show, or is no answer in its type."""
+    def round_x(self) -> bool:
+        """Round x to the numbers that the caller gets; return True if it had been multiplied."""
+        if self.rescaled:
+            self.vectors["x"][...] /= self.factor
+            self.vectors["x"][...] *= self.factor
+        return self.rescaled
+
+    def hides_nan(self, s: Mapping[str, float]) -> bool:
+        """Return True if x holds NaN or infinity, which its residual does not show where A has no entries."""
         M = self.preconditioner
         # To look takes as long as some iterations. A diagonal M was found to be finite when it was made.
-        may_hide = not self.from_zero or (M is not None and self.diagonal is None)
-        if may_hide and not (math.isfinite(s.get("xx", math.nan)) or self._is_finite()):
-            return HIDDEN
-        if self.factor == 1.0:
-            return None
-        round_unscaled(self.vectors["x"], self.factor)
-        self.loop.start("x", given)
-        fits = self.loop.advance(0, finish=False).state["start"] <= s["wanted"]
-        return None if fits and self._is_finite() else BEYOND
-
-    def _is_finite(self) -> bool:
-        return math.isfinite(self.space.largest(self.vectors["x"]))
+        may_hide = self.rescaled or not self.from_zero or (M is not None and self.diagonal is None)
+        if not may_hide or math.isfinite(s.get("xx", math.nan)):
+            return False
+        return not math.isfinite(self.space.largest(self.vectors["x"]))
 
 
 def solve(
@@ -299,12 +298,6 @@ def scale_for(largest: float, squares: tuple[float, float] = SQUARES) -> float:
     if not 0 < largest < math.inf or squares[0] <= largest * largest <= squares[1]:
         return 1.0
     return math.ldexp(1.0, max(-1000, min(1000, -math.frexp(largest)[1])))
-
-
-def round_unscaled(x: Array, scale: float) -> None:
-    """Round a scaled vector, perhaps to infinity, as its division by `scale` does: divide, multiply again."""
-    x /= scale
-    x *= scale
 
 
 def load(target: Array, source: Array | None, space: Space) -> None:

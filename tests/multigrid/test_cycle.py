@@ -232,6 +232,8 @@ def test_a_matrix_whose_inverse_overflows_is_refused():
         warnings.simplefilter("error")
         with pytest.raises(ValueError, match="PyAMG makes no hierarchy of A"):
             multigrid(1e-310 * poisson(20), device="cpu")
+        with pytest.raises(ValueError, match="of level 0 of ml holds NaN or infinity"):
+            multigrid(1e-310 * poisson(2), device="cpu")
 
 
 def test_a_hierarchy_with_nan_is_refused():

@@ -107,6 +107,8 @@ def test_another_method_goes_on_where_the_chosen_one_breaks_down() -> None:
     x, stats = dasp.solve(indefinite, np.ones(100), device="cpu")
     assert (stats.converged, stats.choice.startswith("cg, then minres: ")) == (True, True)
     assert np.linalg.norm(indefinite @ x - 1) <= 1.01e-7
+    _, few = dasp.solve(indefinite, np.ones(100), maxiter=stats.iterations - 1, device="cpu")
+    assert (few.converged, few.iterations) == (False, stats.iterations - 1)
     _, stats = dasp.solve(indefinite, np.ones(100), method="cg", device="cpu")
     assert not stats.converged  # what was asked for is not replaced
 

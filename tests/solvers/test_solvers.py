@@ -178,6 +178,15 @@ def test_an_x_that_its_type_does_not_hold_is_no_solution(method, size, right):
     assert "too large or too small for its type" in stats.reason
 
 
+@pytest.mark.parametrize("method", [*SQUARE, lsqr, lsmr])
+def test_the_residual_is_that_of_the_x_that_is_returned(method):
+    """The x that was found is about 1e-450, so zeros are returned."""
+    x, stats = method(1e150 * np.diag([1.0, 2.0]), np.array([3e-300, 4e-300]), rtol=0, maxiter=1)
+    assert not x.any()
+    assert not stats.converged
+    assert stats.residual == pytest.approx(5e-300, rel=1e-12)
+
+
 @pytest.mark.parametrize(("dtype", "size"), [(np.float64, 1e14), (np.float32, 1e7), (np.complex128, 1e90)])
 @pytest.mark.parametrize("method", SQUARE)
 def test_b_may_be_much_larger_or_smaller_than_a(method, dtype, size):
