@@ -220,8 +220,10 @@ def values(name: str, given: object, dimensions: int = 1) -> Vector:
     return np.require(array, _dtypes.stored(array.dtype), ["C", "A"])
 
 
-def check_result(out: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Raise an error unless a result can be written into a caller's NumPy array, each element once.
+def check_result(out: object, shape: tuple[int, ...], dtype: np.dtype[Any], *, on_gpu: bool = False) -> None:
+    """Raise an error unless a result can be written into a caller's array, each element once.
+
+    The array must be of NumPy, or of CuPy if the result is `on_gpu`.
 
     Raises
     ------
@@ -230,10 +232,11 @@ def check_result(out: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> N
     ValueError
         If it has another shape, is read-only, or has memory that stands for several elements at once.
     """
-    if not isinstance(out, np.ndarray) or isinstance(out, (np.ma.MaskedArray, np.matrix)):
-        raise TypeError(f"out is {_check.kind_of(out)}; a numpy.ndarray is needed")
+    if not is_array(out) or is_cupy(out) != on_gpu or isinstance(out, (np.ma.MaskedArray, np.matrix)):
+        library = "cupy" if on_gpu else "numpy"
+        raise TypeError(f"out is {_check.kind_of(out)}; a {library}.ndarray is needed")
     _check.out(out, shape, dtype)
-    if not out.flags.writeable:
+    if not on_gpu and not out.flags.writeable:
         raise ValueError("out is read-only; a writable array is needed")
     if not out.flags.forc and overlaps_itself(out):
         raise ValueError(f"out has strides {out.strides}; each of its elements must have memory of its own")
@@ -293,10 +296,16 @@ def as_input(array: Vector) -> Vector:
     return np.asarray(_Memory(array)).view(array.dtype)  # bfloat16 is bytes to the interface
 
 
-def overlap(one: Vector, other: Vector) -> bool:
-    """Return True if two NumPy arrays share an element, or if that takes too long to decide."""
-    if not np.may_share_memory(one, other):
+def overlap(one: Array, other: Array) -> bool:
+    """Return True if two arrays of one library share an element, or if that takes too long to decide.
+
+    Of CuPy's arrays the bounds decide, which asks the GPU nothing: a capture may go on.
+    """
+    library = namespace(one)
+    if not library.may_share_memory(one, other):
         return False
+    if library is not np:
+        return True
     try:
         return np.shares_memory(one, other, max_work=_OVERLAP_WORK)  # type: ignore[arg-type]  # NumPy's types know 0 and -1
     except np.exceptions.TooHardError:

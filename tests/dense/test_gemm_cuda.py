@@ -106,6 +106,7 @@ def fake_gpu(monkeypatch):
         may_share_memory=np.may_share_memory,
     )
     monkeypatch.setattr(_arrays, "is_cupy", lambda array: isinstance(array, OnFakeGpu))
+    monkeypatch.setattr(_arrays, "namespace", lambda x: fake if isinstance(x, OnFakeGpu) else np)
     monkeypatch.setattr(launch_cuda, "load_cupy", lambda: fake)
     monkeypatch.setattr(cuda, "load_cupy", lambda: fake)
     monkeypatch.setattr(cuda, "PreparedCalls", FakeLaunch)

@@ -102,8 +102,10 @@ def test_verify_takes_a_matrix_too():
         (ValueError, "data is 0; at least 1", lambda: ReedSolomon(0, 1)),
         (ValueError, "parity is -1; at least 0", lambda: ReedSolomon(1, -1)),
         (ValueError, r"data \+ parity is 257; .* 256", lambda: ReedSolomon(200, 57)),
+        (ValueError, r"data \+ parity is 300", lambda: ReedSolomon(np.uint8(200), np.uint8(100))),
+        (ValueError, r"^d has shape \(3,\)", lambda: ReedSolomon(3, 2).encode(np.ones(3, np.uint8))),
         (ValueError, r"takes 3 data shards", lambda: ReedSolomon(3, 2).encode(np.zeros((2, 9), np.uint8))),
-        (TypeError, "b has dtype int16", lambda: ReedSolomon(3, 2).encode(np.zeros((3, 9), np.int16))),
+        (TypeError, "d has dtype int16", lambda: ReedSolomon(3, 2).encode(np.zeros((3, 9), np.int16))),
         (
             ValueError,
             r"4 shards were given; this code has 3 \+ 2",

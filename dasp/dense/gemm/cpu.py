@@ -442,15 +442,6 @@ def using(*arrays: Floats | None) -> AbstractContextManager[int]:
     return nullcontext(0)
 
 
-def empty(shape: tuple[int, int], dtype: np.dtype[Any]) -> Floats:
-    """Return a new row-major array."""
-    return np.empty(shape, dtype)
-
-
-check_out = _arrays.check_result
-overlap = _arrays.overlap
-
-
 def same_view(x: Floats, y: Floats) -> bool:
     """Return True if two arrays are the same elements in the same memory."""
     return x.ctypes.data == y.ctypes.data and x.strides == y.strides and x.shape == y.shape

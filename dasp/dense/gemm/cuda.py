@@ -24,8 +24,6 @@ from dasp.dense.gemm.rungs_cuda import (
 )
 from dasp.dense.launch_cuda import PreparedCalls, current_device, load_cupy, processors
 from dasp.dense.launch_cuda import using as using
-from dasp.runtime import arrays as _arrays
-from dasp.runtime import check as _check
 from dasp.runtime.cuda.launch import address
 from dasp.runtime.sizes import round_up
 from dasp.runtime.types import Array
@@ -41,24 +39,6 @@ has tiles of more sizes, is faster: benchmarks/results/gemm_sizes.csv."""
 
 
 # ---- functions for the front door ------------------------------------------------------------------------
-
-
-def empty(shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-    """Return a new row-major array on the current GPU."""
-    new: Array = load_cupy().empty(shape, dtype)
-    return new
-
-
-def check_out(out: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
-    """Check that a product can be written into an array on the GPU."""
-    _check.out(out, shape, dtype)
-    if not out.flags.c_contiguous and _arrays.overlaps_itself(out):
-        raise ValueError(f"out has strides {out.strides}; each of its elements must have memory of its own")
-
-
-def overlap(x: Array, y: Array) -> bool:
-    """Return True if the bounds of two arrays overlap. It asks the GPU nothing, so a capture may go on."""
-    return bool(load_cupy().may_share_memory(x, y))
 
 
 def same_view(x: Array, y: Array) -> bool:

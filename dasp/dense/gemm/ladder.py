@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
-
-import numpy as np
+from typing import NamedTuple, Protocol
 
 from dasp.runtime.dtypes import TABLE
 from dasp.runtime.types import Array
@@ -85,15 +83,6 @@ class Backend(Protocol):
 
     def using(self, *arrays: Array | None) -> AbstractContextManager[int]:
         """Return a context where the device of all the arrays (or None) is current; it gives the number."""
-
-    def empty(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-        """Return a new row-major array on the current device."""
-
-    def check_out(self, out: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
-        """Check that a product can be written into `out`."""
-
-    def overlap(self, x: Array, y: Array) -> bool:
-        """Return True if two arrays share memory."""
 
     def same_view(self, x: Array, y: Array) -> bool:
         """Return True if two arrays are the same elements in the same memory."""

@@ -96,10 +96,10 @@ def gemm(
             raise ValueError(f"beta is {beta:g} and c is None; give c, or beta=0")
         addend = c if beta != 0 else None
         if out is None:
-            out = target = backend.empty(shape, a.dtype)
+            out = target = _arrays.namespace(a).empty(shape, a.dtype)
         else:
-            backend.check_out(out, shape, a.dtype)
-            target = out if _arrays.is_cupy(out) else np.asarray(out)
+            _arrays.check_result(out, shape, a.dtype, on_gpu=place == "cuda")
+            target = out if place == "cuda" else np.asarray(out)
             addend = _check_memory(backend, target, a, b, addend)
         if 0 not in shape:
             left, right = (a.T if trans_a else a), (b.T if trans_b else b)
@@ -261,9 +261,9 @@ def _read_sizes(
 def _check_memory(backend: Backend, out: Array, a: Array, b: Array, c: Array | None) -> Array | None:
     """Check that out shares no memory with a, b or part of c; return c, or out if c is the same view."""
     for name, array in (("a", a), ("b", b)):
-        if backend.overlap(array, out):
+        if _arrays.overlap(array, out):
             raise ValueError(f"out shares memory with {name}; it must share none; pass a new array")
-    if c is None or not backend.overlap(c, out):
+    if c is None or not _arrays.overlap(c, out):
         return c
     if not backend.same_view(c, out):
         raise ValueError("out shares part of its memory with c; it must be c itself or share none")

@@ -11,7 +11,6 @@ from dasp.dense.gf256 import cpu
 from dasp.dense.gf256.field import Kernel
 from dasp.dense.launch_cuda import using
 from dasp.runtime import arrays as _arrays
-from dasp.runtime import check as _check
 from dasp.runtime.types import Array
 
 _BYTE = np.dtype(np.uint8)
@@ -53,7 +52,7 @@ def _backend(device: str) -> Any:
     raise ValueError(f"device is {device!r}; it must be 'cuda' or 'cpu'")
 
 
-def _read_matrix(name: str, given: Array) -> Array:
+def read_matrix(name: str, given: Array) -> Array:
     """Return a matrix of bytes as a plain array; refuse anything else."""
     array = _arrays.operand(name, given)
     if array.dtype != _BYTE:
@@ -71,19 +70,8 @@ def _check_operands(a: Array, b: Array, out: Array | None, on_gpu: bool) -> None
         raise TypeError(
             "a is on the GPU and b on the CPU; the result lives where b lives, so a must be a NumPy array"
         )
-    if out is None:
-        return
-    shape = a.shape[0], b.shape[1]
-    if _arrays.is_cupy(out) != on_gpu:
-        raise TypeError(
-            f"out is {_check.kind_of(out)}; an array of the library and the device of b is needed"
-        )
-    if on_gpu:
-        from dasp.dense.gemm import cuda
-
-        cuda.check_out(out, shape, _BYTE)
-    else:
-        _arrays.check_result(out, shape, _BYTE)
+    if out is not None:
+        _arrays.check_result(out, (a.shape[0], b.shape[1]), _BYTE, on_gpu=on_gpu)
 
 
 def _find_kernel(device: str, name: str) -> Any:
@@ -148,7 +136,7 @@ def matmul(a: Array, b: Array, *, out: Array | None = None, kernel: str = "auto"
     >>> matmul(np.array([[2, 3]], np.uint8), np.array([[128], [1]], np.uint8))
     array([[30]], dtype=uint8)
     """
-    a, b = _read_matrix("a", a), _read_matrix("b", b)
+    a, b = read_matrix("a", a), read_matrix("b", b)
     on_gpu, library = _arrays.is_cupy(b), _arrays.namespace(b)
     _check_operands(a, b, out, on_gpu)
     device = "cuda" if on_gpu else "cpu"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dasp.dense.gf256.field import Bytes, cauchy, invert, multiply
-from dasp.dense.gf256.product import matmul
+from dasp.dense.gf256.product import matmul, read_matrix
 from dasp.runtime import arrays as _arrays
 from dasp.runtime.types import Array
 
@@ -66,10 +66,10 @@ class ReedSolomon:
                 raise TypeError(f"{name} is {count!r}; a number of shards is an int")
             if count < least:
                 raise ValueError(f"{name} is {count}; at least {least} is needed")
-        if data + parity > 256:
-            raise ValueError(f"data + parity is {data + parity}; GF(2^8) has room for 256 shards")
         self.data = int(data)
         self.parity = int(parity)
+        if self.shards > 256:
+            raise ValueError(f"data + parity is {self.shards}; GF(2^8) has room for 256 shards")
         self.matrix = cauchy(self.parity, self.data)
         self.matrix.setflags(write=False)
 
@@ -101,7 +101,8 @@ class ReedSolomon:
         TypeError, ValueError, RuntimeError
             As for `matmul`; ValueError if `d` does not have `data` rows.
         """
-        if getattr(d, "ndim", 2) == 2 and getattr(d, "shape", (self.data,))[0] != self.data:
+        d = read_matrix("d", d)
+        if d.shape[0] != self.data:
             raise ValueError(f"d has shape {d.shape}; this code takes {self.data} data shards, one per row")
         if kernel == "auto" and _arrays.is_cupy(d):
             from dasp.dense.gf256 import cuda
