@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.emitter import at
+from dasp.runtime.cpu.emitter import at, splat
 from dasp.runtime.cpu.job import SharedFunction
 
 BLOCK = 1024
@@ -29,6 +29,9 @@ BLOCK = 1024
 
 COMPLEX_BLOCK = BLOCK // 2
 """Elements of a block of a pass over complex vectors."""
+
+ALIGNMENT = 64
+"""Bytes of a vector of an update. Rows are rounded up to them, so that each begins a cache line."""
 
 NO_FACTOR = -1
 """Stands for the row of the second factor in a term that has none."""
@@ -38,7 +41,7 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 LANES, VECTOR = 32, 8
 """The sums that a dot product adds up in parallel, and the number of them in a vector of LLVM."""
 
-_inline = jit(nogil=True, error_model="numpy", forceinline=True)
+_inline = jit(nogil=True, error_model="numpy", inline="always")
 
 
 @intrinsic
@@ -68,7 +71,7 @@ def _sum_of_lanes(typing_context, vectors, x, y, size):
         fma = builder.module.declare_intrinsic(
             f"llvm.fmuladd.v{VECTOR}f64", (), ir.FunctionType(wide, [wide] * 3)
         )
-        swapped = ir.Constant(ir.VectorType(_I32, VECTOR), [lane ^ 1 for lane in range(VECTOR)])
+        swapped = [lane ^ 1 for lane in range(VECTOR)]
         count = LANES // VECTOR // sums
         zeros = ir.Constant(wide, [0.0] * VECTOR)
         totals = [[cgutils.alloca_once_value(builder, zeros) for _ in range(count)] for _ in range(sums)]
@@ -83,7 +86,7 @@ def _sum_of_lanes(typing_context, vectors, x, y, size):
             for k in range(count):
                 at = builder.add(first, _word(k * VECTOR // parts))
                 a, b = (load(builder.add(start, at)) for start in starts)
-                for lanes, factor in zip(totals, (b, builder.shuffle_vector(b, b, swapped)), strict=False):
+                for lanes, factor in zip(totals, (b, _shuffle(builder, b, swapped)), strict=False):
                     builder.store(builder.call(fma, [a, factor, builder.load(lanes[k])]), lanes[k])
         found = [_fold(builder, [builder.load(place) for place in lanes]) for lanes in totals]
         real_part = builder.fadd(*found[0])
@@ -107,14 +110,13 @@ def _fold(builder: ir.IRBuilder, lanes: list[ir.Value]) -> list[ir.Value]:
     count = VECTOR
     while count > 2:
         count //= 2
-        halves = [
-            builder.shuffle_vector(
-                vector, vector, ir.Constant(ir.VectorType(_I32, count), list(range(first, first + count)))
-            )
-            for first in (0, count)
-        ]
+        halves = [_shuffle(builder, vector, list(range(first, first + count))) for first in (0, count)]
         vector = builder.fadd(*halves)
     return [builder.extract_element(vector, ir.Constant(_I32, lane)) for lane in (0, 1)]
+
+
+def _shuffle(builder: ir.IRBuilder, vector: ir.Value, lanes: list[int]) -> ir.Value:
+    return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(_I32, len(lanes)), lanes))
 
 
 @_inline
@@ -141,42 +143,83 @@ def _complex_dot(vectors, x, y, size):
     return real, imag
 
 
-@_inline
-def _set(out, a, x, size):
-    for i in range(size):
-        out[i] = a * x[i]
+def _write_term(adds: bool, multiplies: bool) -> Any:
+    """Return an intrinsic that sets a row to a term, a x or a (x y), or adds it to the row.
+
+    It makes whole vectors, the last one beyond `size`: no other row has numbers there. Loops in Python take
+    Numba and LLVM three times as long, and run no faster.
+    """
+
+    @intrinsic
+    def write(typing_context, out, a, x, y, size):
+        is_complex = isinstance(out.dtype, types.Complex)
+        real = getattr(out.dtype, "underlying_float", out.dtype)
+
+        def generate(context, builder, signature, arguments):
+            out, a, x, y, size = arguments
+            kind = context.get_data_type(real)
+            vector = ir.VectorType(kind, ALIGNMENT // context.get_abi_sizeof(kind))
+            parts = cgutils.unpack_tuple(builder, a, 2) if is_complex else [a]
+            factor = _repeat(builder, parts, vector)
+            step = _word(vector.count // len(parts))
+            with cgutils.for_range_slice(builder, _word(0), size, step) as (first, _):
+
+                def place(row: ir.Value) -> ir.Value:
+                    return builder.bitcast(builder.gep(row, [first]), vector.as_pointer())
+
+                def load(row: ir.Value) -> ir.Value:
+                    return builder.load(place(row), align=ALIGNMENT)
+
+                numbers = _multiply(builder, load(x), load(y), is_complex) if multiplies else load(x)
+                term = _multiply(builder, factor, numbers, is_complex)
+                term = builder.fadd(load(out), term) if adds else term
+                builder.store(term, place(out), align=ALIGNMENT)
+            return context.get_dummy_value()
+
+        return types.void(out, a, x, y, size), generate
+
+    return write
+
+
+def _repeat(builder: ir.IRBuilder, parts: list[ir.Value], vector: ir.VectorType) -> ir.Value:
+    """Return a vector of one number; the parts of a complex one take turns."""
+    if parts[0].type != vector.element:
+        parts = [builder.fptrunc(part, vector.element) for part in parts]
+    vectors = [splat(builder, part, vector.count) for part in parts]
+    return vectors[0] if len(parts) == 1 else _alternate(builder, *vectors)
+
+
+def _multiply(builder: ir.IRBuilder, one: ir.Value, other: ir.Value, is_complex: bool) -> ir.Value:
+    """Return the products of numbers; the parts of complex ones take turns."""
+    if not is_complex:
+        return builder.fmul(one, other)
+    lanes = range(one.type.count)
+    real, imaginary = (_shuffle(builder, one, [lane & -2 | part for lane in lanes]) for part in (0, 1))
+    crossed = builder.fmul(imaginary, _shuffle(builder, other, [lane ^ 1 for lane in lanes]))
+    return builder.fadd(builder.fmul(real, other), _alternate(builder, builder.fneg(crossed), crossed))
+
+
+def _alternate(builder: ir.IRBuilder, even: ir.Value, odd: ir.Value) -> ir.Value:
+    """Return the even lanes of one vector and the odd lanes of another."""
+    count = even.type.count
+    mask = ir.Constant(ir.VectorType(ir.IntType(1), count), [lane % 2 == 0 for lane in range(count)])
+    return builder.select(mask, even, odd)
+
+
+_set, _set_product = _write_term(False, False), _write_term(False, True)
+_add, _add_product = _write_term(True, False), _write_term(True, True)
 
 
 @_inline
-def _set_product(out, a, x, y, size):
-    for i in range(size):
-        out[i] = a * (x[i] * y[i])
-
-
-@_inline
-def _add(out, a, x, size):
-    for i in range(size):
-        out[i] += a * x[i]
-
-
-@_inline
-def _add_product(out, a, x, y, size):
-    for i in range(size):
-        out[i] += a * (x[i] * y[i])
-
-
-# Inlined before it is compiled: else Numba compiles it alone too, and a pass takes half as long again.
-@jit(nogil=True, error_model="numpy", inline="always")
 def _update(vectors, stride, low, size, program, place, factors, first):
     """Make the update at `place` of the program on one block; its factors begin at `factors[first]`."""
-    number = carray(vectors, 1).dtype.type
     own, terms = program[place], program[place + 1]
     out = at(vectors, own * stride + low)
     if terms == 0:
         for i in range(size):
             out[i] = 0
     for term in range(terms):
-        a, place = number(factors[first + term]), place + 2
+        a, place = factors[first + term], place + 2
         x, y = at(vectors, program[place] * stride + low), at(vectors, program[place + 1] * stride + low)
         multiplied = program[place + 1] != NO_FACTOR
         if multiplied and term == 0:
@@ -184,9 +227,9 @@ def _update(vectors, stride, low, size, program, place, factors, first):
         elif multiplied:
             _add_product(out, a, x, y, size)
         elif term > 0:
-            _add(out, a, x, size)
+            _add(out, a, x, y, size)
         elif program[place] != own or a != 1:
-            _set(out, a, x, size)
+            _set(out, a, x, y, size)
 
 
 def _pass(

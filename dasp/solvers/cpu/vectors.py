@@ -14,12 +14,9 @@ from dasp.runtime.cpu.team import NUMBER_SECONDS, team
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.sizes import ceil_div, round_up
 from dasp.runtime.types import Vector
-from dasp.solvers.cpu.passes import BLOCK, COMPLEX_BLOCK, NO_FACTOR, compile_pass
+from dasp.solvers.cpu.passes import ALIGNMENT, BLOCK, COMPLEX_BLOCK, NO_FACTOR, compile_pass
 from dasp.solvers.scalars import Scalar
 from dasp.solvers.space import Dot, Pass, Update, parse_dot, parse_update
-
-ALIGNMENT = 64
-"""Bytes to which rows are rounded up, so that each begins a cache line."""
 
 
 class Rows(NamedTuple):
