@@ -22,8 +22,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import splu
 
 import dasp
-from benchmarks.bench import machine
-from benchmarks.front_door import append_rows
+from benchmarks.bench import machine, results
 from dasp.cli.compare import one_blas_thread
 
 RTOL = 1e-8
@@ -35,10 +34,6 @@ ORDERINGS: dict[str, dict[str, Any]] = {
     "SciPy splu COLAMD": {},
     "SciPy splu MMD_AT_PLUS_A": {"permc_spec": "MMD_AT_PLUS_A", "options": {"SymmetricMode": True}},
 }
-COLUMNS = [
-    *("machine", "threads", "python", "numpy", "scipy", "numba", "commit", "matrix", "kernel"),
-    *("rows", "entries", "iterations", "residual", "verified", "setup_ms", "solve_ms"),
-]
 Solve = Callable[[], tuple[Any, int]]
 
 
@@ -112,7 +107,6 @@ def measure(name: str, rounds: int) -> Iterator[dict[str, str]]:
         residual = np.linalg.norm(b - matrix @ x) / np.linalg.norm(b)
         yield {
             **machine.host_columns(dasp.get_num_threads()),
-            "commit": machine.commit(),
             "matrix": name,
             "kernel": kernel,
             "rows": str(matrix.shape[0]),
@@ -135,8 +129,11 @@ def main() -> None:
     limit, said = one_blas_thread()
     print(said)
     with limit:
-        rows = (row for name in options.systems for row in measure(name, options.rounds))
-        append_rows(({name: row.get(name, "") for name in COLUMNS} for row in rows), COLUMNS, options.csv)
+        for name in options.systems:
+            for row in measure(name, options.rounds):
+                print(*row.values(), sep="\t", flush=True)
+                if options.csv:
+                    results.append(options.csv, row)
 
 
 if __name__ == "__main__":

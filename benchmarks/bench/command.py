@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from benchmarks.bench import machine, results, scaling, session
+from benchmarks.bench.columns import Columns
+from benchmarks.bench.device import BenchDevice, open_device
+from benchmarks.bench.gemm import Gemm
+from benchmarks.bench.gf256 import Gf256
+from benchmarks.bench.session import Subject
+from benchmarks.bench.solvers import Solvers
+from benchmarks.bench.sparse import Sparse
 from dasp.cli.bench import add_measuring_options
 from dasp.cli.options import add_device_option, add_format_option, duration, positive
-
-if TYPE_CHECKING:
-    from benchmarks.bench.device import BenchDevice
-    from benchmarks.bench.session import Subject
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -80,7 +84,7 @@ def _add_sparse(parser: argparse.ArgumentParser) -> None:
         help="measure products with the transpose, and what it takes to make A.T",
     )
     _add_session_options(parser)
-    parser.set_defaults(run=_run_sparse)
+    parser.set_defaults(run=partial(measure_and_report, Sparse))
 
 
 def _add_columns(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +103,7 @@ def _add_columns(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of models (0)")
     _add_timing_options(parser, seconds=0.6)
     _add_session_options(parser)
-    parser.set_defaults(run=_run_columns)
+    parser.set_defaults(run=partial(measure_and_report, Columns))
 
 
 def _add_timing_options(parser: argparse.ArgumentParser, *, seconds: float) -> None:
@@ -135,7 +139,7 @@ def _add_gemm(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernels", type=words, metavar="NAMES", help="comma-separated (every rung)")
     _add_timing_options(parser, seconds=0.3)
     _add_session_options(parser)
-    parser.set_defaults(run=_run_gemm)
+    parser.set_defaults(run=partial(measure_and_report, Gemm))
 
 
 def _add_gf256(parser: argparse.ArgumentParser) -> None:
@@ -148,7 +152,7 @@ def _add_gf256(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernels", type=words, metavar="NAMES", help="comma-separated (every kernel)")
     _add_timing_options(parser, seconds=0.6)
     _add_session_options(parser)
-    parser.set_defaults(run=_run_gf256)
+    parser.set_defaults(run=partial(measure_and_report, Gf256))
 
 
 def _add_solvers(parser: argparse.ArgumentParser) -> None:
@@ -178,7 +182,7 @@ def _add_solvers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeat", type=positive, metavar="N", help="timed solves, the best counts (3)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of models (0)")
     _add_session_options(parser)
-    parser.set_defaults(run=_run_solvers, seconds=0.6)
+    parser.set_defaults(run=partial(measure_and_report, Solvers), seconds=0.6)
 
 
 def _add_scaling(parser: argparse.ArgumentParser) -> None:
@@ -198,50 +202,15 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run_scaling)
 
 
-def _run_sparse(args: argparse.Namespace) -> int:
-    from benchmarks.bench.sparse import Sparse
-
-    return measure_and_report(args, Sparse)
-
-
-def _run_columns(args: argparse.Namespace) -> int:
-    from benchmarks.bench.columns import Columns
-
-    return measure_and_report(args, Columns)
-
-
-def _run_gemm(args: argparse.Namespace) -> int:
-    from benchmarks.bench.gemm import Gemm
-
-    return measure_and_report(args, Gemm)
-
-
-def _run_gf256(args: argparse.Namespace) -> int:
-    from benchmarks.bench.gf256 import Gf256
-
-    return measure_and_report(args, Gf256)
-
-
-def _run_solvers(args: argparse.Namespace) -> int:
-    from benchmarks.bench.solvers import Solvers
-
-    return measure_and_report(args, Solvers)
-
-
 def _run_scaling(args: argparse.Namespace) -> int:
     """Run the benchmark over ranks; rank 0 prints."""
-    from benchmarks.bench import scaling
-
     return scaling.main(args.ranks, args.weak, args.strong, args.device, args.csv)
 
 
 def measure_and_report(
-    args: argparse.Namespace, kind: Callable[[argparse.Namespace, BenchDevice], Subject]
+    kind: Callable[[argparse.Namespace, BenchDevice], Subject], args: argparse.Namespace
 ) -> int:
     """Measure a subject of a kind as the options say, and print its report; 1 if a product was wrong."""
-    from benchmarks.bench import machine, results, session
-    from benchmarks.bench.device import open_device
-
     if args.csv:
         results.check(args.csv)
     device = open_device(args.device, threads=args.threads, seconds=args.seconds)
