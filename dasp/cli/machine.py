@@ -49,7 +49,7 @@ def describe() -> dict[str, str]:
     """Return the values that `show_config` prints, by name."""
     works, reason = gpus.try_gpu()
     device = "cuda:0" if works else "cpu"
-    libraries = "numpy", "scipy", "numba", "matplotlib", "threadpoolctl"
+    libraries = "numpy", "scipy", "numba", "pyamg", "mpi4py", "matplotlib", "threadpoolctl"
     return {
         "dasp": __version__,
         "python": platform.python_version(),

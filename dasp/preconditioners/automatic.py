@@ -227,7 +227,7 @@ def _find_divisor(A: Matrix, method: str, diagonal: Callable[[], Vector | None])
         return None, "none is chosen for several ranks"
     numbers = diagonal()
     if numbers is None:
-        return None, "A has no diagonal that can be read"
+        return None, "Jacobi's needs a diagonal"
     if method not in ("bicgstab", "gmres") and not (numbers.real > 0).all():
         return None, f"Jacobi's is not definite, as {method} needs it"
     sizes = abs(numbers)

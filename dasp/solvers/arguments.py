@@ -82,7 +82,7 @@ def one_call(*, ranks: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 raise TypeError(f"{name} has no argument {other}; {SCIPY_NAMES[other]} is meant")
             if not ranks and hasattr(A, "solver_space"):
                 raise TypeError(
-                    f"A lies on several ranks; {name} works on one; use cg, minres, bicgstab or gmres"
+                    f"A lies on several ranks and {name} works on one; cg, minres, bicgstab and gmres take it"
                 )
             if hasattr(M, "warn_of_old_values"):
                 M.warn_of_old_values(A)
@@ -268,7 +268,11 @@ def check_vector(
     if given.dtype.kind == "c" and into is not None and into.kind != "c":
         raise TypeError(f"{name} has dtype {given.dtype}; A, b and M are real, so a real dtype is needed")
     if given.shape not in ((size,), (size, 1)):
-        raise ValueError(f"{name} has shape {given.shape}; A has {size} {what}, so ({size},) is needed")
+        several = given.ndim == 2 and len(given) == size
+        remedy = "; pass one column at a time" if several else ""
+        raise ValueError(
+            f"{name} has shape {given.shape}; A has {size} {what}, so ({size},) is needed{remedy}"
+        )
     return given.reshape(-1)
 
 

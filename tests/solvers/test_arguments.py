@@ -47,6 +47,8 @@ def test_wrong_arguments_are_told(method):
     A, b = np.eye(3), np.ones(3)
     with pytest.raises(ValueError, match=r"b has shape \(2,\); A has 3 rows"):
         method(A, np.ones(2))
+    with pytest.raises(ValueError, match=r"b has shape \(3, 2\); .*; pass one column at a time"):
+        method(A, np.ones((3, 2)))
     with pytest.raises(ValueError, match=r"A has shape \(2, 3\); a square matrix"):
         method(np.ones((2, 3)), b)
     with pytest.raises(ValueError, match=r"M has shape \(2, 2\)"):
