@@ -14,12 +14,8 @@ from dasp.formats.csr.matrix import Csr, Operations
 from dasp.formats.plan import Array, Part, Plan
 
 
-class BasicPrimitives(Protocol):
+class BasicPrimitives(Operations, Protocol):
     """Primitives for packing and refilling every format on one device; a format may add its own."""
-
-    @property
-    def operations(self) -> Operations:
-        """The operations on matrices in compressed sparse rows."""
 
     def zeros(self, count: int, dtype: np.dtype[Any]) -> Array:
         """Return a new array of zeros."""

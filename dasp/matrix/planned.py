@@ -437,7 +437,7 @@ class PlannedMatrix(LinearMap):
         """Plan the transpose on the device that packs the format; return None if it equals this matrix."""
         form = formats.find(self.plan.format)
         with planning.read_where_packed(self.plan, self.device) as (plan, _, primitives):
-            transposed = primitives.operations.transpose(Csr(plan.shape, *form.unpack(plan, primitives)))
+            transposed = primitives.transpose(Csr(plan.shape, *form.unpack(plan, primitives)))
             if transposed is None:
                 return None
             csr, order = transposed

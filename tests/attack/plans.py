@@ -339,8 +339,7 @@ def _by_primitives(csr: Csr, machine: Any, choices: Any, new: Any, side: Side, r
         count += same(f"unpack: {name}", mine, other)
     if csr.shape[1] <= 2_000_000:
         turned, turned_there = (
-            each.operations.transpose(Csr(csr.shape, *unpacked))
-            for each, unpacked in ((cpu, theirs), (on, ours))
+            each.transpose(Csr(csr.shape, *unpacked)) for each, unpacked in ((cpu, theirs), (on, ours))
         )
         told = "its own transpose" if turned_there is None else "another matrix"
         assert (turned is None) == (turned_there is None), f"the transpose is {told} on the GPU alone"

@@ -2,9 +2,9 @@
 
 Statistics are integers, so every device that counts them chooses the same layout.
 
-The coding depends on the values. `choose_window` and `choose_warps` depend on the bytes of a stored value:
-they weigh the bytes of the slots against the gathers of x, whose time does not depend on the values. All
-other choices depend on the structure and the type alone.
+The coding, which each device chooses, depends on the values. `choose_window` and `choose_warps` depend on the
+bytes of a stored value: they weigh the bytes of the slots against the gathers of x, whose time does not
+depend on the values. All other choices depend on the structure and the type alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from dasp.formats.cost import FEW_WARPS, MANY_WARPS, SOME_WARPS, CostModel, Gathers
 from dasp.formats.plan import WARP
-from dasp.formats.sell.pattern import MOST_CODES, Coding, code_type
+from dasp.formats.sell.pattern import Coding, code_type
 from dasp.runtime.sizes import ceil_div, round_up
 
 SECTOR_BYTES = 32
@@ -36,27 +36,6 @@ MOST_SEGMENTS = 128
 TILES, TILE_ROWS = 32, 8192
 """Tiles of the sample in which windows are tried, and the rows of a tile: those of the widest window.
 A sample chooses windows that cost at most 1% more (benchmarks/lab_book.md)."""
-
-
-class ValueStatistics(NamedTuple):
-    """Statistics of the values of a matrix.
-
-    Attributes
-    ----------
-    entries : int
-    distinct : int
-        Different bit patterns; `MOST_CODES` + 1 where there are more than a dictionary holds.
-    are_bytes : bool
-        True if every value is real, an integer from -128 to 127, and no zero is negative.
-    are_singles : bool
-        True if every value keeps all of its bits in float32 (complex64) and is stored in more. It decides
-        nothing, and may be False, where `distinct` is at most `MOST_CODES`.
-    """
-
-    entries: int
-    distinct: int
-    are_bytes: bool
-    are_singles: bool
 
 
 class SliceStatistics(NamedTuple):
@@ -142,19 +121,6 @@ def add_segments(
     if 4 * segment_steps > steps:
         return None
     return SliceStatistics(slices, steps, full, *rows[3:])
-
-
-def choose_coding(values: ValueStatistics) -> Coding:
-    """Choose the narrowest coding that keeps every bit of every value."""
-    if not values.entries:
-        return Coding.PLAIN
-    if values.distinct == 1:
-        return Coding.EQUAL
-    if values.are_bytes:
-        return Coding.BYTE
-    if values.distinct <= MOST_CODES:
-        return Coding.DICTIONARY
-    return Coding.SINGLE if values.are_singles else Coding.PLAIN
 
 
 def code_bytes(coding: Coding, dtype: np.dtype[Any]) -> int:

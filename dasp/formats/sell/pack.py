@@ -42,13 +42,12 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:
     """
     dtype = csr.data.dtype
     survey, cut = _survey(csr, options, model, on)
-    coding = choose.choose_coding(survey.values) if survey.values else Coding.PLAIN
     order = None
     if not survey.columns_rise:
-        csr, order = on.operations.sort_columns(csr)
+        csr, order = on.sort_columns(csr)
 
     gathers = choose.choose_gathers((survey.most_column + 1) * dtype.itemsize, model)
-    rows = _Rows(csr, survey, cut, choose.code_bytes(coding, dtype), gathers, model, on)
+    rows = _Rows(csr, survey, cut, choose.code_bytes(survey.coding, dtype), gathers, model, on)
     # If no row is longer than the one before it, a sort moves none.
     windows = rows.list_windows() if options.window is None and survey.rises else ()
     if windows:
@@ -58,7 +57,7 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:
         layout = on.lay_out(csr, survey, cut, window, None)
     warps = options.warps or rows.choose_warps(layout, slices)
 
-    values, (moved, headers, bases, deltas) = on.store(csr, survey, order, layout, coding)
+    values, (moved, headers, bases, deltas) = on.store(csr, survey, order, layout)
     pattern = Pattern(
         choice=Choice(
             model, cut.steps, cut.segment_steps, window, warps, bool(options.narrow), bool(options.mma)
@@ -170,11 +169,10 @@ def values_from(plan: Plan, data: Array, slots: Slots, on: Primitives) -> Values
         The slot of each value's entry, from `Primitives.find_slots`.
     on : Primitives
     """
-    coding, counted = Coding.PLAIN, None
+    coding, dictionary = Coding.PLAIN, None
     if plan.pattern.choice.narrow and len(data):
-        counted = on.count_values(data)
-        coding = choose.choose_coding(counted[0])
-    return on.code_values(data, slots, WARP * len(plan.pattern.bases), coding, counted)
+        coding, dictionary = on.choose_coding(data)
+    return on.code_values(data, slots, WARP * len(plan.pattern.bases), coding, dictionary)
 
 
 def values_into(plan: Plan, data: Array, slots: Slots, on: Primitives) -> None:
@@ -220,10 +218,8 @@ def map_values(plan: Plan, function: Callable[[Array], Array], on: Primitives) -
     numbers = _to_stored(function(values.codes))
     on.clear_pads(pattern, numbers)
     # A pad's 0 may hide that numbers fit a narrower coding, and never that they do not.
-    if pattern.choice.narrow and len(numbers):
-        counted, _ = on.count_values(numbers)
-        if choose.choose_coding(counted) != Coding.PLAIN:
-            return None
+    if pattern.choice.narrow and len(numbers) and on.choose_coding(numbers)[0] != Coding.PLAIN:
+        return None
     return plan.of(Values(Coding.PLAIN, numbers, on.zeros(0, numbers.dtype)), numbers.dtype)
 
 

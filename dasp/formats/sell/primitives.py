@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.format import BasicPrimitives
 from dasp.formats.plan import Array, Plan
-from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
+from dasp.formats.sell.choose import SliceStatistics
 from dasp.formats.sell.pattern import Coding, Pattern, Values
 
 Detail = Any
@@ -28,7 +28,7 @@ class Primitives(BasicPrimitives, Protocol):
     """
 
     def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:
-        """Count the statistics of a matrix, and of its values if they may be narrowed."""
+        """Count the statistics of a matrix, and choose the coding of its values."""
 
     def try_windows(
         self,
@@ -72,7 +72,7 @@ class Primitives(BasicPrimitives, Protocol):
         """
 
     def store(
-        self, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
+        self, csr: Csr, survey: Survey, order: Array | None, layout: Layout
     ) -> tuple[Values, tuple[Array, Array, Array, Array]]:
         """Return values by slots, and rows, headers, bases and deltas of the pattern.
 
@@ -82,8 +82,12 @@ class Primitives(BasicPrimitives, Protocol):
         headers the `Width` that each slice's deltas need, and where they begin.
         """
 
-    def count_values(self, data: Array) -> tuple[ValueStatistics, Detail]:
-        """Return the statistics of values for `choose_coding`, and a detail for `code_values`."""
+    def choose_coding(self, data: Array) -> tuple[Coding, Detail]:
+        """Return the narrowest coding that keeps every bit of every value, and a dictionary if it has one.
+
+        If all values are equal, it is EQUAL; else the first that holds them of BYTE, DICTIONARY and SINGLE;
+        else PLAIN. There is at least one value.
+        """
 
     def code_values(
         self,
@@ -91,11 +95,11 @@ class Primitives(BasicPrimitives, Protocol):
         slots: Slots,
         total: int,
         coding: Coding,
-        counted: tuple[ValueStatistics, Detail] | None,
+        dictionary: Detail,
     ) -> Values:
         """Return values in `total` slots, in a coding that holds them, with code 0 in pads.
 
-        `counted` is the result of `count_values`, which a dictionary needs.
+        `dictionary` comes from `choose_coding`; None if the coding was not chosen there.
         """
 
     def recode_values(self, data: Array, slots: Slots, values: Values) -> bool:
@@ -155,8 +159,8 @@ class Survey(NamedTuple):
         True if no row has a column after a larger one.
     most_column : int
         Largest column, -1 if there are no entries.
-    values : ValueStatistics or None
-        None if they were not counted.
+    coding : Coding
+        Of the values: PLAIN if they may not be narrowed, else by `choose_coding`.
     long_rows : int
         Rows too long for a slice.
     longest : int
@@ -168,7 +172,7 @@ class Survey(NamedTuple):
 
     columns_rise: bool
     most_column: int
-    values: ValueStatistics | None
+    coding: Coding
     long_rows: int
     longest: int
     rises: bool

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.csr import cpu
+from dasp.formats.csr.cpu import scan as scan
+from dasp.formats.csr.cpu import sort_columns as sort_columns
+from dasp.formats.csr.cpu import transpose as transpose
 from dasp.formats.sell.cpu.layout import lay_out as lay_out
 from dasp.formats.sell.cpu.store import code_values as code_values
 from dasp.formats.sell.cpu.store import overwrite as overwrite
@@ -20,13 +22,10 @@ from dasp.formats.sell.cpu.survey import survey as survey
 from dasp.formats.sell.cpu.unpack import clear_pads as clear_pads
 from dasp.formats.sell.cpu.unpack import find_slots as find_slots
 from dasp.formats.sell.cpu.unpack import unpack as unpack
-from dasp.formats.sell.cpu.values import count_values as count_values
+from dasp.formats.sell.cpu.values import choose_coding as choose_coding
 from dasp.formats.sell.cpu.windows import slice_statistics as slice_statistics
 from dasp.formats.sell.cpu.windows import try_windows as try_windows
 from dasp.runtime.types import Vector
-
-operations = cpu
-"""On matrices in compressed sparse rows."""
 
 
 def zeros(count: int, dtype: np.dtype[Any]) -> Vector:

@@ -15,7 +15,6 @@ from numba.extending import intrinsic
 from dasp.formats.cost import MOST_STEPS
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, narrowest
-from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cpu.lanes import copy_rows, measure_step, store_deltas
 from dasp.formats.sell.cpu.unpack import RowPlaces
 from dasp.formats.sell.cpu.values import Coded, encode, find_dictionary, holds
@@ -48,16 +47,16 @@ RUNS_AHEAD = 4
 
 
 def store(
-    csr: Csr, survey: Survey, order: Vector | None, layout: Layout, coding: Coding
+    csr: Csr, survey: Survey, order: Vector | None, layout: Layout
 ) -> tuple[Values, tuple[Vector, Vector, Vector, Vector]]:
     """See `Primitives`."""
     bases, deltas = store_columns(csr, layout)
-    codes, table = encode(csr.data, coding, survey.detail[2])
+    codes, table = encode(csr.data, survey.coding, survey.detail[2])
     stored = new_array(WARP * layout.steps if len(codes) else 0, codes.dtype)
     if len(stored):
         slices, runs = layout.detail
         _fill(codes, order, slices, layout.headers[:, 0].astype(np.int64), runs, stored)
-    return Values(coding, stored, table), (layout.rows, layout.headers, bases, deltas)
+    return Values(survey.coding, stored, table), (layout.rows, layout.headers, bases, deltas)
 
 
 def store_columns(csr: Csr, layout: Layout) -> tuple[Vector, Vector]:
@@ -91,10 +90,10 @@ def code_values(
     slots: RowPlaces | Vector,
     total: int,
     coding: Coding,
-    counted: tuple[ValueStatistics, Coded | None] | None,
+    dictionary: Coded | None,
 ) -> Values:
     """See `Primitives`."""
-    codes, table = encode(data, coding, counted and counted[1])
+    codes, table = encode(data, coding, dictionary)
     if coding == Coding.EQUAL:
         return Values(coding, codes, table)
     stored = new_array(total, codes.dtype)

@@ -8,7 +8,8 @@ import numpy as np
 
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import PAD, WARP
-from dasp.formats.sell.cpu.values import count_values
+from dasp.formats.sell.cpu.values import choose_coding
+from dasp.formats.sell.pattern import Coding
 from dasp.formats.sell.primitives import Cut, Survey
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
@@ -24,14 +25,14 @@ def survey(csr: Csr, cut: Cut, narrow: bool) -> Survey:
     lengths = np.empty(m, np.int32)
     found = over_ranges(m, entries, partial(_survey_rows, csr.indptr, csr.indices, WARP * cut.steps, lengths))
     falls, most, long_rows, rises = (list(each) for each in zip(*found, strict=True))
-    counted, coded = count_values(csr.data) if narrow and entries else (None, None)
+    coding, coded = choose_coding(csr.data) if narrow and entries else (Coding.PLAIN, None)
     long = np.flatnonzero(lengths < 0) if sum(long_rows) else np.zeros(0, np.int64)
     # Rows also rise if a range begins with a longer row than the last one of the range before it.
     cuts = [m * part // len(found) for part in range(1, len(found))] if not any(rises) else []
     rise = any(rises) or any(rises_at(lengths, cut) for cut in cuts)
     longest = max(int(lengths.max(initial=0)), 0)
     detail = lengths, long, coded
-    return Survey(not any(falls), int(max(most)), counted, len(long), longest, bool(rise), detail)
+    return Survey(not any(falls), int(max(most)), coding, len(long), longest, bool(rise), detail)
 
 
 def rises_at(lengths: Vector, row: int) -> bool:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.pattern import MOST_CODES, Coding, Values, code_type
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
@@ -30,19 +29,19 @@ class Coded(NamedTuple):
     table: Vector
 
 
-def count_values(data: Vector) -> tuple[ValueStatistics, Coded | None]:
-    """See `Primitives`; the detail holds the codes in a dictionary if there is one.
+def choose_coding(data: Vector) -> tuple[Coding, Coded | None]:
+    """See `Primitives`; with a dictionary come the codes.
 
     A test is made only if those before it leave the coding open.
     """
     if _are_equal(_view_bits(data)):
-        return ValueStatistics(len(data), 1, False, False), None
+        return Coding.EQUAL, None
     if data.dtype.kind != "c" and _are_bytes(data):
-        return ValueStatistics(len(data), MOST_CODES + 1, True, False), None
+        return Coding.BYTE, None
     coded = find_dictionary(data)
     if len(coded.table):
-        return ValueStatistics(len(data), len(coded.table), False, False), coded
-    return ValueStatistics(len(data), MOST_CODES + 1, False, _are_singles(data)), None
+        return Coding.DICTIONARY, coded
+    return (Coding.SINGLE if _are_singles(data) else Coding.PLAIN), None
 
 
 def encode(data: Vector, coding: Coding, coded: Coded | None = None) -> tuple[Vector, Vector]:

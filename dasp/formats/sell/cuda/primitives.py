@@ -25,7 +25,6 @@ import numpy as np
 from dasp.formats.csr.cuda import CudaOperations
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import Array
-from dasp.formats.sell.choose import choose_coding
 from dasp.formats.sell.cuda import layout as _layout
 from dasp.formats.sell.cuda import store as _store
 from dasp.formats.sell.cuda import survey as _survey
@@ -50,11 +49,6 @@ class CudaPrimitives(CudaOperations):
         super().__init__(device)
         self._ready: set[Kinds] = set()
 
-    @property
-    def operations(self) -> CudaOperations:
-        """The operations on matrices: this object."""
-        return self
-
     def begin_loading(self, csr: Csr, coding: Coding = Coding.PLAIN) -> None:
         """Begin to compile, in the background, the kernels that most matrices of these types need.
 
@@ -78,8 +72,8 @@ class CudaPrimitives(CudaOperations):
     def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:
         """See `Primitives`; also begin to compile the kernels for the coding of the values."""
         found = _survey.survey(self, csr, cut, narrow)
-        if found.values:
-            self.begin_loading(csr, choose_coding(found.values))
+        if found.coding != Coding.PLAIN:
+            self.begin_loading(csr, found.coding)
         return found
 
     def zeros(self, count: int, dtype: np.dtype[Any]) -> Array:
@@ -93,7 +87,7 @@ class CudaPrimitives(CudaOperations):
     store = _store.store
 
     find_slots = _store.find_places
-    count_values = _survey.count_values
+    choose_coding = _survey.choose_coding
     code_values = _store.code_values
     recode_values = _store.recode_values
     scatter = _store.scatter

@@ -10,7 +10,6 @@ import numpy as np
 from dasp.formats.csr.cuda import CudaOperations
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.plan import WARP, Array, Plan, narrowest
-from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.kinds import (
     BLOCK_SLICES,
     COUNT,
@@ -21,7 +20,6 @@ from dasp.formats.sell.cuda.kinds import (
 )
 from dasp.formats.sell.cuda.survey import (
     NOT_DICTIONARY,
-    Distinct,
     count_distinct,
     read_facts,
 )
@@ -111,14 +109,12 @@ SCATTER = Signature(
 
 
 def store(
-    on: CudaOperations, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
+    on: CudaOperations, csr: Csr, survey: Survey, order: Array | None, layout: Layout
 ) -> tuple[Values, tuple[Array, Array, Array, Array]]:
     """See `Primitives`."""
-    device, kinds, counted = on.device, find_matrix_kinds(csr, coding), None
-    if coding == Coding.DICTIONARY:
-        assert survey.values
-        counted = survey.values, survey.detail.distinct
-    values = _allocate_values(on, csr.data, WARP * layout.steps if len(csr.data) else 0, coding, counted)
+    device, coding, dictionary = on.device, survey.coding, survey.detail.dictionary
+    kinds, slots = find_matrix_kinds(csr, coding), WARP * layout.steps if len(csr.data) else 0
+    values = _allocate_values(on, csr.data, slots, coding, dictionary)
     bases = device.empty(layout.steps, kinds.types["Index"])
     if not layout.slices:
         return values, (layout.rows, layout.headers, bases, device.empty(0, UINT8))
@@ -142,7 +138,7 @@ def store(
         **slices,
         data=csr.data,
         order=order,
-        table=values.table if counted else None,
+        table=dictionary,
         distinct=len(values.table),
         stored=None if coding == Coding.EQUAL else values.codes,
     )
@@ -152,11 +148,7 @@ def store(
 
 
 def _allocate_values(
-    on: CudaOperations,
-    data: Array,
-    slots: int,
-    coding: Coding,
-    counted: tuple[ValueStatistics, Distinct] | None,
+    on: CudaOperations, data: Array, slots: int, coding: Coding, dictionary: Array | None
 ) -> Values:
     """Allocate values: the table is complete, the codes are still to be written."""
     device, dtype = on.device, data.dtype
@@ -164,11 +156,7 @@ def _allocate_values(
         first = device.empty(1, dtype)
         device.copy(first, data)
         return Values(coding, device.empty(0, UINT8), first)
-    if coding == Coding.DICTIONARY and counted:
-        statistics, distinct = counted
-        table = distinct.table[: statistics.distinct]
-    else:
-        table = device.empty(0, dtype)
+    table = device.empty(0, dtype) if dictionary is None else dictionary
     return Values(coding, device.empty(slots, code_type(coding, dtype)), table)
 
 
@@ -234,10 +222,10 @@ def code_values(
     slots: Places,
     total: int,
     coding: Coding,
-    counted: tuple[ValueStatistics, Distinct] | None,
+    dictionary: Array | None,
 ) -> Values:
     """See `Primitives`."""
-    values = _allocate_values(on, data, total, coding, counted)
+    values = _allocate_values(on, data, total, coding, dictionary)
     if coding != Coding.EQUAL:
         _refill(on, data, slots, coding, values.codes, values.table)
     return values

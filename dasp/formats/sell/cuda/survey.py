@@ -7,13 +7,12 @@ from typing import NamedTuple
 from dasp.formats.csr.cuda import CudaOperations
 from dasp.formats.csr.matrix import Csr, check_facts
 from dasp.formats.plan import Array
-from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.kinds import (
     COUNT,
     find_matrix_kinds,
     find_value_kinds,
 )
-from dasp.formats.sell.pattern import MOST_CODES
+from dasp.formats.sell.pattern import MOST_CODES, Coding
 from dasp.formats.sell.primitives import Cut, Survey
 from dasp.runtime.cuda.launch import Kinds, Signature
 from dasp.runtime.sizes import ceil_div
@@ -103,14 +102,14 @@ class Found(NamedTuple):
         Of the matrix's integers.
     long_tiles : Array
         Counts of the long rows in each tile of rows: kernels/pack/survey.cu.
-    distinct : Distinct or None
-        Counts of the values, if they were made.
+    dictionary : Array or None
+        The table of the values, if they are coded by one.
     """
 
     facts: Facts
     kinds: Kinds
     long_tiles: Array
-    distinct: Distinct | None
+    dictionary: Array | None
 
 
 def survey(on: CudaOperations, csr: Csr, cut: Cut, narrow: bool) -> Survey:
@@ -140,14 +139,15 @@ def survey(on: CudaOperations, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     numbers = on.device.read(words[: FACTS + VALUE_FACTS * narrows])
     facts = Facts._make(numbers[:FACTS])
     _check(csr, facts)
+    coding, dictionary = _choose(distinct, *numbers[FACTS:]) if distinct else (Coding.PLAIN, None)
     return Survey(
         columns_rise=facts.descents == facts.row_descents,
         most_column=facts.most_column - BIAS if nnz else -1,
-        values=_judge_values(len(csr.data), *numbers[FACTS:]) if narrows else None,
+        coding=coding,
         long_rows=facts.long_rows,
         longest=facts.longest_whole,
         rises=facts.rises > 0,
-        detail=Found(facts, kinds, long_tiles, distinct),
+        detail=Found(facts, kinds, long_tiles, dictionary),
     )
 
 
@@ -159,10 +159,10 @@ def _check(csr: Csr, facts: Facts) -> None:
     check_facts("CSR", csr.shape, not facts.falls, facts.end - BIAS, given, columns)
 
 
-def count_values(on: CudaOperations, data: Array) -> tuple[ValueStatistics, Distinct]:
-    """See `Primitives`; the detail is the table of distinct values."""
+def choose_coding(on: CudaOperations, data: Array) -> tuple[Coding, Array | None]:
+    """See `Primitives`; a dictionary is its table."""
     distinct = count_distinct(on, data)
-    return _judge_values(len(data), *read_facts(on, distinct)), distinct
+    return _choose(distinct, *read_facts(on, distinct))
 
 
 def count_distinct(on: CudaOperations, data: Array, words: Array | None = None) -> Distinct:
@@ -197,13 +197,13 @@ def read_facts(on: CudaOperations, distinct: Distinct) -> tuple[int, int]:
     return dead, count
 
 
-def _judge_values(count: int, dead: int, distinct: int) -> ValueStatistics:
-    """Return the statistics of values, down to the narrowest coding that holds them."""
+def _choose(distinct: Distinct, dead: int, count: int) -> tuple[Coding, Array | None]:
+    """Return the narrowest coding that no bit of `dead` rules out, and the table if it is a dictionary."""
     few = not dead & NOT_DICTIONARY
-    if few and distinct == 1:
-        return ValueStatistics(count, 1, False, False)
+    if few and count == 1:
+        return Coding.EQUAL, None
     if not dead & NOT_BYTES:
-        return ValueStatistics(count, MOST_CODES + 1, True, False)
+        return Coding.BYTE, None
     if few:
-        return ValueStatistics(count, distinct, False, False)
-    return ValueStatistics(count, MOST_CODES + 1, False, not dead & NOT_SINGLES)
+        return Coding.DICTIONARY, distinct.table[:count]
+    return (Coding.PLAIN if dead & NOT_SINGLES else Coding.SINGLE), None
