@@ -23,10 +23,10 @@ import scipy.sparse
 from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.transport import Span
 from dasp.formats import backends
-from dasp.formats.csr.matrix import Csr, csr_from_coo, slice_rows
+from dasp.formats.csr.matrix import Csr, slice_rows
 from dasp.io.files import MatrixFileError, one_line_errors, open_regular
 from dasp.io.matrices import load_matrix
-from dasp.matrix.convert import Coordinates, read_sparse
+from dasp.matrix.convert import read_sparse
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import is_cupy_sparse
 from dasp.runtime.types import ArrayLike, Vector
@@ -387,7 +387,4 @@ def read_rows(name: str, matrix: Any, device: str) -> Csr:
         matrix = matrix.get()
     if not scipy.sparse.issparse(matrix):
         raise TypeError(f"{name} is {_check.kind_of(matrix)}; a scipy.sparse matrix is needed")
-    arrays = read_sparse(matrix, checks=True)
-    if isinstance(arrays, Coordinates):
-        return Csr(matrix.shape, *csr_from_coo(matrix.shape[0], *arrays))
-    return Csr(matrix.shape, *arrays)
+    return read_sparse(matrix)[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -17,12 +17,12 @@ from scipy.sparse import sparray, spmatrix
 
 from dasp.formats import backends
 from dasp.formats.csr.matrix import Csr, check_compressed, check_entries, sort_by_row
-from dasp.formats.plan import Array
 from dasp.matrix.planning import Request
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.arrays import index, is_cupy, is_cupy_sparse, take, values
-from dasp.runtime.types import ArrayLike, Vector
+from dasp.runtime.sizes import refuse_oversize
+from dasp.runtime.types import Array, ArrayLike, Vector
 
 Entries = tuple[Csr, Array | None]
 """A matrix, and the position of each of its entries among the caller's; None if those came row by row."""
@@ -46,7 +46,7 @@ def to_csr(A: Any, shape: tuple[int, int] | None, request: Request) -> Entries:
     if isinstance(A, (str, os.PathLike)):
         raise TypeError(f"A is {str(A)!r}; a matrix is needed; read it with dasp.load_matrix")
     if isinstance(A, tuple):
-        return from_tuple(A, shape, request)
+        return from_tuple(A, shape)
     if shape is not None and _check.shape(shape) != tuple(getattr(A, "shape", np.shape(A))):
         raise ValueError(f"shape is {shape}; A has shape {np.shape(A)}; leave shape out")
     if is_cupy_sparse(A):
@@ -56,7 +56,7 @@ def to_csr(A: Any, shape: tuple[int, int] | None, request: Request) -> Entries:
     return from_dense(A, request)
 
 
-def from_tuple(A: tuple[Any, ...], shape: tuple[int, int] | None, request: Request) -> Entries:
+def from_tuple(A: tuple[Any, ...], shape: tuple[int, int] | None) -> Entries:
     """Convert coordinates or the three arrays of a CSR matrix."""
     if len(A) == 3:
         data, indices, indptr = values("data", A[0]), index("indices", A[1]), index("indptr", A[2])
@@ -64,14 +64,14 @@ def from_tuple(A: tuple[Any, ...], shape: tuple[int, int] | None, request: Reque
             shape = max(len(indptr) - 1, 0), int(indices.max(initial=-1)) + 1
         size = _check.shape(shape)
         check_compressed("CSR", size, indptr, indices, data)
-        return _as_csr(size, Compressed(indptr, indices, data), request)
+        return Csr(size, indptr, indices, data), None
     if len(A) != 2 or not _is_pair(A[1]):
         raise TypeError(f"A is a tuple of {len(A)}; (data, (row, col)) or (data, indices, indptr) is needed")
     data, (row, col) = A
     if shape is None:
         row, col = index("row", row), index("col", col)
         shape = int(row.max(initial=-1)) + 1, int(col.max(initial=-1)) + 1
-    return from_coo(data, (row, col), shape, request)
+    return from_coo(data, (row, col), shape)
 
 
 def _is_pair(coords: object) -> bool:
@@ -88,7 +88,7 @@ def from_scipy(A: sparray | spmatrix, request: Request) -> Entries:
         remedy = "pass A.to_scipy()" if planned else "use from_dense, from_coo or from_cupy for others"
         raise TypeError(f"A is {_check.kind_of(A)}; a scipy.sparse matrix is needed; {remedy}")
     on_cpu = request.packing_device(A.shape) == "cpu"
-    return _as_csr(A.shape, read_sparse(A, checks=on_cpu), request)
+    return read_sparse(A, checks=on_cpu)
 
 
 def from_cupy(A: object, request: Request) -> Entries:
@@ -114,57 +114,22 @@ def from_dense(A: ArrayLike, request: Request) -> Entries:
         raise ValueError(f"A has shape {dense.shape}; a matrix with 2 dimensions is needed")
     _dtypes.stored(dense.dtype)  # refuses the type before any array is made
     rows, columns = np.nonzero(dense)
-    return from_coo(dense[rows, columns], (rows, columns), dense.shape, request)
+    return read_coordinates(dense.shape, dense[rows, columns], rows, columns)
 
 
-def from_coo(
-    data: ArrayLike, coords: tuple[ArrayLike, ArrayLike], shape: tuple[int, int], request: Request
-) -> Entries:
+def from_coo(data: ArrayLike, coords: tuple[ArrayLike, ArrayLike], shape: tuple[int, int]) -> Entries:
     """Convert a matrix given by its entries; see `dasp.SpMatrix.from_coo`."""
     size = _check.shape(shape)
     if not _is_pair(coords):
         raise TypeError("coords is not a pair; (row, col) is needed")
-    return _as_csr(size, read_coordinates(size, data, *coords), request)
-
-
-def _as_csr(shape: tuple[int, int], arrays: Compressed | Coordinates, request: Request) -> Entries:
-    """Return checked arrays as CSR; MemoryError if there is no room for indptr."""
-    order = None
-    if isinstance(arrays, Coordinates):
-        rows, indices, data = arrays
-        if (rows[1:] < rows[:-1]).any():
-            indptr, order = sort_by_row(shape[0], rows)
-            indices, data = indices[order], data[order]
-        else:
-            indptr = np.zeros(shape[0] + 1, np.int64)
-            np.cumsum(np.bincount(rows, minlength=shape[0]), out=indptr[1:])
-        arrays = Compressed(indptr, indices, data)
-    return Csr((int(shape[0]), int(shape[1])), *arrays), order
+    return read_coordinates(size, data, *coords)
 
 
 # ---- SciPy's formats -------------------------------------------------------------------------------------
 
 
-class Compressed(NamedTuple):
-    """A matrix by rows: `indptr` of m + 1 numbers, then a column and a value for each entry."""
-
-    indptr: Vector
-    indices: Vector
-    data: Vector
-
-
-class Coordinates(NamedTuple):
-    """A matrix by its entries, in any order: a row, a column and a value for each."""
-
-    rows: Vector
-    columns: Vector
-    data: Vector
-
-
-def read_coordinates(
-    shape: tuple[int, int], data: ArrayLike, rows: ArrayLike, columns: ArrayLike
-) -> Coordinates:
-    """Return the coordinates and values of a matrix, checked against its shape.
+def read_coordinates(shape: tuple[int, int], data: ArrayLike, rows: ArrayLike, columns: ArrayLike) -> Entries:
+    """Return the matrix of some entries, checked against its shape and sorted by row, stably.
 
     Parameters
     ----------
@@ -172,33 +137,37 @@ def read_coordinates(
     data : array_like, shape (nnz,), any dtype of numbers
     rows, columns : array_like, shape (nnz,), any integer dtype
 
-    Returns
-    -------
-    Coordinates
-        Rows and columns of one type, int32 or int64; data as `values` returns it; all contiguous.
+    Raises
+    ------
+    TypeError, ValueError
+        For arrays that do not fit each other or the shape.
+    OversizeError
+        If the rows are too many for this machine's memory.
     """
-    taken = values("data", data), index("row", rows), index("col", columns)
-    dtype = np.result_type(taken[1], taken[2])
-    row, column = (positions.astype(dtype, copy=False) for positions in taken[1:])
-    check_entries(shape, row, column, taken[0])
-    return Coordinates(row, column, taken[0])
+    taken, row, column = values("data", data), index("row", rows), index("col", columns)
+    check_entries(shape, row, column, taken)
+    _check_room(shape)
+    if (row[1:] < row[:-1]).any():
+        indptr, order = sort_by_row(shape[0], row)
+        return Csr(shape, indptr, column[order], taken[order]), order
+    indptr = np.zeros(shape[0] + 1, np.int64)
+    np.cumsum(np.bincount(row, minlength=shape[0]), out=indptr[1:])
+    return Csr(shape, indptr, column, taken), None
 
 
-def read_sparse(matrix: sparray | spmatrix, checks: bool = True) -> Compressed | Coordinates:
-    """Return the arrays of a SciPy sparse matrix of any format, checked before SciPy converts it.
+def _check_room(shape: tuple[int, int]) -> None:
+    """Raise an OversizeError if the rows are too many for this machine's memory."""
+    refuse_oversize(f"indptr of a matrix of shape {shape}", 8.0 * shape[0], "leave out rows without entries")
+
+
+def read_sparse(matrix: sparray | spmatrix, checks: bool = True) -> Entries:
+    """Return a SciPy sparse matrix of any format as CSR, checked before SciPy converts it.
 
     Parameters
     ----------
     matrix : scipy.sparse array or matrix, shape (m, n), any format and dtype of numbers
     checks : bool
         False leaves the numbers in indptr and indices of a CSR matrix unchecked.
-
-    Returns
-    -------
-    Compressed
-        For CSR (the entries in their order), CSC, BSR, DIA and LIL: valid for the matrix's shape.
-    Coordinates
-        For COO and DOK.
 
     Raises
     ------
@@ -209,8 +178,10 @@ def read_sparse(matrix: sparray | spmatrix, checks: bool = True) -> Compressed |
     """
     if matrix.ndim != 2:
         raise ValueError(f"A has shape {matrix.shape}; a matrix with 2 dimensions is needed")
+    shape = int(matrix.shape[0]), int(matrix.shape[1])
     if matrix.format == "csr":
-        return _read_compressed("CSR", matrix, matrix.shape, values("A.data", matrix.data), checks)
+        arrays = _read_compressed("CSR", matrix, shape, values("A.data", matrix.data), checks)
+        return Csr(shape, *arrays), None
     if matrix.format not in _READERS:
         raise TypeError(f"A has the format {matrix.format!r}; one of csr, {', '.join(_READERS)} is needed")
     return _READERS[matrix.format](matrix)
@@ -218,35 +189,36 @@ def read_sparse(matrix: sparray | spmatrix, checks: bool = True) -> Compressed |
 
 def _read_compressed(
     kind: str, matrix: sparray | spmatrix, shape: tuple[int, int], data: Vector, checks: bool = True
-) -> Compressed:
-    """Return the three arrays without the spare room that SciPy keeps after the last entry."""
+) -> tuple[Vector, Vector, Vector]:
+    """Return indptr, indices and data without the spare room that SciPy keeps after the last entry."""
     indptr, indices = index("A.indptr", matrix.indptr), index("A.indices", matrix.indices)
     end = int(indptr[-1]) if len(indptr) else 0
     if 0 <= end <= min(len(indices), len(data)):
         indices, data = indices[:end], data[:end]
     if checks:
         check_compressed(kind, shape, indptr, indices, data)
-    return Compressed(indptr, indices, data)
+    return indptr, indices, data
 
 
-def _convert_by_scipy(matrix: sparray | spmatrix, arrays: tuple[Vector, ...]) -> Compressed:
+def _convert_by_scipy(matrix: sparray | spmatrix, arrays: tuple[Vector, ...]) -> Entries:
     """Build an array of SciPy from checked arrays, and let SciPy convert it.
 
     SciPy lacks half precisions, so it moves them as integers of the same bits.
     """
+    _check_room(matrix.shape)
     data, *others = arrays
     bits = np.dtype(np.uint16) if data.dtype.itemsize == 2 else data.dtype
     array = getattr(scipy.sparse, f"{matrix.format}_array")
     csr = array((data.view(bits), *others), shape=matrix.shape).tocsr()
-    return Compressed(csr.indptr, csr.indices, csr.data.view(data.dtype))
+    return Csr(csr.shape, csr.indptr, csr.indices, csr.data.view(data.dtype)), None
 
 
-def _read_csc(matrix: sparray | spmatrix) -> Compressed:
+def _read_csc(matrix: sparray | spmatrix) -> Entries:
     indptr, indices, data = _read_compressed("CSC", matrix, matrix.shape[::-1], values("A.data", matrix.data))
     return _convert_by_scipy(matrix, (data, indices, indptr))
 
 
-def _read_bsr(matrix: sparray | spmatrix) -> Compressed:
+def _read_bsr(matrix: sparray | spmatrix) -> Entries:
     data = values("A.data", matrix.data, 3)
     (m, n), (height, width) = matrix.shape, data.shape[1:]
     if not height or not width or m % height or n % width:
@@ -255,7 +227,7 @@ def _read_bsr(matrix: sparray | spmatrix) -> Compressed:
     return _convert_by_scipy(matrix, (data, indices, indptr))
 
 
-def _read_dia(matrix: sparray | spmatrix) -> Compressed:
+def _read_dia(matrix: sparray | spmatrix) -> Entries:
     data, offsets = values("A.data", matrix.data, 2), index("A.offsets", matrix.offsets)
     different = len(np.unique(offsets))
     if not len(data) == len(offsets) == different:
@@ -268,11 +240,11 @@ def _read_dia(matrix: sparray | spmatrix) -> Compressed:
     return _convert_by_scipy(matrix, (data[inside], offsets[inside]))
 
 
-def _read_coo(matrix: sparray | spmatrix) -> Coordinates:
+def _read_coo(matrix: sparray | spmatrix) -> Entries:
     return read_coordinates(matrix.shape, matrix.data, *matrix.coords)
 
 
-def _read_dok(matrix: sparray | spmatrix) -> Coordinates:
+def _read_dok(matrix: sparray | spmatrix) -> Entries:
     try:
         keys = np.array(list(matrix.keys())).reshape(-1, 2)
         data = np.fromiter(matrix.values(), matrix.dtype, len(keys))
@@ -285,7 +257,7 @@ def _read_dok(matrix: sparray | spmatrix) -> Coordinates:
     return read_coordinates(matrix.shape, data, keys[:, 0], keys[:, 1])
 
 
-def _read_lil(matrix: sparray | spmatrix) -> Compressed:
+def _read_lil(matrix: sparray | spmatrix) -> Entries:
     m, n = matrix.shape
     try:
         lengths, others = ([len(row) for row in lists] for lists in (matrix.rows, matrix.data))
@@ -302,10 +274,10 @@ def _read_lil(matrix: sparray | spmatrix) -> Compressed:
     indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     data = values("A.data", data)
     check_compressed("LIL", (m, n), indptr, indices, data)
-    return Compressed(indptr, indices, data)
+    return Csr((m, n), indptr, indices, data), None
 
 
-_READERS: dict[str, Callable[[sparray | spmatrix], Compressed | Coordinates]] = {
+_READERS: dict[str, Callable[[sparray | spmatrix], Entries]] = {
     "csc": _read_csc,
     "bsr": _read_bsr,
     "dia": _read_dia,

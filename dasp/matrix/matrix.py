@@ -209,7 +209,7 @@ class SpMatrix(ArithmeticMatrix):
             As `from_scipy` does.
         """
         request = Request.make(device, policy)
-        return cls(planning.pack(*convert.from_coo(data, coords, shape, request), request), request.device)
+        return cls(planning.pack(*convert.from_coo(data, coords, shape), request), request.device)
 
     def to_device(self, device: str) -> Self:
         """Return the matrix on a device: itself if it is there already.

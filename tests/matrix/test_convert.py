@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+import dasp
 from dasp.matrix import convert
-from dasp.matrix.convert import Compressed, Coordinates
 from tests.runtime.test_arrays import REAL_TYPES, one_line
 
 FORMATS = ["csr", "csc", "coo", "bsr", "dia", "dok", "lil"]
 
 
-def to_csr(shape: tuple[int, int], taken: Compressed | Coordinates) -> np.ndarray:
-    """The dense matrix that the arrays mean, summed here and not by SciPy."""
-    rows = taken.rows if isinstance(taken, Coordinates) else np.repeat(np.arange(shape[0]), np.diff(taken[0]))
-    dense = np.zeros(shape, taken.data.dtype)
-    np.add.at(dense, (rows, taken[1]), taken.data)
+def to_dense(matrix: Any) -> np.ndarray:
+    """The dense matrix that is read, summed here and not by SciPy."""
+    (shape, indptr, indices, data), _ = convert.read_sparse(matrix)
+    dense = np.zeros(shape, data.dtype)
+    np.add.at(dense, (np.repeat(np.arange(shape[0]), np.diff(indptr)), indices), data)
     return dense
 
 
@@ -42,9 +42,9 @@ def test_every_format_and_type_is_read_as_it_is(drawn: tuple[np.ndarray, str]) -
     matrix = sp.coo_array(dense.astype(np.float64)).asformat(form)
     if form in ("csr", "csc", "coo", "bsr", "dia"):
         matrix.data = matrix.data.astype(dense.dtype)
-    taken = convert.read_sparse(matrix)
-    assert taken.data.dtype in (np.float16, np.float32, np.float64)
-    np.testing.assert_array_equal(to_csr(dense.shape, taken), dense.astype(np.float64))
+    taken = to_dense(matrix)
+    assert taken.dtype in (np.float16, np.float32, np.float64)
+    np.testing.assert_array_equal(taken, dense.astype(np.float64))
 
 
 @pytest.mark.parametrize("index", [">i4", ">i8", "u8", "u4", "i2"])
@@ -57,18 +57,38 @@ def test_every_type_of_index_is_read_exactly(form: str, index: str) -> None:
             setattr(matrix, name, getattr(matrix, name).astype(index))
     if form == "coo":
         matrix.coords = tuple(axis.astype(index) for axis in matrix.coords)
-    np.testing.assert_array_equal(to_csr(want.shape, convert.read_sparse(matrix)), want)
+    np.testing.assert_array_equal(to_dense(matrix), want)
 
 
 def test_duplicates_explicit_zeros_and_order_are_kept() -> None:
     csr = sp.csr_array((np.array([1.0, 2.0, 0.0]), np.array([2, 2, 0]), np.array([0, 3, 3])), shape=(2, 3))
-    taken = convert.read_sparse(csr)
-    assert isinstance(taken, Compressed)
-    assert [array.tolist() for array in taken] == [[0, 3, 3], [2, 2, 0], [1, 2, 0]]
+    taken, order = convert.read_sparse(csr)
+    assert [array.tolist() for array in taken[1:]] == [[0, 3, 3], [2, 2, 0], [1, 2, 0]]
     assert np.shares_memory(taken.data, csr.data)
-    coo = convert.read_sparse(csr.tocoo())
-    assert isinstance(coo, Coordinates)
+    assert order is None
+    coo, order = convert.read_sparse(csr.tocoo())
     assert coo.data.tolist() == [1, 2, 0]
+    assert order is None
+
+
+def test_coordinates_are_sorted_by_row_and_remember_their_order() -> None:
+    entries = np.array([1.0, 2.0, 3.0, 4.0]), (np.array([2, 0, 2, 0]), np.array([1, 3, 0, 3]))
+    taken, order = convert.read_sparse(sp.coo_array(entries, shape=(3, 4)))
+    assert [array.tolist() for array in taken[1:]] == [[0, 2, 2, 4], [3, 3, 1, 0], [2, 4, 1, 3]]
+    assert order is not None
+    assert order.tolist() == [1, 3, 0, 2]
+
+
+@pytest.mark.parametrize("m", [2**40, 2**62])
+def test_more_rows_than_memory_holds_are_refused_in_a_line(m: int) -> None:
+    entries = np.ones(1), (np.array([m - 1]), np.array([0]))
+    for read in (
+        lambda: dasp.SpMatrix.from_coo(*entries, (m, 1), device="cpu"),
+        lambda: dasp.SpMatrix.from_scipy(sp.coo_array(entries, shape=(m, 1)), device="cpu"),
+        lambda: dasp.SpMatrix.from_scipy(sp.coo_array(entries, shape=(m, 1)).tocsc(), device="cpu"),
+    ):
+        with pytest.raises(ValueError, match=r"indptr of a matrix of shape \(\d+, 1\) would take about"):
+            read()
 
 
 def wrong(form: str, **changes: Any) -> Any:
@@ -175,7 +195,7 @@ def test_diagonals_outside_the_matrix_hold_nothing() -> None:
     want[np.eye(4, k=matrix.offsets[0]) > 0] = 0
     for far in (10**9, -(10**9), 4, -4):
         matrix.offsets = np.array([far, *matrix.offsets[1:]])
-        np.testing.assert_array_equal(to_csr((4, 4), convert.read_sparse(matrix)), want)
+        np.testing.assert_array_equal(to_dense(matrix), want)
 
 
 @pytest.mark.parametrize("kind", [sp.csc_array, sp.bsr_array, sp.dia_array, sp.csc_matrix])
@@ -185,7 +205,7 @@ def test_a_subclass_with_a_constructor_of_its_own_is_converted(kind: Any) -> Non
             super().__init__(kind(np.eye(4)))
             self.name = name
 
-    np.testing.assert_array_equal(to_csr((4, 4), convert.read_sparse(Named("mass"))), np.eye(4))
+    np.testing.assert_array_equal(to_dense(Named("mass")), np.eye(4))
 
 
 def test_a_matrix_has_two_dimensions_and_a_known_format() -> None:
