@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -74,9 +74,6 @@ class CudaProduct(Product):
     kernel: VectorKernel
     """The description of the format's kernel."""
 
-    MADE_LATER: ClassVar[tuple[str, ...]] = ()
-    """Attributes that depend on the values and are made when they are first used."""
-
     def __init__(self, plan: Plan, device: str) -> None:
         import cupy
 
@@ -131,11 +128,8 @@ class CudaProduct(Product):
         """Return the product by another plan of the pattern on this GPU; None if it needs another kernel."""
         if not self._is_like(plan):
             return None
-        known = self.__dict__.copy()
-        for name in self.MADE_LATER:
-            known.pop(name, None)
         other = object.__new__(type(self))
-        other.__dict__.update(known, plan=plan)
+        other.__dict__.update(self.__dict__, plan=plan)
         other._begin()
         return other
 

@@ -94,13 +94,14 @@ def emulate_columns(
     x and y are C- or F-ordered, or views of such arrays that begin at their first element. Where no warps
     share a slice, `steps` are loaded before the first is multiplied; a GPU loads as many as the plan has.
     """
-    kernels, kinds, k = several.SLICES, find_arithmetic_into(plan.dtype, x.dtype, y.dtype), x.shape[1]
+    kernels: Any = several.SLICES
+    kinds, k = find_arithmetic_into(plan.dtype, x.dtype, y.dtype), x.shape[1]
     x_at, y_at = (find_strides(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
     most = row_blocks.limit_tiles(plan, kinds, k)
     if most >= 1 and row_blocks.serve(plan, kinds, x_at):
         _, found = row_blocks.build(CudaPrimitives(PackingDevice()), plan, most)
-        kernels = kernels if found is None else found.make_kernels()
-    known = kernels.find_types(plan, kinds)
+        kernels = kernels if found is None else found
+    known = several.find_types(plan, kinds)
     partials = poisoned(np.full((plan.pattern.segments, k), np.nan, kinds.sum))
     scale = kinds.sum.type(alpha), kinds.sum.type(beta)
     read, written = ((a if a.base is None else a.base).reshape(-1, order="A") for a in (x, y))
@@ -124,7 +125,7 @@ def emulate_columns(
         values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
         arguments, count = (
             kernels.list_arguments(plan, zeros, parts),
-            kernels.count_blocks(plan, block, parts),
+            several.count_blocks(kernels, plan, block, parts),
         )
         launch(kernels.signature, block, arguments, count, several.VARYING, *values)
     if plan.pattern.segments:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
@@ -118,34 +118,67 @@ MOST_WRITTEN = 8, 4
 order, and with rows in another order."""
 
 
-class ColumnKernels(NamedTuple):
-    """The way in which a plan is multiplied by several columns: in slices, or in row blocks.
+class ColumnKernels(Protocol):
+    """A way to multiply a plan by several columns: in slices, or in row blocks."""
 
-    Attributes
-    ----------
-    signature : Signature
-    find_types : callable
-        (plan, arithmetic) -> the types that the source names.
-    choose_launches : callable
-        (table, plan, columns, arithmetic, x, y, sectors) -> the launches; sectors() is that of
-        `read_sectors`.
-    count_warps : callable
-        (plan, block) -> the warps that a column block needs.
-    list_arguments : callable
-        (plan, zeros, parts) -> the kernel's arguments that do not vary from product to product.
-    """
+    signature: ClassVar[Signature]
 
-    signature: Signature
-    find_types: Callable[[Plan, Arithmetic], dict[str, np.dtype[Any]]]
-    choose_launches: Callable[
-        [BlockTable, Plan, int, Arithmetic, Strides, Strides, Callable[[], float]], tuple[ColumnLaunch, ...]
-    ]
-    count_warps: Callable[[Plan, ColumnBlock], int]
-    list_arguments: Callable[[Plan, DeviceArray, int], dict[str, Any]]
+    def choose_launches(
+        self,
+        table: BlockTable,
+        plan: Plan,
+        columns: int,
+        arithmetic: Arithmetic,
+        x: Strides,
+        y: Strides,
+        sectors: Callable[[], float],
+    ) -> tuple[ColumnLaunch, ...]:
+        """Return the launches for `columns` columns; sectors() is that of `read_sectors`."""
 
-    def count_blocks(self, plan: Plan, block: ColumnBlock, parts: int) -> int:
-        """Return the blocks of threads of a launch."""
-        return int(ceil_div(self.count_warps(plan, block) * WARP, block.threads) * parts)
+    def count_warps(self, plan: Plan, block: ColumnBlock) -> int:
+        """Return the warps that a column block needs."""
+
+    def list_arguments(self, plan: Plan, zeros: DeviceArray, parts: int) -> dict[str, Any]:
+        """Return the kernel's arguments but those that come with each product."""
+
+
+class SliceKernels:
+    """The kernels that multiply slices; see `ColumnKernels`."""
+
+    signature: ClassVar[Signature] = SIGNATURE
+
+    def choose_launches(
+        self,
+        table: BlockTable,
+        plan: Plan,
+        columns: int,
+        arithmetic: Arithmetic,
+        x: Strides,
+        y: Strides,
+        sectors: Callable[[], float],
+    ) -> tuple[ColumnLaunch, ...]:
+        """See `ColumnKernels`."""
+        by = find_gathering(plan, sectors())
+        return choose_column_blocks(table, columns, arithmetic, x, y, by, plan.pattern.choice.model)
+
+    def count_warps(self, plan: Plan, block: ColumnBlock) -> int:
+        """See `ColumnKernels`."""
+        return vector.count_warps(plan) * block.share
+
+    def list_arguments(self, plan: Plan, zeros: DeviceArray, parts: int) -> dict[str, Any]:
+        """See `ColumnKernels`."""
+        taken = vector.list_plan_arguments(plan)
+        others = "long_rows", "segment_offsets", "segment_rows"
+        own = {"zeros": zeros, "parts": parts}
+        return {name: taken[name] for name in taken if name not in others} | own
+
+
+SLICES = SliceKernels()
+
+
+def count_blocks(kernels: ColumnKernels, plan: Plan, block: ColumnBlock, parts: int) -> int:
+    """Return the blocks of threads of a launch."""
+    return int(ceil_div(kernels.count_warps(plan, block) * WARP, block.threads) * parts)
 
 
 def round_row(columns: int, item: int) -> int:
@@ -165,14 +198,6 @@ def find_types(plan: Plan, arithmetic: Arithmetic) -> dict[str, np.dtype[Any]]:
     return vector.find_types(plan) | arithmetic.types
 
 
-def list_arguments(plan: Plan, zeros: DeviceArray, parts: int) -> dict[str, Any]:
-    """Return the kernel's arguments but those that come with each product."""
-    taken = vector.list_plan_arguments(plan)
-    others = "long_rows", "segment_offsets", "segment_rows"
-    own = {"zeros": zeros, "parts": parts}
-    return {name: taken[name] for name in taken if name not in others} | own
-
-
 def count_finish_blocks(plan: Plan, block: ColumnBlock, columns: int) -> int:
     """Return the blocks of the launch that adds the segments of long rows."""
     return int(ceil_div(len(plan.pattern.long_rows) * columns * WARP, block.threads))
@@ -188,32 +213,10 @@ def list_finish_arguments(plan: Plan) -> dict[str, Any]:
     }
 
 
-def choose_launches(
-    table: BlockTable,
-    plan: Plan,
-    columns: int,
-    arithmetic: Arithmetic,
-    x: Strides,
-    y: Strides,
-    sectors: Callable[[], float],
-) -> tuple[ColumnLaunch, ...]:
-    """Return the launches that multiply a plan by `columns` columns."""
-    by = find_gathering(plan, sectors())
-    return choose_column_blocks(table, columns, arithmetic, x, y, by, plan.pattern.choice.model)
-
-
 FindOthers = Callable[[Arithmetic, int, Strides], ColumnKernels | None]
 
 Prepared = tuple[list[tuple[ColumnLaunch, Launch]], Launch | None]
 """The launches of a product, and the one that adds the segments of long rows, if there are any."""
-
-SLICES = ColumnKernels(
-    signature=SIGNATURE,
-    find_types=find_types,
-    choose_launches=choose_launches,
-    count_warps=lambda plan, block: vector.count_warps(plan) * block.share,
-    list_arguments=list_arguments,
-)
 
 
 class Columns:
@@ -370,7 +373,7 @@ class Columns:
             if key in self._prepared:
                 return self._prepared[key]
             kernels = (self._find_others and self._find_others(arithmetic, k, x)) or SLICES
-            known = kernels.find_types(plan, arithmetic)
+            known = find_types(plan, arithmetic)
             launches: list[tuple[ColumnLaunch, Launch]] = []
             finish: Launch | None = None
             row = zero_row(self._cupy.cuda.Device().id)
@@ -385,7 +388,7 @@ class Columns:
                     known,
                     kernels.list_arguments(plan, zeros, parts),
                     VARYING,
-                    blocks=kernels.count_blocks(plan, one.block, parts),
+                    blocks=count_blocks(kernels, plan, one.block, parts),
                     threads=one.block.threads,
                     overlaps=self._overlaps,
                 )

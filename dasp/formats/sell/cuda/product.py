@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +19,6 @@ from dasp.runtime.dtypes import Arithmetic, find_arithmetic_into
 from dasp.runtime.sizes import ceil_div
 from dasp.runtime.types import DeviceArray, KernelFunction
 
-T = TypeVar("T")
-
 PROCESSORS = 16
 """cudaDevAttrMultiProcessorCount."""
 
@@ -29,37 +27,20 @@ class SellCudaProduct(product_cuda.CudaProduct):
     """A plan of slices, ready to be multiplied on one GPU."""
 
     kernel = vector
-    MADE_LATER = "_row_blocks", "_columns", "_diagonal"
 
     def _begin(self) -> None:
         """Reset the product to one that has launched nothing yet."""
         super()._begin()
+        self.__dict__.pop("_diagonal", None)
         self._dotted: dict[tuple[Arithmetic, bool], tuple[KernelFunction, int]] = {}
+        has_cores = self._capability >= TENSOR_CORES
+        self._row_blocks = row_blocks.LazyRowBlocks(self.plan) if has_cores else None
+        find_others = self._row_blocks.find_kernels if self._row_blocks else None
+        self._columns = columns.Columns(self.plan, self._overlaps, find_others)
 
     def _is_like(self, plan: Plan) -> bool:
         """Return True if this product's compiled kernel can multiply another plan of the same pattern."""
         return super()._is_like(plan) and bool(plan.values.coding == self.plan.values.coding)
-
-    # Both are made at their first use, so that planning does not wait for them. Threads that come at the same
-    # time get the same object.
-
-    @cached_property
-    def _row_blocks(self) -> row_blocks.LazyRowBlocks | None:
-        """The row blocks, or None if there are no tensor cores to multiply by them."""
-        has_cores = self._capability >= TENSOR_CORES
-        return self._keep_first("_row_blocks", row_blocks.LazyRowBlocks(self.plan) if has_cores else None)
-
-    @cached_property
-    def _columns(self) -> columns.Columns:
-        """Products of slices by several columns."""
-        others = None if self._row_blocks is None else self._row_blocks.find_kernels
-        made = columns.Columns(self.plan, self._overlaps, others)
-        return self._keep_first("_columns", made)
-
-    def _keep_first(self, name: str, made: T) -> T:
-        """Set an attribute unless another thread has, and return its value."""
-        one: T = self.__dict__.setdefault(name, made)
-        return one
 
     def write_if_plain(self, data: Any, slots: Any) -> bool:
         """Overwrite the plan's values if `data` needs no conversion and its coding holds them.

@@ -8,12 +8,14 @@ explains how they are stored and multiplied. They are made from a plan of slices
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dasp.formats.plan import WARP, Array, Plan
+from dasp.formats.plan import WARP, Array, Plan, nbytes
 from dasp.formats.sell.cuda import columns
 from dasp.formats.sell.cuda.column_rules import (
     NUMBER_BYTES,
@@ -159,7 +161,7 @@ class LazyRowBlocks:
                     self._tiles, self._found = self._build(most)
                     stream.synchronize()
             tiles, found = self._tiles, self._found
-        return None if found is None or tiles > most else found.make_kernels()
+        return None if tiles > most else found
 
     def _build(self, most: float) -> tuple[int, RowBlocks | None]:
         """Return the number of tiles, or `NEVER` if memory is short, and the row blocks."""
@@ -182,8 +184,9 @@ class LazyRowBlocks:
             self._tiles = NEVER  # the graph would not update row blocks that are made later
 
 
-class RowBlocks(NamedTuple):
-    """A matrix in row blocks; see kernels/spmv/row_blocks.cu.
+@dataclass(frozen=True, eq=False)
+class RowBlocks:
+    """A matrix in row blocks, and the kernels that multiply it; see kernels/spmv/row_blocks.cu.
 
     Attributes
     ----------
@@ -195,6 +198,7 @@ class RowBlocks(NamedTuple):
         The row in each place; -1 after the last.
     """
 
+    signature: ClassVar[Signature] = SIGNATURE
     starts: Array
     columns: Array
     masks: Array
@@ -209,25 +213,38 @@ class RowBlocks(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(int(array.nbytes) for array in self)
+        return nbytes(self)
 
-    def make_kernels(self) -> ColumnKernels:
-        """Return the kernels that multiply them."""
-        return columns.SLICES._replace(
-            signature=SIGNATURE,
-            choose_launches=lambda table, plan, k, arithmetic, x, y, sectors: choose_launches(
-                table, k, arithmetic, x, y
-            ),
-            count_warps=lambda plan, block: len(self.starts) - 1,
-            list_arguments=self.list_arguments,
-        )
+    def choose_launches(
+        self,
+        table: BlockTable,
+        plan: Plan,
+        columns: int,
+        arithmetic: Arithmetic,
+        x: Strides,
+        y: Strides,
+        sectors: Callable[[], float],
+    ) -> tuple[ColumnLaunch, ...]:
+        """See `ColumnKernels`."""
+        return choose_launches(table, columns, arithmetic, x, y)
+
+    def count_warps(self, plan: Plan, block: ColumnBlock) -> int:
+        """See `ColumnKernels`."""
+        return len(self.starts) - 1
 
     def list_arguments(self, plan: Plan, zeros: Array, parts: int) -> dict[str, Any]:
-        """Return the kernel's arguments but those that come with each product."""
-        starts, columns_of, masks, values, rows = self
-        own = {"starts": starts, "columns_of": columns_of, "masks": masks, "values": values, "rows": rows}
-        sizes = {"count": len(starts) - 1, "parts": parts}
-        return own | sizes | {"table": plan.values.table, "zeros": zeros}
+        """See `ColumnKernels`."""
+        return {
+            "starts": self.starts,
+            "columns_of": self.columns,
+            "masks": self.masks,
+            "values": self.values,
+            "rows": self.rows,
+            "count": len(self.starts) - 1,
+            "parts": parts,
+            "table": plan.values.table,
+            "zeros": zeros,
+        }
 
 
 def serve(plan: Plan, arithmetic: Arithmetic, x: Strides) -> bool:
