@@ -16,12 +16,11 @@ import scipy.sparse
 from scipy.sparse import sparray, spmatrix
 
 from dasp.formats import backends
-from dasp.formats.csr.matrix import Csr, check_compressed, check_entries, sort_by_row
+from dasp.formats.csr.matrix import Csr, check_compressed, check_entries, check_room, sort_by_row
 from dasp.matrix.planning import Request
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.arrays import index, is_cupy, is_cupy_sparse, take, values
-from dasp.runtime.sizes import refuse_oversize
 from dasp.runtime.types import Array, ArrayLike, Vector
 
 Entries = tuple[Csr, Array | None]
@@ -146,18 +145,13 @@ def read_coordinates(shape: tuple[int, int], data: ArrayLike, rows: ArrayLike, c
     """
     taken, row, column = values("data", data), index("row", rows), index("col", columns)
     check_entries(shape, row, column, taken)
-    _check_room(shape)
+    check_room(shape)
     if (row[1:] < row[:-1]).any():
         indptr, order = sort_by_row(shape[0], row)
         return Csr(shape, indptr, column[order], taken[order]), order
     indptr = np.zeros(shape[0] + 1, np.int64)
     np.cumsum(np.bincount(row, minlength=shape[0]), out=indptr[1:])
     return Csr(shape, indptr, column, taken), None
-
-
-def _check_room(shape: tuple[int, int]) -> None:
-    """Raise an OversizeError if the rows are too many for this machine's memory."""
-    refuse_oversize(f"indptr of a matrix of shape {shape}", 8.0 * shape[0], "leave out rows without entries")
 
 
 def read_sparse(matrix: sparray | spmatrix, checks: bool = True) -> Entries:
@@ -205,7 +199,7 @@ def _convert_by_scipy(matrix: sparray | spmatrix, arrays: tuple[Vector, ...]) ->
 
     SciPy lacks half precisions, so it moves them as integers of the same bits.
     """
-    _check_room(matrix.shape)
+    check_room(matrix.shape)
     data, *others = arrays
     bits = np.dtype(np.uint16) if data.dtype.itemsize == 2 else data.dtype
     array = getattr(scipy.sparse, f"{matrix.format}_array")

@@ -12,7 +12,7 @@ import numpy as np
 from dasp import formats
 from dasp.formats import backends
 from dasp.formats.backend import Backend
-from dasp.formats.csr.matrix import Csr
+from dasp.formats.csr.matrix import Csr, check_room
 from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.formats.product import Product
 from dasp.matrix import planning
@@ -398,7 +398,7 @@ class PlannedMatrix(LinearMap):
 
         Raises
         ------
-        MemoryError
+        MemoryError, ValueError
             If there is no room for another plan.
 
         Notes
@@ -435,6 +435,7 @@ class PlannedMatrix(LinearMap):
 
     def _plan_transpose(self) -> Plan | None:
         """Plan the transpose on the device that packs the format; return None if it equals this matrix."""
+        check_room(self.shape[::-1])
         form = formats.find(self.plan.format)
         with planning.read_where_packed(self.plan, self.device) as (plan, _, primitives):
             transposed = primitives.transpose(Csr(plan.shape, *form.unpack(plan, primitives)))

@@ -89,6 +89,9 @@ def test_more_rows_than_memory_holds_are_refused_in_a_line(m: int) -> None:
     ):
         with pytest.raises(ValueError, match=r"indptr of a matrix of shape \(\d+, 1\) would take about"):
             read()
+    wide = dasp.SpMatrix.from_coo(entries[0], entries[1][::-1], (1, m), device="cpu")
+    with pytest.raises(ValueError, match=r"indptr of a matrix of shape \(\d+, 1\) would take about"):
+        wide.T  # noqa: B018
 
 
 def wrong(form: str, **changes: Any) -> Any:

@@ -279,7 +279,11 @@ def test_out_alpha_beta(planned, matrix, x):
         (lambda A, x: A.matvec(x, alpha=10**400), ValueError, "alpha is beyond float64"),
         (lambda A, x: A.matvec(x, out=np.asmatrix(x)), TypeError, "out is a matrix"),
         (lambda A, x: A.matvec(x, out=np.ma.zeros(10)), TypeError, "out is a MaskedArray"),
-        (lambda A, x: SpMatrix.from_coo([1.0], ([0], [1]), (10**13, 3)), MemoryError, "Unable to allocate"),
+        (
+            lambda A, x: SpMatrix.from_coo([1.0], ([0], [1]), (10**13, 3)),
+            ValueError,
+            r"shape \(10{13}, 3\) would",
+        ),
         (lambda A, x: SpMatrix.from_coo([1.0], ([0], [1]), (2**70, 3)), ValueError, "sizes below 2.63"),
         (lambda A, x: SpMatrix.from_scipy(np.eye(3)), TypeError, "A is an ndarray; .* use from_dense"),
         (lambda A, x: SpMatrix.from_scipy(A), TypeError, r"A is an SpMatrix; .* pass A.to_scipy\(\)"),

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from scipy import sparse
 
-from dasp.runtime.sizes import narrowest
+from dasp.runtime.sizes import narrowest, refuse_oversize
 from dasp.runtime.types import Array as Array
 from dasp.runtime.types import Vector
 
@@ -67,6 +67,11 @@ class Operations(Protocol):
         order : Array, shape (nnz,), int32 or int64
             The position in the matrix of each entry of the transpose.
         """
+
+
+def check_room(shape: tuple[int, int]) -> None:
+    """Raise an OversizeError if the rows of a matrix are too many for this machine's memory."""
+    refuse_oversize(f"indptr of a matrix of shape {shape}", 8.0 * shape[0], "leave out rows without entries")
 
 
 def check_entries(shape: tuple[int, int], rows: Vector, columns: Vector, data: Vector) -> None:
