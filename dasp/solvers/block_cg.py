@@ -26,6 +26,7 @@ from dasp.solvers.blocks import (
     RANK,
     BlockSolve,
     Breakdown,
+    check_hermitian,
     column_scales,
     conjugate,
     multiply_columns,
@@ -196,7 +197,8 @@ class BlockConjugateGradients(BlockSolve):
     def _iterate(self) -> None:
         space, R, S, T = self.space, self._R, self._S, self._T
         self._operator.multiply_block(S, T)
-        curvature = project(space, S, T, "gmres and bicgstab take such matrices")
+        curvature = project(space, S, T)
+        check_hermitian(space, curvature, "gmres and bicgstab take such matrices")
         if not curvature.any():
             raise Breakdown("p' A p is zero, so A is singular, and B out of its reach; minres takes such A")
         inverse, least = pseudo_inverse(curvature)

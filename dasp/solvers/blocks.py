@@ -143,22 +143,32 @@ def gram(space: Space, X: Array, Y: Array) -> np.ndarray[Any, Any]:
     return products.astype(np.complex128 if products.dtype.kind == "c" else np.float64)
 
 
-def project(space: Space, S: Array, AS: Array, instead: str) -> np.ndarray[Any, Any]:
-    """Return S.H A S, given A S, as `gram` does; `instead` says what takes an A that is not Hermitian.
+def project(space: Space, S: Array, AS: Array) -> np.ndarray[Any, Any]:
+    """Return S.H A S, given A S, as `gram` does.
 
     Raises
     ------
     Breakdown
-        If a number is not finite, or A is complex and not Hermitian.
+        If a number is not finite.
     """
     products = gram(space, S, AS)
     if not np.isfinite(products).all():
         raise Breakdown(OVERFLOW)
+    return products
+
+
+def check_hermitian(space: Space, products: np.ndarray[Any, Any], instead: str) -> None:
+    """Check that S.H A S is Hermitian, if it is complex; `instead` says what takes an A that is not.
+
+    Raises
+    ------
+    Breakdown
+        If A is not Hermitian.
+    """
     if products.dtype.kind == "c":
         skew = abs(products - products.conj().T).max()
         if skew > 2 * SKEW[space.dtype.type] * abs(products).max():
             raise Breakdown(f"x' A x is not Hermitian, so A is not; {instead}")
-    return products
 
 
 def squared_lengths(space: Space, block: Array) -> np.ndarray[Any, Any]:

@@ -23,6 +23,7 @@ from dasp.solvers.arguments import (
 from dasp.solvers.blocks import (
     BlockSolve,
     Breakdown,
+    check_hermitian,
     column_scales,
     gram,
     multiply_columns,
@@ -188,7 +189,7 @@ class Lobpcg(BlockSolve):
         ValueError
             If columns of X depend on each other, or on Y.
         Breakdown
-            If a number is not finite, or A is not Hermitian.
+            If a number is not finite.
         """
         space, X, AX, m, k = self.space, self._X, self._AX, self._m, self._k
         if m:
@@ -251,7 +252,9 @@ class Lobpcg(BlockSolve):
         The columns in `used` are orthonormal. The others are zeros in place of dependent directions, and must
         not be taken for eigenvectors.
         """
-        projected = project(self.space, S, AS, "SciPy's eigs takes such matrices")
+        projected = project(self.space, S, AS)
+        if self._sizes.any():  # the first X may be null vectors, whose products are rounding
+            check_hermitian(self.space, projected, "SciPy's eigs takes such matrices")
         inner = self._sign * projected[np.ix_(used, used)]
         values, vectors = np.linalg.eigh((inner + inner.conj().T) / 2)
         # The largest Ritz value so far is at most the norm of A.

@@ -482,3 +482,13 @@ def test_a_matrix_of_zeros_is_called_singular_at_once(M):
     assert stats.iterations == 1
     assert "A is singular" in stats.reason
     np.testing.assert_array_equal(X, 0)
+
+
+def test_lobpcg_takes_null_vectors_of_a_hermitian_matrix():
+    """Their products with A are rounding, which is not Hermitian."""
+    rng = np.random.default_rng(0)
+    Q = np.linalg.qr(rng.standard_normal((30, 30)) + 1j * rng.standard_normal((30, 30)))[0]
+    A = (Q * np.r_[2.0, np.zeros(29)]) @ Q.conj().T
+    values, _, stats = lobpcg((A + A.conj().T) / 2, Q[:, 1:4], largest=False)
+    assert stats.converged, stats.reason
+    assert abs(values).max() < 1e-12
