@@ -68,9 +68,10 @@ def scale(name: str, value: object, product: np.dtype[Any]) -> complex:
     if not is_real and product.kind == "c":
         if isinstance(number, Complex) or (getattr(number, "ndim", None) == 0 and number.dtype.kind == "c"):
             return complex(number)
-        raise TypeError(f"{name} is {number!r}; a number is needed")
+        raise TypeError(f"{name} is {kind_of(value)}; a number is needed")
     if not is_real:
-        raise TypeError(f"{name} is {number!r} and the product has dtype {product}; a real number is needed")
+        given = repr(number) if isinstance(number, Complex) else kind_of(value)
+        raise TypeError(f"{name} is {given} and the product has dtype {product}; a real number is needed")
     try:
         return float(number)
     except OverflowError as error:

@@ -214,7 +214,7 @@ def test_several_python_threads_at_once():
         ((np.ones((2, 2)),) * 2, {"out": np.ones((2, 2), "f")}, TypeError, "out has dtype float32"),
         ((np.ones((2, 2)),) * 2, {"alpha": 10**400}, ValueError, "alpha is beyond float64; a number"),
         ((np.ones((2, 2), "f"),) * 2, {"beta": -1e39}, ValueError, "beta is -1e\\+39; the sums of float32"),
-        ((np.ones((2, 2)),) * 2, {"alpha": np.ones(1)}, TypeError, "alpha is array.*; a real number"),
+        ((np.ones((2, 2)),) * 2, {"alpha": np.ones(1)}, TypeError, "alpha is an ndarray.*; a real number"),
         ((np.ones((2, 2)),) * 2, {"kernel": ["goto"]}, TypeError, "kernel is a list; the name of a kernel"),
         (
             (np.ones((2, 2), bool),) * 2,

@@ -203,7 +203,7 @@ def test_out_alpha_beta(planned, matrix, x):
         (lambda A, x: A @ np.array([None] * 40), TypeError, "x has dtype object"),
         (lambda A, x: A @ sp.eye_array(40, format="csr"), TypeError, "x is a sparse csr_array"),
         (lambda A, x: A.matvec(x, beta=1), ValueError, "beta is 1.0 and out is None"),
-        (lambda A, x: A.matvec(x, alpha="2"), TypeError, "alpha is '2'"),
+        (lambda A, x: A.matvec(x, alpha="2"), TypeError, "alpha is a str"),
         (lambda A, x: A.matvec(x, alpha=1j), TypeError, "alpha is 1j"),
         (lambda A, x: A.matvec(x, out=np.ones(49)), ValueError, r"out has shape \(49,\)"),
         (lambda A, x: A.matvec(x, out=np.ones(50, "f")), TypeError, "out has dtype float32"),
