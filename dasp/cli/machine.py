@@ -58,7 +58,7 @@ def describe() -> dict[str, str]:
         "cpu": f"works: {_threads.get_num_threads()} threads, {platform.machine()}",
         "cuda": f"{'works' if works else 'does not work'}: {reason}",
         "auto": f"takes {'cuda' if works else 'cpu'}",
-        "cost model": f"{_name_model(device)}; own numbers: {cost.find_file()}",
+        "cost model": f"{_name_model(device)}; own numbers: {_name_file()}",
     }
 
 
@@ -67,6 +67,14 @@ def _name_model(device: str) -> str:
     try:
         return str(backends.find(device).cost_model.name)
     except ValueError as error:
+        return str(error)
+
+
+def _name_file() -> str:
+    """Return the path of the user's own cost models, or the reason why there is none."""
+    try:
+        return str(cost.find_file())
+    except RuntimeError as error:
         return str(error)
 
 

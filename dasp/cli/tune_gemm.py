@@ -314,7 +314,7 @@ def tune(dtypes: Sequence[str], path: Path, *, seconds: float, say: Callable[[st
     -------
     The whole table as it was written.
     """
-    table: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    table = rungs_cuda.read_table(path)
     lines_of = table.setdefault(cuda.device_name(), {})
     for dtype in dtypes:
         for rung in (BY_NAME[name] for name in (LAST[dtype], "tuned")):

@@ -22,6 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
 
+from dasp.runtime.process import find_user_file
+
 FEW_WARPS, SOME_WARPS, MANY_WARPS = 4, 8, 16
 """Slices of a block: usually, where larger blocks pay, and where neighbouring slices read the same x."""
 
@@ -367,11 +369,7 @@ VARIABLE = "DASP_COST_MODEL"
 
 def find_file() -> Path:
     """Return the path of the file: DASP_COST_MODEL, or cost_models.json in the user's cache folder."""
-    given = os.environ.get(VARIABLE)
-    if given:
-        return Path(given)
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "dasp" / "cost_models.json"
+    return find_user_file(VARIABLE, "cost_models.json")
 
 
 def apply_own_numbers(model: CostModel, machine: str) -> CostModel:

@@ -1,4 +1,4 @@
-"""A process: forks and signals that come in the middle of its work.
+"""A process: its user's files, and forks and signals that come in the middle of its work.
 
 A forked child has only the thread that forked. A lock that another thread held, such as that of a module half
 loaded, stays locked there for ever. So a fork first takes the locks that are registered here, and `load`
@@ -22,8 +22,29 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
+
+# ---- the user's files --------------------------------------------------------------------------------
+
+
+def find_user_file(variable: str, name: str) -> Path:
+    """Return the file that an environment variable names, else that of a name in the user's cache folder.
+
+    Raises
+    ------
+    RuntimeError
+        If the variable is not set, and the user has no home.
+    """
+    if given := os.environ.get(variable):
+        return Path(given)
+    try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        raise RuntimeError(f"the user has no home folder for {name}; {variable} must name a file") from None
+    return root / "dasp" / name
+
 
 # ---- forks -------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import pytest
 import dasp
 from dasp.cli import main as cli
 from dasp.cli.options import COMMANDS
+from dasp.dense.gemm import rungs_cuda
 from dasp.models import families
 from tests.support.command import CPU, error, run
 
@@ -45,6 +46,22 @@ def test_config_and_help_print(capsys: pytest.CaptureFixture[str]) -> None:
         assert status == 0
         assert shown.startswith(f"usage: dasp {command} ")
     assert run(capsys, "--version")[:2] == (0, f"dasp {dasp.__version__}\n")
+
+
+def test_a_user_without_a_home_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("XDG_CACHE_HOME", "DASP_COST_MODEL", "DASP_TUNED"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", find_home)
+    status, out, _ = run(capsys, "config")
+    told = "no home folder for cost_models.json; DASP_COST_MODEL must name a file"
+    assert (status, told in out) == (0, True)
+    assert told in error(capsys, "tune", "machine", *CPU)
+    assert rungs_cuda._read_table.__wrapped__() == {}
 
 
 def test_json_is_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import dasp.runtime.cpu.threads
 from dasp.dense import explain, gemm, kernels
+from dasp.runtime.cuda import gpus
 
 CPU = [kernel.name for kernel in kernels("cpu")]
 REAL = ("float32", "float64")
@@ -286,6 +287,11 @@ def test_explain_says_which_and_why():
         explain((2, 3), (4, 5), device="cpu")
     with pytest.raises(TypeError, match="float16"):
         explain((2, 3), (3, 5), "float16", device="cpu")
+    with pytest.raises(ValueError, match=r"shape is \(2, -3\)"):
+        explain((2, -3), (-3, 5), device="cpu")
+    if not gpus.try_gpu()[0]:
+        with pytest.raises(RuntimeError, match="device is 'cuda'; a working GPU is needed"):
+            explain((2, 3), (3, 5))
 
 
 def test_import_loads_no_compiler():

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import json
+import re
 import types
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from dasp.dense import gemm, launch_cuda
 from dasp.dense.gemm.ladder import HALF
 from dasp.dense.gemm.rungs_cuda import BY_NAME, TileSizes
+from dasp.runtime.cuda import gpus
 from tests.dense.test_gemm import assert_product, spread
 from tests.dense.test_gemm_rungs import EACH
 
@@ -113,6 +115,7 @@ def fake_gpu(monkeypatch):
     monkeypatch.setattr(cuda, "_find_name", lambda device: "no such GPU")
     monkeypatch.setattr(cuda, "_find_capability", lambda device: (9, 0))
     monkeypatch.setattr(cuda, "processors", lambda device: 132)
+    monkeypatch.setattr(gpus, "resolve", lambda device: device)
     forget()
     yield make
     forget()
@@ -270,6 +273,15 @@ def test_a_users_table_goes_first(fake_gpu, monkeypatch, tmp_path):
     assert (said.kernel, said.why) == ("split", why)
     assert explain((1000, 1000), (1000, 1100), device="cuda").kernel == "vendor"
     assert explain((9, 9), (9, 9), "float64", device="cuda").kernel == "vendor"
+    for text, why in {"[]": "it holds []; an object of GPUs", '{"': "Unterminated string"}.items():
+        (tmp_path / "table.json").write_text(text)
+        forget()
+        with pytest.raises(ValueError, match=re.escape(why)) as error:
+            explain((256, 256), (256, 256), device="cuda")
+        assert str(error.value).startswith(f"{tmp_path / 'table.json'} is no table of tile sizes: ")
+    monkeypatch.setenv("DASP_TUNED", str(tmp_path / "no" / "table.json"))
+    forget()
+    assert explain((256, 256), (256, 256), device="cuda").kernel == "split"
 
 
 def test_a_kernel_whose_last_turn_is_nearly_empty_gives_way(fake_gpu, monkeypatch, tmp_path):

@@ -12,6 +12,7 @@ import numpy as np
 from dasp.dense.gemm.ladder import Backend, DenseProduct, GemmKernel
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
+from dasp.runtime.cuda import gpus
 from dasp.runtime.process import load
 from dasp.runtime.types import Array, DTypeLike
 
@@ -164,8 +165,8 @@ def explain(
 
     Raises
     ------
-    TypeError, ValueError
-        As for `gemm`.
+    TypeError, ValueError, RuntimeError
+        As for `gemm`; RuntimeError if no GPU works.
 
     Examples
     --------
@@ -174,7 +175,9 @@ def explain(
     'vendor'
     """
     backend = _backend(device)
-    m, n, k = _read_sizes(tuple(a_shape), tuple(b_shape), trans_a, trans_b)
+    if device == "cuda":
+        gpus.resolve(device)
+    m, n, k = _read_sizes(_check.shape(a_shape), _check.shape(b_shape), trans_a, trans_b)
     name = "bfloat16" if dtype == "bfloat16" else np.dtype(dtype).name
     _check_dtype("dtype", name, backend)
     chosen, why = backend.choose(name, m, n, k)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 
 from dasp.dense.gemm.ladder import HALF, REAL
 from dasp.dense.launch_cuda import KernelCall
+from dasp.runtime.process import find_user_file
 from dasp.runtime.sizes import ceil_div, round_up
 
 # ---- tile sizes ------------------------------------------------------------------------------------------
@@ -117,18 +117,36 @@ def nearest(known: list[int], sizes: tuple[int, int, int]) -> int:
 
 def user_table() -> Path:
     """Return the file of `dasp tune gemm`: DASP_TUNED, or tuned.json in the cache folder."""
-    given = os.environ.get("DASP_TUNED")
-    if given:
-        return Path(given)
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "dasp" / "tuned.json"
+    return find_user_file("DASP_TUNED", "tuned.json")
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Return the table in a file, or an empty one if there is no file.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If it holds no table.
+    """
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(table, dict):
+            raise ValueError(f"it holds {table!r:.40}; an object of GPUs is needed")
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ValueError(f"{path} is no table of tile sizes: {error}; `dasp tune gemm` writes one") from None
+    return table
 
 
 @functools.cache
 def _read_table() -> dict[str, Any]:
-    path = user_table()
-    table: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    return table
+    try:
+        return read_table(user_table())
+    except (OSError, RuntimeError):  # a home that cannot be read, or none
+        return {}
 
 
 # ---- how a rung cuts C into tiles ------------------------------------------------------------------------
