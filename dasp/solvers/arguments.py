@@ -132,11 +132,7 @@ def make_limits(
     """
 
     def make() -> Limits:
-        for name, value in (("rtol", rtol), ("atol", atol)):
-            if not isinstance(value, Real) or isinstance(value, bool):
-                raise TypeError(f"{name} is {value!r}; a real number is needed")
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} is {value}; a number of at least 0 is needed")
+        relative, absolute = check_number("rtol", rtol), check_number("atol", atol)
         for name, number in (("maxiter", maxiter), ("check_every", check_every)):
             if number is not None:
                 _check.count(name, number)
@@ -144,7 +140,7 @@ def make_limits(
             raise TypeError(f"callback is {_check.kind_of(callback)}; a function of x is needed")
         most = usual * max((1, *getattr(A, "shape", ()))) if maxiter is None else int(maxiter)
         every = int(check_every or (PROGRESS_EVERY if progress and callback is None else 1))
-        return Limits(float(rtol), float(atol), most, every, callback, _make_bar() if progress else None)
+        return Limits(relative, absolute, most, every, callback, _make_bar() if progress else None)
 
     def alike(limits: Limits) -> dict[str, Any]:
         seen = {"callback": "none" if callback is None else "given", "progress": bool(progress)}
@@ -153,6 +149,22 @@ def make_limits(
 
     limits: Limits = together(A, make, alike)
     return limits
+
+
+def check_number(name: str, value: object) -> float:
+    """Return a finite real number that is at least 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is none.
+    """
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; a real number is needed")
+    number = float(value)
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{name} is {value}; a finite number of at least 0 is needed")
+    return number
 
 
 def _make_bar() -> tqdm:

@@ -18,7 +18,7 @@ import numpy as np
 from dasp.runtime import check as _check
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.types import Array, ArrayLike
-from dasp.solvers.arguments import Limits, find_space
+from dasp.solvers.arguments import Limits, check_number, find_space
 from dasp.solvers.driver import Solve, answer
 from dasp.solvers.operator import (
     DeviceOperator,
@@ -281,16 +281,13 @@ def solve_least_squares(
         if len(getattr(A, "shape", ())) != 2:
             raise TypeError(f"A is {_check.kind_of(A)}; a matrix or linear operator is needed")
 
-    if isinstance(damp, bool) or not isinstance(damp, (int, float, np.integer, np.floating)):
-        raise TypeError(f"damp is {_check.kind_of(damp)}; a number is needed")
-    if not 0 <= damp < math.inf:
-        raise ValueError(f"damp is {damp}; a finite number, 0 or more, is needed")
+    damp = check_number("damp", damp)
     if damp and hasattr(A, "solver_space"):
         raise TypeError("A lies on several ranks and damp is not 0; damp works on one rank")
     device, dtype, right, start = take_vectors(A, b, x0, None, method.__name__, check)
-    key = method, dtype, device, float(damp)
+    key = method, dtype, device, damp
     with workspace_for(A, kept_adjoint(A), workspace) as (made, own), np.errstate(all="ignore"):
-        problem = made.get(key, own, lambda: Problem(*own, dtype, device, method, float(damp)))
+        problem = made.get(key, own, lambda: Problem(*own, dtype, device, method, damp))
         problem.take(right, start)
         return answer(problem, limits, b)
 

@@ -34,7 +34,7 @@ class MinimalResiduals(Method):
     words: ClassVar[dict[int, str]] = {
         SINGULAR: "A is singular, or nearly, and b out of its reach: no x has a much smaller residual; where "
         "rows only differ much in scale, a preconditioner M mends that",
-        BAD_M: "r' M r is negative, so M is not positive definite",
+        BAD_M: "r' M r is not positive, so M is not positive definite",
         NOT_HERMITIAN: "v' A v is not real, so A is not Hermitian; gmres and bicgstab take such matrices",
     }
 
@@ -72,7 +72,7 @@ class MinimalResiduals(Method):
         zero = squared * 0.0
         gamma, one = sqrt(squared), zero + 1.0
         stopped = where(s["code"] > float(RUNNING), s["code"], float(BAD_M))
-        code = where(squared < 0.0, stopped, s["code"])
+        code = where(squared <= 0.0, stopped, s["code"])
         rotations = {"c0": one, "c1": one, "s0": zero, "s1": zero}
         return {"gamma": gamma, "gamma0": one, "eta": gamma, "norm": zero, "code": code, **rotations}
 

@@ -415,8 +415,9 @@ def test_words_for_an_indefinite_matrix():
     assert stats.info < 0
     _, stats = cg(np.diag([1.0, 2.0]), np.ones(2), M=-np.eye(2))
     assert "M is not positive definite" in stats.reason
-    _, stats = minres(np.diag([1.0, 2.0]), np.ones(2), M=-np.eye(2))
-    assert "M is not positive definite" in stats.reason
+    for M in (-np.eye(2), np.zeros((2, 2)), 1j * np.eye(2)):
+        _, stats = minres(np.diag([1.0, 2.0]), np.ones(2), M=M)
+        assert "M is not positive definite" in stats.reason
     _, stats = minres(np.diag([1.0, 0.0]), np.ones(2))
     assert "singular" in stats.reason
 
