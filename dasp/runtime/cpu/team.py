@@ -2,7 +2,7 @@
 
 A product of a matrix that fits the cache takes 10 to 100 microseconds: less than Python needs to hand work to
 another thread. So the workers of the team wait in compiled code, without the GIL, for the next epoch of a
-state that all threads share. The state names the call: the address of a `Job`, and the operands. A worker
+state that all threads share. The state names the call: the addresses of a `Job` and of the operands. A worker
 that finds no work for a while goes to sleep; a later call wakes it.
 
 A job is cut into chunks, the same number for each part. Each part belongs to one worker, which finds its data
@@ -36,7 +36,8 @@ from numba.extending import intrinsic
 from dasp.runtime.arrays import address
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.compile import jit
-from dasp.runtime.cpu.job import CHUNKS, JOB_AT, OPERANDS, Job, call, offsets_of
+from dasp.runtime.cpu.emitter import data_of
+from dasp.runtime.cpu.job import CHUNKS, JOB_AT, Job, call, offsets_of
 from dasp.runtime.types import Number, Vector
 
 TURNS = 8_000
@@ -82,13 +83,14 @@ LINE = 128
 STATE = np.dtype(
     {
         "names": ("epoch", "patience", "finished", "taken", "awake", "parts", "job", "operands"),
-        "formats": [np.int64] * 7 + [(np.int64, OPERANDS)],
+        "formats": [np.int64] * 8,
         "offsets": [0, WORD, LINE, 2 * LINE, 3 * LINE, *(4 * LINE + WORD * word for word in range(3))],
         "itemsize": 5 * LINE,
     }
 )
 """The state that threads share: the number of the last call; the turns for which workers wait for another;
-its finished chunks; 1 if a caller has the team; how many workers are awake; parts, job and operands."""
+its finished chunks; 1 if a caller has the team; how many workers are awake; parts; the addresses of the job
+and of the operands."""
 
 PART = np.dtype(
     {"names": ("left", "awake"), "formats": [np.int64] * 2, "offsets": [0, WORD], "itemsize": LINE}
@@ -100,6 +102,7 @@ _PARTS = STATE.itemsize
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 _compile = jit(nogil=True, error_model="numpy")
+_inline = jit(nogil=True, error_model="numpy", forceinline=True)
 
 _made: dict[str, Team] = {}
 
@@ -225,15 +228,12 @@ def multiply_alone(job: Job, *operands: Vector | Number) -> None:
 def _execute(state, parts, job, partials, x, y, alpha, beta):
     """Do a job, alone if it has one part or the team is taken."""
     scale = on_stack((y.dtype.type(alpha), y.dtype.type(beta)))
+    operands = on_stack((start_of(partials), start_of(x), start_of(y), scale))
     if parts == 1 or not _take(state):
-        operands = on_stack((partials.ctypes.data, x.ctypes.data, y.ctypes.data, scale))
         call(job, operands, 0, load(job + JOB_AT.end))
         return
-    store(state + _STATE.operands, partials.ctypes.data)
-    store(state + _STATE.operands + WORD, x.ctypes.data)
-    store(state + _STATE.operands + 2 * WORD, y.ctypes.data)
-    store(state + _STATE.operands + 3 * WORD, scale)
     store(state + _STATE.job, job)
+    store(state + _STATE.operands, operands)
     store(state + _STATE.parts, parts)
     store(state + _STATE.finished, 0)
     for part in range(parts):
@@ -278,7 +278,7 @@ def _serve(state, me):
     store(awake, 0)
 
 
-@_compile
+@_inline
 def _take_part(state, me):
     """Do chunks until none is left, those of part `me` first."""
     parts = load(state + _STATE.parts)
@@ -293,7 +293,7 @@ def _take_part(state, me):
             cut = load(job + JOB_AT.cuts) + WORD * (CHUNKS * (part + 1) - mine)
             first, last = load(cut), load(cut + WORD)
             if first < last:
-                call(job, state + _STATE.operands, first, last)
+                call(job, load(state + _STATE.operands), first, last)
             add(state + _STATE.finished, 1)
 
 
@@ -359,6 +359,16 @@ def pause(typing_context):
 
 
 give_way = types.ExternalFunction("sched_yield", types.int32()) if os.name == "posix" else pause
+
+
+@intrinsic
+def start_of(typing_context, array):
+    """Return the address of an array's first number, as `array.ctypes.data`, which compiles slowly."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.ptrtoint(data_of(context, builder, signature.args[0], arguments[0]), _I64)
+
+    return types.int64(array), generate
 
 
 @intrinsic
