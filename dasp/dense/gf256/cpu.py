@@ -45,43 +45,67 @@ from dasp.runtime.cpu.compile import find_features, jit
 from dasp.runtime.cpu.emitter import I32, I64, emit_loop, splat
 from dasp.runtime.cpu.threads import get_num_threads, run
 
-# ---- instructions, and the inner step that is made of one -------------------------------------------------
+# ---- the rungs --------------------------------------------------------------------------------------------
 
-BYTE = ir.IntType(8)
+Task = Callable[[Bytes, Bytes], None]
+"""A function that computes some columns: it takes those columns of b and of out."""
 
-COEFFICIENT_BYTES = {"doubling": 8, "shuffle": 32, "affine": 8}
 
-
-@dataclass(frozen=True)
-class Instruction:
-    """A way to multiply a vector of bytes by a constant.
+@dataclass(frozen=True, eq=False)
+class TableKernel(Kernel):
+    """A rung that computes one result at a time, by tables.
 
     Attributes
     ----------
-    name : str
-        The name of its rung.
+    function : callable
+        Takes a, b and out; compiled when it is first used.
+    """
+
+    function: Callable[[Bytes, Bytes, Bytes], None]
+
+    def prepare(self, a: Bytes) -> Task:
+        """Return the task for `a` (m, k), neither size 0."""
+        return functools.partial(_compile_table_kernel(self.function), a)
+
+
+@dataclass(frozen=True, eq=False)
+class VectorKernel(Kernel):
+    """A rung that multiplies vectors of bytes by constants.
+
+    Attributes
+    ----------
     method : {"doubling", "shuffle", "affine"}
     width : int
         Bytes in a vector.
-    features : tuple of str
-        The features that the processor needs, in LLVM's words.
     vectors : int
         Vectors of columns that one step keeps in registers, for up to 4 output rows.
-    summary : str
-        The work of the rung, in one sentence.
     """
 
-    name: str
     method: str
     width: int
-    features: tuple[str, ...]
     vectors: int
-    summary: str
 
-    @property
-    def available(self) -> bool:
-        """True if this processor has the instruction."""
-        return find_features().issuperset(self.features)
+    def prepare(self, a: Bytes) -> Task:
+        """Return the task for `a` (m, k), neither size 0."""
+        kernel = _compile_vector_kernel(self)
+        width = self.width * self.vectors
+        coefficients = _arrange_coefficients(self.method, a)
+        m, k = a.shape
+        row_bytes = coefficients.size // m
+
+        def task(b: Bytes, out: Bytes) -> None:
+            n = b.shape[1]
+            if n < width:
+                _compile_table_kernel(_multiply_by_table)(a, b, out)
+                return
+            places = (address(b), b.strides[0], address(out), out.strides[0])
+            kernel(address(coefficients), row_bytes, m, k, *places, n)
+
+        return task
+
+
+CpuKernel = TableKernel | VectorKernel
+"""A rung of the CPU ladder."""
 
 
 def _is_arm() -> bool:
@@ -93,21 +117,35 @@ def _find_widest() -> int:
     return 64 if "avx512bw" in find_features() else 32 if "avx2" in find_features() else 16
 
 
+def _make_vector_rung(
+    name: str, method: str, width: int, features: tuple[str, ...], vectors: int, summary: str
+) -> VectorKernel:
+    """Return a rung that needs some features of the processor, in LLVM's words."""
+    needs, available = " and ".join(features) or "any CPU", find_features().issuperset(features)
+    return VectorKernel(name, summary, needs, method, width, vectors, available=available)
+
+
 # Affine kernels do so little arithmetic that memory limits them: four vectors in flight for each row,
 # where AVX-512 has the registers for them.
 # fmt: off
-INSTRUCTIONS = (
-    Instruction("doubling", "doubling", _find_widest(), (), 1,
-                "no table: vectors doubled seven times, multiples kept by masks"),
-    Instruction("shuffle_16", "shuffle", 16, ("neon",) if _is_arm() else ("ssse3",), 2,
-                "two shuffles a product look up 16 bytes at once; sums in registers"),
-    Instruction("shuffle_32", "shuffle", 32, ("avx2",), 2, "the same with 32 bytes a vector"),
-    Instruction("shuffle_64", "shuffle", 64, ("avx512bw",), 2, "the same with 64 bytes a vector"),
-    Instruction("affine_32", "affine", 32, ("gfni", "avx2"), 4 if "avx512vl" in find_features() else 2,
-                "one instruction a product: 32 bytes times an 8 x 8 matrix of bits"),
-    Instruction("affine_64", "affine", 64, ("gfni", "avx512bw"), 4, "the same with 64 bytes a vector"),
+VECTOR_KERNELS = (
+    _make_vector_rung("doubling", "doubling", _find_widest(), (), 1,
+                      "no table: vectors doubled seven times, multiples kept by masks"),
+    _make_vector_rung("shuffle_16", "shuffle", 16, ("neon",) if _is_arm() else ("ssse3",), 2,
+                      "two shuffles a product look up 16 bytes at once; sums in registers"),
+    _make_vector_rung("shuffle_32", "shuffle", 32, ("avx2",), 2, "the same with 32 bytes a vector"),
+    _make_vector_rung("shuffle_64", "shuffle", 64, ("avx512bw",), 2, "the same with 64 bytes a vector"),
+    _make_vector_rung("affine_32", "affine", 32, ("gfni", "avx2"), 4 if "avx512vl" in find_features() else 2,
+                      "one instruction a product: 32 bytes times an 8 x 8 matrix of bits"),
+    _make_vector_rung("affine_64", "affine", 64, ("gfni", "avx512bw"), 4, "the same with 64 bytes a vector"),
 )
 # fmt: on
+
+# ---- the inner step of a vector kernel ---------------------------------------------------------------------
+
+BYTE = ir.IntType(8)
+
+COEFFICIENT_BYTES = {"doubling": 8, "shuffle": 32, "affine": 8}
 
 _SHUFFLES = {16: "llvm.x86.ssse3.pshuf.b.128", 32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}
 _AFFINES = {32: "llvm.x86.vgf2p8affineqb.256", 64: "llvm.x86.vgf2p8affineqb.512"}
@@ -116,16 +154,16 @@ _AFFINES = {32: "llvm.x86.vgf2p8affineqb.256", 64: "llvm.x86.vgf2p8affineqb.512"
 class _Step:
     """A writer of one step. Every method appends IR at the builder's position."""
 
-    def __init__(self, builder: ir.IRBuilder, instruction: Instruction) -> None:
+    def __init__(self, builder: ir.IRBuilder, kernel: VectorKernel) -> None:
         self.builder = builder
-        self.width = instruction.width
+        self.width = kernel.width
         self.vector = ir.VectorType(BYTE, self.width)
-        self.coefficient_bytes = COEFFICIENT_BYTES[instruction.method]
+        self.coefficient_bytes = COEFFICIENT_BYTES[kernel.method]
         self.products = {
             "doubling": self.doubled_products,
             "shuffle": self.shuffle_products,
             "affine": self.affine_products,
-        }[instruction.method]
+        }[kernel.method]
 
     def pointer(self, address: ir.Value, to: ir.Type) -> ir.Value:
         return self.builder.inttoptr(address, to.as_pointer())
@@ -225,17 +263,17 @@ class _Step:
 def step(  # type: ignore[no-untyped-def]
     typing_context, number, rows, table, b, b_stride, depth, out, out_stride
 ):
-    """Compute `rows` x (`vectors` * width) bytes of the product, by an instruction.
+    """Compute `rows` x (`vectors` * width) bytes of the product.
 
-    All arguments are 64-bit integers. The first two are constants: the number of one of `INSTRUCTIONS`, and
+    All arguments are 64-bit integers. The first two are constants: the number of one of `VECTOR_KERNELS`, and
     the number of output rows. The others are the address of the coefficients, ordered `[p][i]` (nibble tables
     of 2 x 16 bytes, aligned to 16, or bit matrices of 8 bytes); the address of b at the first column, and the
     bytes from one of its rows to the next; the number of rows of b; and the same two for the output.
     """
-    instruction, count = INSTRUCTIONS[number.literal_value], rows.literal_value
+    kernel, count = VECTOR_KERNELS[number.literal_value], rows.literal_value
 
     def write(context: Any, builder: ir.IRBuilder, signature: Any, arguments: list[ir.Value]) -> ir.Value:
-        _Step(builder, instruction).write(count, instruction.vectors, arguments[2:])
+        _Step(builder, kernel).write(count, kernel.vectors, arguments[2:])
         return context.get_dummy_value()
 
     return types.void(number, rows, *[types.int64] * 6), write
@@ -314,10 +352,9 @@ def _compile_table_kernel(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @functools.cache
-def _compile_vector_kernel(instruction: Instruction) -> Callable[..., None]:
-    number = INSTRUCTIONS.index(instruction)
-    kernel = _make_vector_kernel(number, instruction.width * instruction.vectors)
-    compiled: Callable[..., None] = jit(types.void(*[types.int64] * 9), nogil=True)(kernel)
+def _compile_vector_kernel(kernel: VectorKernel) -> Callable[..., None]:
+    function = _make_vector_kernel(VECTOR_KERNELS.index(kernel), kernel.width * kernel.vectors)
+    compiled: Callable[..., None] = jit(types.void(*[types.int64] * 9), nogil=True)(function)
     return compiled
 
 
@@ -342,63 +379,15 @@ def _arrange_coefficients(method: str, a: Bytes) -> Bytes:
     return np.concatenate([forms[group].swapaxes(0, 1).ravel() for group in _group_rows(a.shape[0])])
 
 
-Task = Callable[[Bytes, Bytes], None]
-"""A function that computes some columns: it takes those columns of b and of out."""
-
-
-def _make_vector_task(instruction: Instruction, a: Bytes) -> Task:
-    kernel = _compile_vector_kernel(instruction)
-    width = instruction.width * instruction.vectors
-    coefficients = _arrange_coefficients(instruction.method, a)
-    m, k = a.shape
-    row_bytes = coefficients.size // m
-
-    def task(b: Bytes, out: Bytes) -> None:
-        n = b.shape[1]
-        if n < width:
-            _compile_table_kernel(_multiply_by_table)(a, b, out)
-            return
-        places = (address(b), b.strides[0], address(out), out.strides[0])
-        kernel(address(coefficients), row_bytes, m, k, *places, n)
-
-    return task
-
-
 # ---- the ladder, and a product by one of its rungs --------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class CpuKernel(Kernel):
-    """A rung of the CPU ladder.
-
-    Attributes
-    ----------
-    prepare : callable
-        Takes `a` (m, k), neither size 0, and returns the task that computes columns.
-    """
-
-    prepare: Callable[[Bytes], Task]
-
-
-def _make_table_rung(name: str, summary: str, function: Callable[..., None]) -> CpuKernel:
-    return CpuKernel(
-        name, summary, "any CPU", lambda a: functools.partial(_compile_table_kernel(function), a)
-    )
-
-
-def _make_vector_rung(instruction: Instruction) -> CpuKernel:
-    needs = " and ".join(instruction.features) or "any CPU"
-    prepare = functools.partial(_make_vector_task, instruction)
-    return CpuKernel(instruction.name, instruction.summary, needs, prepare, available=instruction.available)
-
 
 # fmt: off
 LADDER = (
-    _make_table_rung("log_exp", "a product is a sum of logs; one result at a time", _multiply_by_logs),
-    _make_table_rung("product_rows",
-                     "a product is one look-up in a row of the 64 KiB table; rows of b are read in order",
-                     _multiply_by_table),
-    *map(_make_vector_rung, INSTRUCTIONS),
+    TableKernel("log_exp", "a product is a sum of logs; one result at a time", "any CPU", _multiply_by_logs),
+    TableKernel("product_rows",
+                "a product is one look-up in a row of the 64 KiB table; rows of b are read in order",
+                "any CPU", _multiply_by_table),
+    *VECTOR_KERNELS,
 )
 # fmt: on
 """The rungs in order, including those that this processor cannot run."""
