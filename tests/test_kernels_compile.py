@@ -190,16 +190,11 @@ def columns() -> Iterator[Defines]:
     }.values()
     for value, x in OTHER_TYPES:
         yield from blocks(find_arithmetic(np.dtype(value), np.dtype(x)), 32, "C")
-    (widest,) = blocks(double, 32, "C")
-    for coding in (Coding.SINGLE, Coding.BYTE, Coding.DICTIONARY, Coding.EQUAL):
-        yield {**widest, "DASP_CODING": str(int(coding))}
-    (widest_complex,) = blocks(COMPLEX, 32, "C")
-    yield {**widest_complex, "DASP_CODING": str(int(Coding.SINGLE))}
-    for changes in (
-        {"DASP_VALUE": "float"},
-        {"DASP_INDEX": "long long", "DASP_OFFSET": "long long"},
-    ):
-        yield {**widest, **changes}
+    (widest,), (widest_complex,) = blocks(double, 32, "C"), blocks(COMPLEX, 32, "C")
+    yield {**widest_complex, **coded(Coding.SINGLE)}
+    yield {**widest, **coded(Coding.BYTE, INDEX="long long", OFFSET="long long")}
+    yield {**widest, **coded(Coding.DICTIONARY)}
+    yield {**widest, **coded(Coding.EQUAL, VALUE="float")}
 
 
 def eights() -> Iterator[Defines]:
@@ -220,9 +215,8 @@ def eights() -> Iterator[Defines]:
         yield from blocks(kinds, k, pack)
     (widest,) = blocks(double, 32, 2)
     for coding in Coding:
-        yield {**widest, "DASP_CODING": str(int(coding))}
-    yield {**widest, "DASP_VALUE": "float"}
-    yield {**widest, "DASP_INDEX": "long long", "DASP_OFFSET": "long long"}
+        yield {**widest, **coded(coding)}
+    yield {**widest, **coded(Coding.DICTIONARY, VALUE="float", INDEX="long long", OFFSET="long long")}
 
 
 def fills() -> Iterator[Defines]:

@@ -244,12 +244,10 @@ def test_a_rule_about_a_room_that_is_not_there_fails() -> None:
 
 def test_nobody_but_the_cost_model_names_a_machine() -> None:
     for name, path in MODULES.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        used |= {
-            one.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for one in node.names
-        }
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        used = {node.id for node in nodes if isinstance(node, ast.Name)}
+        used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        used |= {one.name for node in nodes if isinstance(node, ast.ImportFrom) for one in node.names}
         assert name == "dasp.formats.cost" or not used & {"H200", "ZEN4"}, name
 
 
@@ -313,9 +311,9 @@ def may_use_cupy(path: Path) -> bool:
 
 def test_cupy_is_imported_lazily_and_in_few_files() -> None:
     for path in MODULES.values():
-        source = path.read_text(encoding="utf-8")
-        assert may_use_cupy(path) or not packages_of_cupy(ast.parse(source)), path
-        assert not packages_of_cupy(Executed().visit(ast.parse(source))), path
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        assert may_use_cupy(path) or not packages_of_cupy(tree), path
+        assert not packages_of_cupy(Executed().visit(tree)), path
 
 
 def test_solvers_ask_the_operator() -> None:
@@ -327,9 +325,9 @@ def test_solvers_ask_the_operator() -> None:
 
 def builds_a_path_to_kernels(path: Path) -> bool:
     """Whether a file joins or opens a path whose first step is `kernels`, as in `root / "kernels"`."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    joined = [n.right for n in ast.walk(tree) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
-    passed = [argument for n in ast.walk(tree) if isinstance(n, ast.Call) for argument in n.args]
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    joined = [n.right for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
+    passed = [argument for n in nodes if isinstance(n, ast.Call) for argument in n.args]
     steps = [n.value for n in (*joined, *passed) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     return any(step.split("/")[0] == "kernels" for step in steps)
 

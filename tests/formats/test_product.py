@@ -199,11 +199,11 @@ def test_wide_types_give_the_same_bits_in_the_kernel(matrix, policy):
 @pytest.mark.parametrize("layout", ["sell", "dasp"])
 @pytest.mark.parametrize("name", GALLERY)
 def test_wide_types_give_the_same_bits_on_the_cpu(name, layout):
-
+    """Of values as they are: what stands for a value has nothing to do with where it lies."""
     matrix = entries_of(GALLERY[name])
     x = vector(matrix.shape[1])
     results = []
-    plan = plan_of(matrix, Policy(format=layout))
+    plan = plan_of(matrix, Policy(format=layout, narrow=False))
     for one in (plan, widened(plan)):
         y = np.full(matrix.shape[0], np.nan)
         SpMatrix(one, "cpu")._product.multiply(x, y, 1.0, 0.0)
