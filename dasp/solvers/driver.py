@@ -207,7 +207,7 @@ def advance(solve: Solve, limits: Limits, made: int, residuals: list[float]) -> 
     if not residuals:
         residuals.append(solve.norm_at_start(report.state) / factor)
     if whole:
-        seen = report.residuals[limits.check_every - 1 :: limits.check_every]
+        seen = [*report.residuals[limits.check_every - 1 : -1 : limits.check_every], *report.residuals[-1:]]
         residuals.extend(seen if factor == 1.0 else (value / factor for value in seen))
         return report, len(report.residuals)
     while report.state["code"] in (RUNNING, LIMIT) and count < left:
