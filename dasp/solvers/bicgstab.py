@@ -19,8 +19,12 @@ from dasp.solvers.workspace import Workspace
 
 SHADOW, STEP, TURN = OWN, OWN + 1, OWN + 2
 
-TINY = 1e-30
-"""A dot product breaks the method down if its square is below this times the squares of both norms."""
+TINY = 1e-36
+"""A dot product breaks the method down if its square is below this times the squares of both norms.
+
+That is below the rounding error of most dot products in float64. With a larger number the method stopped on
+systems of convection and diffusion that it solves.
+"""
 
 
 class BiconjugateGradientsStabilized(Method):

@@ -409,6 +409,17 @@ def test_a_residual_that_drifted_is_found_out():
         assert true_residual(A, x, b) > 1e-8 * np.linalg.norm(b)
 
 
+@pytest.mark.parametrize("right", ["ones", "rising"])
+def test_bicgstab_solves_convection_and_diffusion(right):
+    """The residual soon has a cosine of 1e-15 with the first one, and SciPy's bicgstab goes on as well."""
+    wind = sp.diags_array([-5.0, 5.0], offsets=[-1, 1], shape=(30, 30))
+    A = sp.csr_array(poisson(30) + sp.kron(sp.eye_array(30), wind))
+    b = np.ones(900) if right == "ones" else np.arange(1.0, 901.0)
+    x, stats = bicgstab(dasp.SpMatrix(A, device="cpu"), b, rtol=1e-8)
+    assert stats.converged
+    assert np.linalg.norm(b - A @ x) <= 1.001e-8 * np.linalg.norm(b)
+
+
 def test_words_for_an_indefinite_matrix():
     _, stats = cg(np.diag([1.0, -1.0]), np.ones(2))
     assert "not positive definite" in stats.reason
