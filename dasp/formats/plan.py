@@ -11,7 +11,7 @@ import numpy as np
 
 from dasp.formats.cost import CostModel
 from dasp.formats.csr.matrix import csr_from_coo, sort_by_row
-from dasp.runtime.sizes import narrowest as narrowest
+from dasp.runtime.sizes import narrowest
 from dasp.runtime.types import Array as Array
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -50,79 +50,17 @@ DeviceArray = Any
 CupyDevice = Any
 """A cupy.cuda.Device."""
 
+Stream = Any
+"""A cupy.cuda.Stream."""
 
-class KernelFunction(Protocol):
-    """A kernel that is loaded on a GPU, as cupy.cuda.Function."""
+Event = Any
+"""A cupy.cuda.Event."""
 
-    @property
-    def ptr(self) -> int:
-        """The driver's handle."""
+Graph = Any
+"""A cupy.cuda.Graph."""
 
+KernelModule = Any
+"""Kernels that are compiled together: a cupy.RawModule."""
 
-class ModuleFunction(Protocol):
-    """A kernel of a module, as cupy.RawKernel."""
-
-    @property
-    def kernel(self) -> KernelFunction:
-        """The kernel."""
-
-
-class KernelModule(Protocol):
-    """Kernels that are compiled together, as cupy.RawModule."""
-
-    def compile(self) -> None:
-        """Compile and load the kernels."""
-
-    def get_function(self, name: str, /) -> ModuleFunction:
-        """Return the kernel of a name."""
-
-
-class Graph(Protocol):
-    """A CUDA graph, as cupy.cuda.Graph."""
-
-    def launch(self, stream: Stream, /) -> None:
-        """Run the graph on a stream."""
-
-
-class Event(Protocol):
-    """An event of a GPU, as cupy.cuda.Event."""
-
-    @property
-    def done(self) -> bool:
-        """True once the GPU has done the marked work."""
-
-    def record(self, stream: Stream, /) -> None:
-        """Mark the work on a stream so far."""
-
-    def synchronize(self) -> None:
-        """Wait for the marked work."""
-
-
-class Stream(Protocol):
-    """A stream of a GPU, as cupy.cuda.Stream; in `with` it is the current one."""
-
-    @property
-    def ptr(self) -> int:
-        """CUDA's handle."""
-
-    def use(self) -> Stream:
-        """Make this the current stream."""
-
-    def record(self) -> Event:
-        """Return an event after the work so far."""
-
-    def wait_event(self, event: Event, /) -> None:
-        """Let later work wait for an event."""
-
-    def synchronize(self) -> None:
-        """Wait for all work."""
-
-    def begin_capture(self) -> None:
-        """Capture later work in a graph instead of running it."""
-
-    def end_capture(self) -> Graph:
-        """End the capture and return its graph."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *failure: object) -> None: ...
+KernelFunction = Any
+"""A kernel that is loaded on a GPU: a cupy.cuda.Function."""

@@ -39,13 +39,12 @@ from dasp.formats.plan import (
     Plan,
     arrays_of,
     csr_of_slots,
-    narrowest,
     nbytes,
     slots_of_entries,
 )
 from dasp.runtime.dtypes import bits_type
 from dasp.runtime.process import load
-from dasp.runtime.sizes import ceil_div, round_up
+from dasp.runtime.sizes import ceil_div, narrowest, round_up
 
 Vector = np.ndarray[Any, Any]
 

@@ -14,13 +14,13 @@ import numpy as np
 
 from dasp.formats.cost import FEW_WARPS, MANY_WARPS, CostModel, Gathers
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import WARP, Array, Plan, narrowest
+from dasp.formats.plan import WARP, Array, Plan
 from dasp.formats.sell import choose
 from dasp.formats.sell.choose import SliceStatistics
 from dasp.formats.sell.pattern import NAME, Choice, Coding, Options, Pattern, Values
 from dasp.formats.sell.primitives import Cut, Layout, Primitives, Slots, Survey
 from dasp.runtime.dtypes import stored
-from dasp.runtime.sizes import ceil_div
+from dasp.runtime.sizes import ceil_div, narrowest
 
 
 def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import WARP, narrowest
+from dasp.formats.plan import WARP
 from dasp.formats.sell.cpu.windows import WindowSorter, cut_runs
 from dasp.formats.sell.pattern import pack_shape
 from dasp.formats.sell.primitives import Cut, Layout, Runs, Slices, Survey, Tried
-from dasp.runtime.sizes import ceil_div
+from dasp.runtime.sizes import ceil_div, narrowest
 from dasp.runtime.types import Vector
 
 

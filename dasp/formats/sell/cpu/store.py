@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 
 from dasp.formats.cost import MOST_STEPS
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import WARP, narrowest
+from dasp.formats.plan import WARP
 from dasp.formats.sell.cpu.lanes import copy_rows, measure_step, store_deltas
 from dasp.formats.sell.cpu.unpack import RowPlaces
 from dasp.formats.sell.cpu.values import Coded, encode, find_dictionary, holds
@@ -36,7 +36,7 @@ from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import FIRST_LEVEL, LINE, at, place_of, prefetch_run
 from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.dtypes import bits_type
-from dasp.runtime.sizes import new_array
+from dasp.runtime.sizes import narrowest, new_array
 from dasp.runtime.types import Vector
 
 STEPS_AT_ONCE = 1 << 13

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp.formats.cost import MOST_STEPS
-from dasp.formats.plan import WARP, Plan, diagonal_rows, narrowest
+from dasp.formats.plan import WARP, Plan, diagonal_rows
 from dasp.formats.sell.cpu.lanes import load_columns
 from dasp.formats.sell.cpu.values import decode
 from dasp.formats.sell.pattern import Pattern, unpack_shape
@@ -21,7 +21,7 @@ from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import at
 from dasp.runtime.cpu.threads import over_ranges
 from dasp.runtime.dtypes import bits_type, sum_type
-from dasp.runtime.sizes import new_array
+from dasp.runtime.sizes import narrowest, new_array
 from dasp.runtime.types import Vector
 
 NO_COLUMN = -(1 << 62)

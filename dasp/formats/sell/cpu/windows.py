@@ -12,12 +12,13 @@ from itertools import chain
 import numpy as np
 
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import WARP, narrowest
+from dasp.formats.plan import WARP
 from dasp.formats.sell.choose import SAMPLES, TILE_ROWS, SliceStatistics, draw_tile
 from dasp.formats.sell.pattern import MOST_WARPS
 from dasp.formats.sell.primitives import Cut, Layout, Runs, Slices, Survey, Tried
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.threads import over_ranges
+from dasp.runtime.sizes import narrowest
 from dasp.runtime.types import Vector
 
 SECTOR_BITS = 36

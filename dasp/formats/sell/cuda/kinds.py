@@ -10,10 +10,11 @@ import numpy as np
 from dasp.formats.csr.cuda import COUNT as COUNT
 from dasp.formats.csr.cuda import INT64 as INT64
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import Plan, narrowest
+from dasp.formats.plan import Plan
 from dasp.formats.sell.pattern import Coding, code_type
 from dasp.runtime.cuda.launch import Kinds
 from dasp.runtime.dtypes import BFLOAT16, C_NAMES
+from dasp.runtime.sizes import narrowest
 
 Dtype = np.dtype[Any]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from dasp.formats.csr.cuda import CudaOperations
 from dasp.formats.csr.matrix import Csr
-from dasp.formats.plan import WARP, Array, Plan, narrowest
+from dasp.formats.plan import WARP, Array, Plan
 from dasp.formats.sell.cuda.kinds import (
     BLOCK_SLICES,
     COUNT,
@@ -27,7 +27,7 @@ from dasp.formats.sell.cuda.unpack import ROWS_OF_SLICES, count_entries, list_ro
 from dasp.formats.sell.pattern import Coding, Values, code_type
 from dasp.formats.sell.primitives import Layout, Survey
 from dasp.runtime.cuda.launch import Kinds, Signature
-from dasp.runtime.sizes import ceil_div
+from dasp.runtime.sizes import ceil_div, narrowest
 
 STORE_SLICES = Signature(
     "pack/store.cu",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.csr.cuda import CudaOperations
-from dasp.formats.plan import Array, Plan, narrowest
+from dasp.formats.plan import Array, Plan
 from dasp.formats.sell.cuda.kinds import (
     BLOCK_SLICES,
     COUNT,
@@ -17,7 +17,7 @@ from dasp.formats.sell.cuda.kinds import (
 )
 from dasp.formats.sell.pattern import Coding, Pattern
 from dasp.runtime.cuda.launch import Signature
-from dasp.runtime.sizes import ceil_div
+from dasp.runtime.sizes import ceil_div, narrowest
 
 ROWS_OF_SLICES = """
     const Index*          rows
