@@ -249,17 +249,14 @@ def choose_window(
         Of this x.
     model : CostModel
     """
-    costs, moves, last = [], model.row * rows, WINDOWS[-1]
-    slot, of_slice = _estimate_slot(code_bytes, model), model.slice
-    pad, *each = gathers
-    priced = [(kind, price) for kind, price in enumerate(each) if price]
-    for window, (slices, steps, full, sampled_steps, *sampled) in tried.items():
-        size = WARP * steps * slot + of_slice * slices + (moves if window else 0)
-        cost = size + pad * (WARP * steps - WARP * full)
-        if window > last:
+    costs = []
+    for window, slices in tried.items():
+        size = _estimate_plan(slices, code_bytes, model) + (model.row * rows if window else 0)
+        cost = size + gathers.pad * (slices.slots - WARP * slices.full)
+        if window > WINDOWS[-1]:
             cost += _estimate_scatter(rows, dtype, model)
-        for kind, price in priced:
-            cost += price * (sampled[kind] * steps / (sampled_steps or 1))
+        for price, sectors in zip(gathers[1:], slices[4:], strict=True):
+            cost += price * slices.extrapolate(sectors)
         costs.append((cost, size, window))
     most = model.most_growth * min([size for _, size, _ in costs])
     return min([cost for cost in costs if cost[1] <= most])[2]
