@@ -142,7 +142,7 @@ def minres(
     -----
     Memory, in vectors of length n: 8, with a preconditioner 10. If A is singular and b out of its reach, the
     method stops near the least residual, where norm(A r) is about sqrt(eps) norm(A) norm(r), and says so. It
-    may also stop there if A is nearly singular.
+    may also stop there if A is nearly singular. With an M it is r' M r that is least there, not norm(r).
 
     References
     ----------
