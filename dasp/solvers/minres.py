@@ -32,8 +32,8 @@ class MinimalResiduals(Method):
 
     period = 2
     words: ClassVar[dict[int, str]] = {
-        SINGULAR: "A is singular, or nearly, and b out of its reach: no x has a much smaller residual; where "
-        "rows only differ much in scale, a preconditioner M mends that",
+        SINGULAR: "A r is almost 0, so A is singular, or nearly, and b out of its reach; where rows only "
+        "differ much in scale, a preconditioner M mends that",
         BAD_M: "r' M r is not positive, so M is not positive definite",
         NOT_HERMITIAN: "v' A v is not real, so A is not Hermitian; gmres and bicgstab take such matrices",
     }

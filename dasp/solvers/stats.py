@@ -23,7 +23,7 @@ class Stats:
         Iterations made, over all restarts.
     residuals : list of float
         The norm of the residual at the start, and at each check as the method updates it; the last iteration
-        is always checked.
+        and the one before another start are always checked.
     residual : float
         The norm of b - A x, computed from the x that is returned.
     reason : str
