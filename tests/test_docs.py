@@ -509,7 +509,7 @@ def test_every_environment_variable_is_in_the_table() -> None:
     files = [path for room in ("dasp", "benchmarks") for path in (ROOT / room).rglob("*.py")]
     source = "".join(path.read_text(encoding="utf-8") for path in files)
     read = set(re.findall(r"""environ(?:\.get\(|\[)\"(DASP_\w+)\"""", source))
-    read |= set(re.findall(r"""_VARIABLE = \"(DASP_\w+)\"""", source))
+    read |= set(re.findall(r"""(?:VARIABLE = |find_user_file\()\"(DASP_\w+)\"""", source))
     assert len(read) >= 8
     table = re.findall(r"^\| (`.+?) \|", (ROOT / "docs/processes.md").read_text(), flags=re.MULTILINE)
     assert read <= set(re.findall(r"`(\w+)`", " ".join(table)))
