@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -708,6 +709,7 @@ def test_several_processes_may_build_the_same_kernel_at_once(tmp_path):
         "m = compile_text('extern \"C\" __global__ void one(int* y) { y[threadIdx.x] = 1; }');"
         "m.launch('one', 1, 32, [y]); assert y.all()"
     )
+    shutil.copy(build._runtime_object(), tmp_path)
     environment = {**os.environ, "DASP_SIMT_CACHE": str(tmp_path), "PYTHONPATH": str(SELFTEST.parents[2])}
     workers = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(3)]
     assert [worker.wait() for worker in workers] == [0, 0, 0]
