@@ -21,7 +21,7 @@ from benchmarks.bench.report import Report
 from benchmarks.bench.rows import Row, number
 from dasp import solvers
 from dasp.cli.report import Table, significant
-from dasp.distributed.communicator import Communicator, agree
+from dasp.distributed.communicator import Communicator, Exchange, agree
 from dasp.distributed.launch import find_communicator, find_rank_device, find_transport, find_world, leave
 from dasp.distributed.matrix import SpMatrix
 from dasp.distributed.nccl import NcclTransport
@@ -249,7 +249,7 @@ class Scaling:
         for size in sizes:
             count, source, target = size // 8, xp.zeros(size // 8), xp.zeros(size // 8)
             if self.device == "cpu":
-                exchange = links.exchange([(after, source)], [(before, target)])
+                exchange = Exchange(links, [(after, source)], [(before, target)], "ring")
                 run = in_turn([exchange.start, exchange.finish])
             else:
                 rows = links.rows(ExchangeRows([(after, 0, count)], None, [(before, 0, count)], target))

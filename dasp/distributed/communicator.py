@@ -180,7 +180,7 @@ def _make_order_error(rank: int, mine: object, other: int, theirs: object) -> Ra
 
 
 class Exchange:
-    """Prepared messages between neighbours."""
+    """Prepared messages between neighbours; a receiver prepares each with the same name and bytes."""
 
     def __init__(
         self, comm: Communicator, sends: Sequence[Message], receives: Sequence[Message], name: str
@@ -390,7 +390,7 @@ class Communicator:
             first, end = 1 << k, min(2 << k, self.size)
             sends = [((self.rank - first) % self.size, rows[: end - first])]
             receives = [((self.rank + first) % self.size, rows[first:end])]
-            rounds.append(self.exchange(sends, receives, name))
+            rounds.append(Exchange(self, sends, receives, name))
 
         def gather() -> Vector:
             for exchange in rounds:
@@ -399,12 +399,6 @@ class Communicator:
             return in_order
 
         return gather
-
-    def exchange(
-        self, sends: Sequence[Message], receives: Sequence[Message], name: str = "exchange"
-    ) -> Exchange:
-        """Prepare messages; a receiver prepares each one with the same name and number of bytes."""
-        return Exchange(self, sends, receives, name)
 
     def locate_call(self) -> int:
         """Return a number for the latest operation: equal on all ranks, and given to no other."""

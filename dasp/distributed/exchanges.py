@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,9 @@ from dasp.distributed.communicator import Communicator, agree
 from dasp.distributed.halo import HaloExchange, HaloPattern, HostHaloExchange
 from dasp.distributed.launch import find_transport
 from dasp.formats import backends
-from dasp.matrix.matrix import SpMatrix
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime.types import Array, ArrayLike, Number
-
-RUN = 4
-"""Slices that a warp of the interior's product multiplies one after the other if it leaves dot products.
-Measured on two H200s: an iteration of cg on poisson3d:160 takes 84, 84 and 92 us with 1, 4 and 8."""
 
 
 class HaloExchanges:
@@ -72,31 +66,6 @@ class HaloExchanges:
                 transport = find_transport(self._comm, self._device)
                 self._exchanges[key] = CudaHaloExchange(transport, self._device, *kind)
         return self._exchanges[key], x
-
-    def prepare_with_dot(
-        self, interior: SpMatrix, halo: SpMatrix, x: Array, out: Array, w: Array, *, square: bool
-    ) -> tuple[Callable[[], None], Array] | None:
-        """Prepare a product that leaves dot products; see `dasp.distributed.SpMatrix.prepare_with_dot`."""
-        if self._device == "cpu":
-            return None
-        from dasp.distributed.halo_cuda import CudaHaloExchange
-
-        exchange = self.find(x, out, 0.0)[0]
-        assert isinstance(exchange, CudaHaloExchange)
-        prepare = getattr(interior.__dasp_product__, "prepare_with_dot", None)
-        own = None if prepare is None else prepare(x, out, w, square=square, run=RUN)
-        if not all(self._comm.gather(own is not None)) or own is None:
-            return None
-        multiply, left = own
-        add, sums = exchange.prepare_add_with_dot(out, w, left, square=square)
-
-        def call() -> None:
-            exchange.start(x)
-            multiply()
-            exchange.multiply(halo, 1.0)
-            add()
-
-        return call, sums
 
     def _as_multiplied(self, x: ArrayLike) -> Array:
         """Return x as an array; integers and bools in the type in which they are multiplied."""

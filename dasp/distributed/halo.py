@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from dasp.distributed.communicator import Communicator
+from dasp.distributed.communicator import Communicator, Exchange
 from dasp.distributed.partition import Parts, send_to_owners
 from dasp.distributed.transport import Span
 from dasp.runtime.types import Array, Number, Vector
@@ -58,7 +58,7 @@ def find_pattern(comm: Communicator, columns: Parts, rows: Array, needed: Vector
 
 
 class HaloExchange(Protocol):
-    """Messages with elements of x, of one type and number of columns, and an addition of the halo's product.
+    """Messages with elements of x, of one type and number of columns, and the halo's product with them.
 
     Attributes
     ----------
@@ -69,13 +69,10 @@ class HaloExchange(Protocol):
     received: Array
 
     def start(self, x: Array) -> None:
-        """Pack and send; x must not change until `add`."""
+        """Pack and send; x must not change until `finish`."""
 
-    def multiply(self, halo: SpMatrix, alpha: Number) -> None:
-        """Wait for the neighbours' elements and multiply them by the halo."""
-
-    def add(self, y: Array) -> None:
-        """Add the product of the halo to y; x may then be overwritten."""
+    def finish(self, halo: SpMatrix, alpha: Number, y: Array) -> None:
+        """Wait for the neighbours' elements, and add alpha times their product with the halo to y."""
 
     def arrive(self) -> None:
         """Wait until the neighbours' elements are in `received`, if nothing is multiplied by them."""
@@ -97,7 +94,8 @@ class HostHaloExchange:
         self._packed = np.zeros((len(pattern.places), *shape), x)
         self.received = np.zeros((pattern.columns, *shape), x)
         self._product = np.zeros((len(pattern.rows), *shape), y)
-        self._exchange = comm.exchange(
+        self._exchange = Exchange(
+            comm,
             [(rank, self._packed[first:end]) for rank, first, end in pattern.sends],
             [(rank, self.received[first:end]) for rank, first, end in pattern.receives],
             f"product {pattern.number} by {x} x" + "".join(f" of {columns} columns" for columns in shape),
@@ -112,13 +110,9 @@ class HostHaloExchange:
         """Wait until the neighbours' elements are in `received`."""
         self._exchange.finish()
 
-    def multiply(self, halo: SpMatrix, alpha: Number) -> None:
-        """Wait, then multiply."""
+    def finish(self, halo: SpMatrix, alpha: Number, y: Array) -> None:
+        """Wait, multiply, and add the product to y, in which no row comes twice."""
         self._exchange.finish()
         if len(self._rows):
             halo.matvec(self.received, out=self._product, alpha=alpha)
-
-    def add(self, y: Array) -> None:
-        """Add the product to y, in which no row comes twice."""
-        if len(self._rows):
             y[self._rows] += self._product

@@ -177,16 +177,17 @@ class CudaHaloExchange:
                 halo.matvec(self.received, out=self._product, alpha=alpha)
             self._branch.end()
 
-    def add(self, y: DeviceArray) -> None:
-        """Make the current stream wait for the product, and add it to y."""
+    def finish(self, halo: SpMatrix, alpha: Number, y: DeviceArray) -> None:
+        """Multiply the halo, and make the current stream wait for the product and add it to y."""
         if not self._is_idle:
+            self.multiply(halo, alpha)
             self._branch.join()
             self._add(self._current().ptr, y)
 
     def prepare_add_with_dot(
         self, y: DeviceArray, w: DeviceArray, left: DeviceArray, *, square: bool
     ) -> tuple[Callable[[], None], DeviceArray]:
-        """Prepare an addition to y that leaves dot products of the new y.
+        """Prepare an addition to y, after `multiply`, that leaves dot products of the new y.
 
         Parameters
         ----------
@@ -197,7 +198,7 @@ class CudaHaloExchange:
         Returns
         -------
         add, sums : callable, array of float64
-            `add()` adds to y as the method `add` does, and sets `sums`, which add up to w'y (and y'y).
+            `add()` adds to y as `finish` does, and sets `sums`, which add up to w'y (and y'y).
         """
         scalar, dots = np.dtype(y.dtype), 1 + square
         with self._device:

@@ -28,6 +28,10 @@ from dasp.solvers.space import Space
 
 T = TypeVar("T")
 
+RUN = 4
+"""Slices that a warp of the interior's product multiplies one after the other if it leaves dot products.
+Measured on two H200s: an iteration of cg on poisson3d:160 takes 84, 84 and 92 us with 1, 4 and 8."""
+
 HIDDEN_SUM_BYTES = 48
 """Bytes of a row that conjugate gradients read and write more, for three vectors, if sums travel beside a
 product. An iteration on H200s, with sums that travel and with sums that are waited for: poisson3d:64 on two
@@ -307,8 +311,7 @@ class SpMatrix:
         exchange, x = self._exchanges.find(x, out, beta)
         exchange.start(x)
         y = self.interior.matvec(x, out=out, alpha=alpha, beta=beta)
-        exchange.multiply(self.halo, alpha)
-        exchange.add(y)
+        exchange.finish(self.halo, alpha, y)
         return y
 
     def prepare_with_dot(
@@ -320,7 +323,26 @@ class SpMatrix:
         add up, over all ranks, to w'out; with `square` the first half does, and the second adds up to
         out'out. Return None on all ranks if the interior's product leaves no sums on one of them.
         """
-        return self._exchanges.prepare_with_dot(self.interior, self.halo, x, out, w, square=square)
+        if self.device == "cpu":
+            return None
+        from dasp.distributed.halo_cuda import CudaHaloExchange
+
+        exchange = self._exchanges.find(x, out, 0.0)[0]
+        assert isinstance(exchange, CudaHaloExchange)
+        prepare = getattr(self.interior.__dasp_product__, "prepare_with_dot", None)
+        own = None if prepare is None else prepare(x, out, w, square=square, run=RUN)
+        if not all(self.comm.gather(own is not None)) or own is None:
+            return None
+        multiply, left = own
+        add, sums = exchange.prepare_add_with_dot(out, w, left, square=square)
+
+        def call() -> None:
+            exchange.start(x)
+            multiply()
+            exchange.multiply(self.halo, 1.0)
+            add()
+
+        return call, sums
 
     def dot(self, x: ArrayLike, out: Array | None = None) -> Array:
         """Return this rank's part of A x; see `matvec`."""

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from dasp.distributed.communicator import Communicator, agree
+from dasp.distributed.communicator import Communicator, Exchange, agree
 from dasp.distributed.transport import Span
 from dasp.formats import backends
 from dasp.formats.csr.matrix import Csr, slice_rows
@@ -189,9 +189,11 @@ def swap(comm: Communicator, sends: Mapping[int, Vector]) -> dict[int, Vector]:
     with comm.call:
         kinds = comm.gather({rank: (array.shape, array.dtype) for rank, array in sends.items()})
         arrived = {rank: np.empty(*of[comm.rank]) for rank, of in enumerate(kinds) if comm.rank in of}
-        comm.exchange(
+        Exchange(
+            comm,
             [(rank, array) for rank, array in sends.items() if rank != comm.rank],
             [(rank, array) for rank, array in arrived.items() if rank != comm.rank],
+            "exchange",
         ).complete()
         if comm.rank in sends:
             arrived[comm.rank] = sends[comm.rank]
