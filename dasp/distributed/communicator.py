@@ -327,7 +327,7 @@ class Communicator:
         self.keep(sent, head)
 
     def keep(self, requests: list[Request], array: Vector) -> None:
-        """Keep messages on their way: with torch, one that is dropped blocks all later ones for ever."""
+        """Keep messages on their way, whose bytes MPI reads until they are sent."""
         self._kept[id(requests)] = requests, array
 
     def forget(self, requests: list[Request]) -> None:

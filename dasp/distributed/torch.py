@@ -2,19 +2,28 @@
 
 A group with gloo (or gloo for the CPU and NCCL for GPUs) waits for a rank that is gone until the group's own
 timeout is up, and notices at once if the connection breaks.
+
+gloo cannot tell whether a message has been sent, and a message to a rank that has left the call is not sent
+before that rank receives again. So copies are sent, and a thread waits for them.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from dasp.distributed.communicator import Communicator
 from dasp.distributed.transport import RankError
 from dasp.distributed.watching import make_freed_error
 from dasp.runtime.types import Vector
+
+LOOK = 0.05
+"""Seconds between two looks for messages on their way: a thread that woke for each would slow sums down."""
 
 
 @contextmanager
@@ -62,6 +71,17 @@ def _is_there(group: Any) -> bool:
         return False
 
 
+def _wait_for_each(requests: deque[Any]) -> None:
+    """Wait for requests until one is None: one that is dropped earlier would block all later ones."""
+    while True:
+        time.sleep(LOOK)
+        while requests:
+            if (request := requests.popleft()) is None:
+                return
+            with suppress(RuntimeError):
+                request.wait()
+
+
 class TorchCommunicator(Communicator):
     """The ranks of a process group; see `dasp.distributed.communicator.Communicator`.
 
@@ -87,6 +107,8 @@ class TorchCommunicator(Communicator):
                     "moves the host's memory too is needed; make it with backend='cpu:gloo,cuda:nccl'"
                 )
             self.group = dist.new_group(backend="gloo")
+        self._on_their_way: deque[Any] = deque()
+        threading.Thread(target=_wait_for_each, args=(self._on_their_way,), daemon=True).start()
 
     def _find_process(self, rank: int) -> int:
         """Return the number of a rank among all processes.
@@ -100,10 +122,11 @@ class TorchCommunicator(Communicator):
             raise make_freed_error(self)
         return int(self.dist.get_global_rank(self.group, rank))
 
-    def send(self, rank: int, array: Vector) -> Any:
-        """Begin to send bytes."""
+    def send(self, rank: int, array: Vector) -> None:
+        """Begin to send a copy of bytes, for which nobody has to wait."""
+        copy = self._torch.from_numpy(array.copy())
         with _rank_errors(self.rank):
-            return self.dist.isend(self._torch.from_numpy(array), self._find_process(rank), group=self.group)
+            self._on_their_way.append(self.dist.isend(copy, self._find_process(rank), group=self.group))
 
     def receive(self, rank: int, array: Vector) -> Any:
         """Begin to receive bytes."""
@@ -111,10 +134,16 @@ class TorchCommunicator(Communicator):
             return self.dist.irecv(self._torch.from_numpy(array), self._find_process(rank), group=self.group)
 
     def is_done(self, request: Any) -> bool:
-        """Wait for a request, no longer than the group's timeout; return True."""
-        with _rank_errors(self.rank):
-            request.wait()
+        """Wait for a message of another rank, no longer than the group's timeout; return True."""
+        if request is not None:
+            with _rank_errors(self.rank):
+                request.wait()
         return True
+
+    def close(self) -> None:
+        """Stop using the memory of other GPUs; nothing is sent any more."""
+        super().close()
+        self._on_their_way.append(None)
 
     def abort(self) -> None:
         """End this process; its connections break, which the others notice."""

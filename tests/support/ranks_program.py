@@ -370,6 +370,8 @@ def check_goes_on(comm: Any) -> None:
             lambda: D.with_values(np.ones(len(D._own), one(np.float32, np.float64))),
         ),
     }
+    if comm.size > 2 and not isinstance(comm, mpi.MpiCommunicator):
+        del cases["type"], cases["transpose"]  # in other calls torch may wait until the group times out
     want, size = reference.product(A, np.ones(A.shape[0]))
     bound = reference.gamma(np.diff(A.indptr) + 3, np.float64) * size
     assert (abs(D @ b - want[part]) <= bound[part]).all()
@@ -412,8 +414,7 @@ def check_all(comm: Any, raw: Any) -> int:
         cases["bytes"] = lambda: check_bytes(comm)
     else:
         cases["meet again"] = lambda: check_meet_again(comm)
-        # With three ranks by torch, one may wait until the group times out for another that left the call.
-        if comm.size == 2 or (comm.size > 2 and isinstance(comm, mpi.MpiCommunicator)):
+        if comm.size > 1:
             cases["goes on"] = lambda: check_goes_on(comm)
     cases["freed"] = lambda: check_freed(comm, raw)
     if DEVICE != "cpu":
