@@ -64,7 +64,7 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Primitives) -> Plan:
         ),
         index_dtype=narrowest(max(csr.shape)),
         entries=len(csr.data),
-        segments=layout.segments,
+        segments=len(layout.segment_rows),
         positions=layout.positions,
         rows=moved,
         headers=headers,

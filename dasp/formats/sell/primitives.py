@@ -191,10 +191,10 @@ class Layout(NamedTuple):
 
     Attributes
     ----------
-    positions, segments, long_rows, segment_offsets, segment_rows
+    positions, long_rows, segment_offsets, segment_rows
         As in `Pattern`.
-    slices, steps, full : int
-        Slices, with the segments; their steps; and their steps without pads.
+    steps, full : int
+        Steps of all slices, with the segments, and their steps without pads.
     segment_steps : int
         Steps of the segments.
     rows : Array
@@ -205,8 +205,6 @@ class Layout(NamedTuple):
     """
 
     positions: int
-    segments: int
-    slices: int
     steps: int
     full: int
     segment_steps: int
@@ -216,6 +214,11 @@ class Layout(NamedTuple):
     segment_offsets: Array
     segment_rows: Array
     detail: Detail
+
+    @property
+    def slices(self) -> int:
+        """Slices, with the segments."""
+        return len(self.headers)
 
 
 class Runs(NamedTuple):

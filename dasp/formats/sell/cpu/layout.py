@@ -38,8 +38,6 @@ def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
     headers[:, 3] = pack_shape(slices.steps, slices.full, slices.shift, 0)
     return Layout(
         positions=positions,
-        segments=len(segments.rows),
-        slices=len(slices.steps),
         steps=int(slices.steps.sum()),
         full=int(slices.full.sum()),
         segment_steps=int(slices.steps[: len(segments.rows)].sum()),

@@ -147,8 +147,6 @@ def lay_out(
         )
     return Layout(
         positions=orders.positions,
-        segments=segments.total,
-        slices=slices,
         steps=steps,
         full=facts.segment_full + full,
         segment_steps=facts.segment_steps,
