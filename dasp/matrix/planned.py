@@ -274,8 +274,9 @@ class PlannedMatrix(LinearMap):
         ----------
         data : array_like, shape (nnz,), any dtype of numbers
             A value for each entry, in the order in which the caller gave the entries of this matrix,
-            unsorted columns and duplicates included. NumPy (or a list) for a matrix on the CPU; CuPy, on the
-            same GPU, for one on a GPU.
+            unsorted columns and duplicates included; for a CSC, BSR or DIA matrix in the order of its
+            `tocsr().data`, which is not that of its `data`. `coordinates` has the row and column of each.
+            NumPy (or a list) for a matrix on the CPU; CuPy, on the same GPU, for one on a GPU.
         out : SpMatrix, optional
             A matrix with this pattern, such as A itself. Its values are overwritten in place: a captured
             graph that multiplies by it uses the new ones, and so does its transpose, if there is one (see

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import coo_array, csr_array, random_array
 
 import dasp
 from dasp import Policy, SpMatrix
@@ -52,6 +52,16 @@ def test_any_order_of_coordinates_is_kept(matrix, layout, random):
     assert_same_entries(A.with_values(data).to_scipy(), want)
     again = pickle.loads(pickle.dumps(A))
     assert_same_entries(again.with_values(data).to_scipy(), want)
+
+
+@pytest.mark.parametrize("form", ["csc", "bsr", "dia", "lil"])
+def test_values_of_other_formats_come_row_by_row(form):
+    matrix = random_array((6, 8), density=0.4, random_state=np.random.default_rng(3), format="csr")
+    brought = matrix.tobsr((2, 2)) if form == "bsr" else matrix.asformat(form)
+    csr = brought.tocsr()
+    csr.data = np.arange(1.0, csr.nnz + 1)
+    A = SpMatrix.from_scipy(brought, device="cpu").with_values(csr.data)
+    np.testing.assert_array_equal(A.toarray(), csr.toarray())
 
 
 def test_products_have_the_bits_of_a_matrix_planned_with_the_values():
