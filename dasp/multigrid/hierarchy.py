@@ -168,6 +168,7 @@ class Setup(NamedTuple):
         return matrices
 
 
+@np.errstate(all="ignore")
 def set_up(hierarchy: list[Any]) -> Setup:
     """Return the levels of a hierarchy that a cycle uses, and the inverse of the last one.
 
@@ -184,15 +185,30 @@ def set_up(hierarchy: list[Any]) -> Setup:
     setup = Setup(levels, None)
     for (name, k), matrix in setup.matrices.items():
         _check_finite(name, k, matrix)
+    terms = A.diagonal()
+    for k, (P, R) in enumerate(setup.transfers):
+        # No product of three matrices: it would take as long as one that made the level.
+        terms = (abs(R) @ abs(levels[k].A).sum(axis=1)) * abs(P).max(axis=0).toarray().ravel()
+        levels[k + 1] = levels[k + 1]._replace(A=_drop_rounding(levels[k + 1].A, terms))
+    A = levels[-1].A
     if A.shape[0] > MOST_INVERSE_ROWS:
         return setup
-    terms = A.diagonal()
-    if last:  # no product of three matrices: it would take as long as one that made the level
-        P, R = setup.transfers[-1]
-        terms = (abs(R) @ abs(levels[-2].A).sum(axis=1)) * abs(P).max(axis=0).toarray().ravel()
     inverse = csr_array(_invert(A, terms))
     _check_finite(INVERSE, last, inverse)
     return Setup(levels, inverse)
+
+
+def _drop_rounding(A: csr_array, terms: Array) -> csr_array:
+    """Return a matrix with zeros in the rows and columns that are rounding, given `terms` as for `_invert`.
+
+    The row of an aggregate that is a whole block of a singular matrix cancels.
+    """
+    sizes, eps = abs(A).sum(axis=1), np.finfo(computing_type(A.dtype)).eps
+    rounding = (sizes > 0) & (sizes <= eps ** (2 / 3) * terms)
+    if not rounding.any():
+        return A
+    rows = np.repeat(rounding, np.diff(A.indptr))
+    return csr_array((np.where(rows | rounding[A.indices], 0, A.data), A.indices, A.indptr), A.shape)
 
 
 @np.errstate(all="ignore")

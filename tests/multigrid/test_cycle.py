@@ -157,6 +157,21 @@ def test_rounding_in_a_singular_level_is_not_inverted(spec):
     assert ones @ (M @ ones) > 0
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_rounding_in_a_smoothed_level_is_not_divided_by(monkeypatch, seed):
+    """The row of an aggregate that is a whole chain cancels on a level above the last one."""
+    monkeypatch.setattr(hierarchy, "DENSE_ROWS", 20)
+    rng = np.random.default_rng(seed)
+    chains = [sp.diags_array(rng.random(n), offsets=1, shape=(n + 1, n + 1)) for n in (3, 4, 5, 300)]
+    graph = sp.csr_array(sp.block_diag(chains))
+    A = sp.csr_array(sp.csgraph.laplacian(graph + graph.T))
+    M = multigrid(pyamg.smoothed_aggregation_solver(sp.csr_matrix(A)), device="cpu")
+    assert abs(M.matmat(np.eye(A.shape[0]))).max() < 1e5
+    b = A @ rng.standard_normal(A.shape[0])
+    x, stats = cg(A, b, M=M, rtol=1e-8)
+    check(A, x, b, stats, 1e-8)
+
+
 @pytest.mark.parametrize("skew", [0.0, 0.3])
 @pytest.mark.parametrize("field", [0.0, 0.3j])
 def test_a_small_matrix_is_inverted(skew, field):
