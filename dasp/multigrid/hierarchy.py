@@ -31,6 +31,10 @@ MOST_INVERSE_ROWS = 500
 INVERSE = "the inverse"
 """The name of the inverse among the matrices of the levels."""
 
+DIAGONAL = 0.9
+"""A pivot of a Hermitian matrix is on the diagonal if the largest number there is at least this times the
+largest of all."""
+
 ASYMMETRY = 100
 """Most by which a Hermitian matrix may differ from its adjoint, in eps times the largest entry; products
 R A P differ by rounding."""
@@ -232,6 +236,9 @@ def _invert(A: csr_array, terms: Array) -> np.ndarray[Any, Any]:
     rows, columns, rank, product = np.arange(n), np.arange(n), n, np.empty_like(work)
     for k in range(n):
         i, j = (k + place for place in divmod(int(abs(work[k:, k:]).argmax()), n - k))
+        best = k + int(abs(work.diagonal()[k:]).argmax())
+        if hermitian and abs(work[best, best]) >= DIAGONAL * abs(work[i, j]):
+            i = j = best  # else rounding might choose a row and another column, and G be indefinite
         if abs(work[i, j]) <= eps ** (2 / 3):
             rank = k
             break
