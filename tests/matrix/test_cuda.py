@@ -450,6 +450,7 @@ def test_a_result_keeps_its_memory_as_long_as_anybody_holds_it(cupy):
     planned = SpMatrix.from_scipy(A, device="cuda")
     x = [cupy.full(900, float(k)) for k in range(6)]
     wanted = [A @ np.full(900, float(k)) for k in range(6)]
+    cupy.cuda.Device().synchronize()  # the stream does not wait for the vectors
     planned @ x[0]
     held = [planned @ x[1], (planned @ x[2])[3:], cupy.from_dlpack(planned @ x[3])]
     stream = cupy.cuda.Stream(non_blocking=True)
