@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,10 @@ class CpuBackend(Backend):
 
     device = "cpu"
 
-    @cached_property
+    @property
     def cost_model(self) -> CostModel:
         """The cost model of this processor, with the user's own numbers."""
-        return apply_own_numbers(CostModel.for_cpu(), name_processor())
+        return _read_cost_model()
 
     def as_operand(self, x: AnyArray, name: str = "x") -> Vector:
         """See `Backend`."""
@@ -117,3 +117,9 @@ class CpuBackend(Backend):
         from scipy.sparse.linalg import LinearOperator
 
         return LinearOperator
+
+
+@cache
+def _read_cost_model() -> CostModel:
+    """Return the CPU's cost model; until Python 3.12 a `cached_property` held a lock that a fork copied."""
+    return apply_own_numbers(CostModel.for_cpu(), name_processor())

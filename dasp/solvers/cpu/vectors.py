@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,16 +94,15 @@ class ComplexPass:
         multiplies = any(term.times is not None for update in updates for term in update.terms)
         wanted = multiplies or any(dot.whole for dot in dots)
         self._parts = None if wanted else CpuPass(vectors.parts, updates, dots)
-
-    @cached_property
-    def _whole(self) -> CpuPass:
-        rows = self._vectors.as_rows
-        return CpuPass(rows, self._updates, self._dots, COMPLEX_BLOCK, sums_each=2)
+        self._whole: CpuPass | None = None
 
     def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
         """Make the pass and return its dot products."""
         if self._parts is not None and not any(isinstance(one, complex) for one in coefficients.values()):
             return self._parts(**coefficients)
+        if self._whole is None:
+            rows = self._vectors.as_rows
+            self._whole = CpuPass(rows, self._updates, self._dots, COMPLEX_BLOCK, sums_each=2)
         sums = self._whole(**coefficients)
         numbers = zip(self._dots, sums[::2], sums[1::2], strict=True)
         return tuple(np.complex128(complex(real, imag)) if dot.whole else real for dot, real, imag in numbers)
