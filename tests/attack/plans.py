@@ -28,12 +28,12 @@ import numpy as np
 from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix
 
 from dasp import Policy, SpMatrix
-from dasp.formats.backends import find
+from dasp.formats.backend_cpu import CpuBackend
 from dasp.formats.cost import H200, ZEN4
 from dasp.formats.csr.matrix import Csr
 from dasp.formats.sell import SELL
 from dasp.formats.sell.cpu import primitives as cpu
-from dasp.formats.sell.cuda.primitives import CudaPrimitives
+from dasp.formats.sell.cuda.primitives import CudaPrimitives, find_primitives
 from dasp.runtime import sizes as _integers
 from dasp.runtime.dtypes import named
 from tests.attack._cases import (
@@ -284,7 +284,7 @@ class Side:
 
     def __init__(self, rng: random.Random) -> None:
         if GPU:
-            self.on, self.put = find("cuda:0").find_primitives(0), cupy.asarray
+            self.on, self.put = find_primitives(0), cupy.asarray
         else:
             device = PackingDevice(rng.choice((None, rng.getrandbits(31))))
             self.on, self.put = CudaPrimitives(device), np.array
@@ -586,7 +586,7 @@ def _calls(rng: Draws, counts: Counts) -> None:
     policy = rng.choice((None, Policy(narrow=rng.random() < 0.5), Tuned("sell", **draw_choices(rng))))
     if rng.random() < 0.05 and csr.shape[1] < 2**31:
         policy = Tuned("dasp", segment=rng.choice((64, 1024)), long_row=rng.choice((4, 64, 256)))
-    with places(rng), mock.patch.object(find("cpu"), "cost_model", H200):
+    with places(rng), mock.patch.object(CpuBackend, "cost_model", H200):
         try:
             done.append("planned")
             twins = Twins(rng, counts, csr, policy)
@@ -643,7 +643,7 @@ def exhausted(rng: Draws, counts: Counts) -> None:
     """Plan, transpose and write values with too little memory, and again at once with enough."""
     draw, pool = np.random.default_rng(rng.getrandbits(64)), cupy.get_default_memory_pool()
     csr, options = draw_matrix(rng, draw), SELL.options(**draw_choices(rng))
-    with places(rng), mock.patch.object(find("cpu"), "cost_model", H200):
+    with places(rng), mock.patch.object(CpuBackend, "cost_model", H200):
         plan = SELL.pack(csr, options, H200, cpu)
         here = SpMatrix(plan, "cpu")
         there = Csr(csr.shape, *map(cupy.asarray, csr[1:]))

@@ -9,6 +9,7 @@ another in vain, and all must multiply afterwards; each row of a product is held
 from __future__ import annotations
 
 import random
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -97,12 +98,12 @@ def _span(parts: Any) -> tuple[int, int]:
 
 
 def _raised(comm: ThreadCommunicator, call: Callable[[], Any]) -> None:
-    """Hold a call to raise the same error on all ranks."""
+    """Hold a call to raise the same error on all ranks; those that hear of it name the rank."""
     told = "nothing", ""
     try:
         call()
     except (TypeError, ValueError, RankError) as error:
-        told = type(error).__name__, str(error)
+        told = type(error).__name__, re.sub(r"^rank \d+: ", "", str(error))
     every = comm.gather(told)
     assert len(set(every)) == 1, every
     assert told[0] != "nothing"

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix, load_plan, save_plan
-from dasp.formats import backend_cuda, cost
-from dasp.formats.backend_cpu import CpuBackend
+from dasp.formats import backend_cpu, backend_cuda, cost
 from dasp.formats.cost import H200, H200_GPU, ZEN4, CostModel, Gathers, Gpu
 from dasp.formats.plan import arrays_of
 from dasp.formats.sell import choose
@@ -44,7 +43,7 @@ NAMES = "name", "kind"
 def own(tmp_path, monkeypatch):
     """The user's own file, which is read anew by each plan."""
     monkeypatch.setenv("DASP_COST_MODEL", str(tmp_path / "own.json"))
-    monkeypatch.setattr(CpuBackend, "cost_model", property(CpuBackend.cost_model.func))
+    monkeypatch.setattr(backend_cpu, "_read_cost_model", backend_cpu._read_cost_model.__wrapped__)
     return tmp_path / "own.json"
 
 

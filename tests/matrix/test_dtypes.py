@@ -406,7 +406,7 @@ def test_alpha_and_beta_are_complex_where_the_product_is():
     with pytest.raises(TypeError, match="alpha is 1j and the product has dtype float64; a real number"):
         A.matvec(x, alpha=1j)
     np.testing.assert_array_equal(A.matvec(x + 0j, alpha=1j), [1j, 1j])
-    with pytest.raises(TypeError, match="beta is 'b'; a number"):
+    with pytest.raises(TypeError, match="beta is a str; a number"):
         A.matvec(x + 0j, out=x + 0j, beta="b")
 
 
