@@ -107,26 +107,12 @@ class Backend(ABC):
     def find_operator_type(self) -> Any:
         """Return the class of linear operators: SciPy's LinearOperator, or CuPy's for a GPU."""
 
+    # ---- matrices of CuPy: GPUs alone have these, which raise a TypeError for values that are no numbers --
+
     def as_csr(self, matrix: Any) -> tuple[Array, Array, Array]:
-        """Return indptr, indices and data of a CSR matrix of CuPy, in types that a plan takes; not checked.
-
-        GPUs alone have this.
-
-        Raises
-        ------
-        TypeError
-            For values that are not numbers.
-        """
+        """Return indptr, indices and data of a CSR matrix, in types that a plan takes; not checked."""
         raise NotImplementedError
 
     def find_entries(self, dense: Array) -> tuple[Array, Array, Array]:
-        """Return indptr, indices and data of the non-zero numbers of a dense matrix of CuPy.
-
-        GPUs alone have this.
-
-        Raises
-        ------
-        TypeError
-            For values that are not numbers.
-        """
+        """Return indptr, indices and data of the non-zero numbers of a dense matrix."""
         raise NotImplementedError

@@ -186,17 +186,17 @@ def set_up(hierarchy: list[Any]) -> Setup:
     levels = [HostLevel(as_csr(one.A), as_csr(one.P), as_csr(one.R)) for one in hierarchy[:last]]
     A = as_csr(hierarchy[last].A)
     levels.append(HostLevel(A))
-    setup = Setup(levels, None)
-    for (name, k), matrix in setup.matrices.items():
+    given = Setup(levels[:], None)
+    for (name, k), matrix in given.matrices.items():
         _check_finite(name, k, matrix)
     terms = A.diagonal()
-    for k, (P, R) in enumerate(setup.transfers):
+    for k, (P, R) in enumerate(given.transfers):
         # No product of three matrices: it would take as long as one that made the level.
         terms = (abs(R) @ abs(levels[k].A).sum(axis=1)) * abs(P).max(axis=0).toarray().ravel()
         levels[k + 1] = levels[k + 1]._replace(A=_drop_rounding(levels[k + 1].A, terms))
     A = levels[-1].A
     if A.shape[0] > MOST_INVERSE_ROWS:
-        return setup
+        return Setup(levels, None)
     inverse = csr_array(_invert(A, terms))
     _check_finite(INVERSE, last, inverse)
     return Setup(levels, inverse)
@@ -215,7 +215,6 @@ def _drop_rounding(A: csr_array, terms: Array) -> csr_array:
     return csr_array((np.where(rows | rounding[A.indices], 0, A.data), A.indices, A.indptr), A.shape)
 
 
-@np.errstate(all="ignore")
 def _invert(A: csr_array, terms: Array) -> np.ndarray[Any, Any]:
     """Return the inverse of a small matrix; for a singular one a generalized inverse G, with A G A = A.
 

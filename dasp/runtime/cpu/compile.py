@@ -134,7 +134,7 @@ def _defer_signals(name: str, compile_function: Callable[..., Any]) -> Callable[
 
 @contextlib.contextmanager
 def _pause_collection() -> Iterator[None]:
-    """Keep the compiler, and Python's search for cyclic garbage from running.
+    """Keep Python from searching for cyclic garbage, and other threads from compiling.
 
     Numba makes objects by the hundred thousand and keeps most of them: the search takes 6% of a first solve,
     and finds little.
